@@ -1,0 +1,71 @@
+# Everything a developer types. `make` alone lists the targets; the first one to run makes .venv and fills it.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check install
+META   := pyproject.toml weft/version.py
+
+# Given on the command line: `make test ARGS="-k softmax"`, `make bench ARGS="gelu_4M --python jax=../jax/bin/python"`.
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-full lint format bench peers clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.run ## train a small network on digits drawn by the script (about 20 s)
+	@$(BIN)/python examples/train_mlp.py $(ARGS)
+
+test: $(VENV)/.dev ## the tests that must always pass (under 10 minutes on two cores)
+	@$(BIN)/python -m pytest -q $(ARGS)
+
+test-full: $(VENV)/.dev ## all tests, the slow ones included, at the lowest and the highest LLVM level
+	@WEFT_LLVM_LEVEL=0 WEFT_THREADS=1 $(BIN)/python -m pytest -q -m "" --hypothesis-profile=full $(ARGS)
+	@WEFT_LLVM_LEVEL=3 WEFT_THREADS=2 $(BIN)/python -m pytest -q -m "" $(ARGS)
+
+lint: $(VENV)/.dev ## style, formatting and types
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+format: $(VENV)/.dev ## rewrite the sources in the house style
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+bench: $(VENV)/.run ## time Weft beside the peers that are installed, and write benchmarks/RESULTS.md
+	@$(BIN)/weft bench --write benchmarks/RESULTS.md $(ARGS)
+
+peers: $(VENV)/.dev ## install MLX, which some tests and benchmarks compare with
+	@echo "installing mlx into $(VENV)"
+	@$(PIP) -e '.[peers]'
+
+clean: ## remove the environment, the caches and what was built
+	@rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Debian and Ubuntu ship `venv` without the part that brings pip (python3-venv), so there are two ways and one explanation.
+$(VENV)/.made:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on the PATH; say which one: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "Weft needs Python 3.11 or later, and $(PYTHON) is $$($(PYTHON) -V); say which one: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "making $(VENV) with $$($(PYTHON) -V)"
+	@rm -rf $(VENV)
+	@{ $(PYTHON) -m venv $(VENV) \
+	    || { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install pip; } \
+	    || { rm -rf $(VENV) && $(PYTHON) -m virtualenv $(VENV); }; } >.venv.log 2>&1 \
+	    || { cat .venv.log; rm -rf $(VENV) .venv.log; echo; \
+	         echo "$(PYTHON) cannot make a virtual environment. On Debian or Ubuntu: apt install python3-venv, then try again."; exit 1; }
+	@rm -f .venv.log
+	@touch $@
+
+$(VENV)/.run: $(VENV)/.made $(META)
+	@echo "installing weft into $(VENV)"
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.made $(META)
+	@echo "installing weft, its tests and its linters into $(VENV)"
+	@$(PIP) -e '.[test,lint]'
+	@touch $(VENV)/.run $@

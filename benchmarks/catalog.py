@@ -1,0 +1,36 @@
+"""What the tables need to know of the workloads besides their code.
+
+`TRAFFIC` holds, for workloads that memory limits, the bytes that any implementation has to move: every input read once,
+every output written once. A copy of half as many bytes moves the same number, so its time is the yardstick.
+"""
+
+import itertools
+import random
+from collections.abc import Iterator
+
+MB = 1024 * 1024
+
+TRAFFIC = {
+    "gelu_4M": 32 * MB,
+    "softmax_4096x1024": 32 * MB,
+    "rmsnorm_grad_2048x1024": 16 * MB,
+    "layernorm_unfused_2048x1024": 16 * MB,
+    "reduce_cols_4096x1024": 16 * MB,
+    "reversed_stride_4M": 48 * MB,
+    "transpose_add_2048": 48 * MB,
+}
+
+# What each peer is made of: the module that has to be there, and the distribution whose version is printed.
+PEERS = {
+    "weft": ("weft.core", "weft"),
+    "mlx": ("mlx.core", "mlx"),
+    "jax": ("jax", "jax"),
+    "torch": ("torch", "torch"),
+    "torch-eager": ("torch", "torch"),
+}
+
+
+def never_seen() -> Iterator[int]:
+    """Numbers to make programs from: the first is the same in every process, so that a second process can find it in a
+    cache on disk; the others are not, so that it cannot find those."""
+    return itertools.chain([0], itertools.count(random.SystemRandom().randrange(1, 6**7)))

@@ -1,0 +1,38 @@
+"""What holds for every test: quiet, repeatable, and nothing left behind in the user's own cache.
+
+The variables are set before `weft` is imported, because `weft.config` reads them once. Each is a default, so
+`WEFT_LLVM_LEVEL=3 pytest` does what it says.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+DEFAULTS = {
+    "WEFT_THREADS": "1",  # the tests themselves run on all cores
+    "OPENBLAS_NUM_THREADS": "1",
+    "WEFT_LLVM_LEVEL": "0",  # same bits as any other level, in a fraction of the time
+}
+for name, value in DEFAULTS.items():
+    os.environ.setdefault(name, value)
+
+# Test workers are children of the first process: they find its cache in their environment, and it alone removes it.
+own_cache = None
+if "WEFT_CACHE_DIR" not in os.environ:
+    own_cache = os.environ["WEFT_CACHE_DIR"] = tempfile.mkdtemp(prefix="weft-tests-")
+
+settings.register_profile("weft", derandomize=True, deadline=None, database=None, max_examples=50)
+settings.register_profile(
+    "full", deadline=None, max_examples=500, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("weft")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if own_cache is not None:
+        shutil.rmtree(own_cache, ignore_errors=True)

@@ -1,0 +1,633 @@
+"""From LLVM IR text to callable addresses: bits that no level changes, refusals instead of crashes, caches, threads and
+forks; and the settings and messages that go with it."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import platform
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from weft import config as settings
+from weft import errors
+from weft.config import config
+from weft.errors import CompileError, ConfigError
+from weft.runtime import engine
+from weft.runtime.engine import Source
+
+ROOT = Path(__file__).resolve().parent.parent
+LEVELS = (0, 1, 2, 3)
+X86 = platform.machine() == "x86_64"
+
+VECTOR = "<16 x float>"
+
+unique = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has an empty store of its own; what it sets is set back."""
+    monkeypatch.setattr(config, "cache_dir", str(tmp_path / "objects"))
+    for name in ("threads", "llvm_level", "cpu", "dump"):
+        monkeypatch.setattr(config, name, getattr(config, name))
+
+
+def kernel(body: str, name: str = "k", declarations: str = "") -> str:
+    """A module with one kernel: `body` computes %r from the vectors %x, %y and %z, which args[1] to args[3] point to;
+    args[4] points to the result."""
+    pointers = "".join(
+        f"  %{v}w = getelementptr i64, ptr %args, i64 {i}\n  %{v}p = load ptr, ptr %{v}w\n"
+        for i, v in enumerate("xyzr", 1)
+    )
+    loads = "".join(f"  %{v} = load {VECTOR}, ptr %{v}p, align 4\n" for v in "xyz")
+    return (
+        f"{declarations}\ndefine void @{name}(ptr %args, i64 %begin, i64 %end, ptr %scratch) {{\n"
+        f"{pointers}{loads}{body}\n  store {VECTOR} %r, ptr %rp, align 4\n  ret void\n}}\n"
+    )
+
+
+def source(text: str | Callable[[], str], name: str = "k", key: str | None = None) -> Source:
+    made = text if callable(text) else lambda: text
+    return Source(key or f"test {os.getpid()} {next(unique)}", name, made)
+
+
+def call(address: int, *arrays: np.ndarray, begin: int = 0, end: int = 1) -> None:
+    words = (ctypes.c_int64 * (1 + len(arrays)))(1, *(a.ctypes.data for a in arrays))
+    native = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(address)
+    native(ctypes.addressof(words), begin, end, None)
+
+
+def run(address: int, *operands: np.ndarray) -> np.ndarray:
+    result = np.zeros(16, np.float32)
+    call(address, *operands, result)
+    return result
+
+
+def load(text: str) -> int:
+    return engine.load([source(text)])[0]
+
+
+MULTIPLY_ADD = f"  %m = fmul {VECTOR} %x, %y\n  %r = fadd {VECTOR} %m, %z"
+FMA = f"  %r = call {VECTOR} @llvm.fma.v16f32({VECTOR} %x, {VECTOR} %y, {VECTOR} %z)"
+FMA_DECLARED = f"declare {VECTOR} @llvm.fma.v16f32({VECTOR}, {VECTOR}, {VECTOR})"
+
+
+def operands() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Vectors whose x * y + z is not the same rounded once and twice."""
+    rng = np.random.default_rng(7)
+    x, y = (rng.standard_normal(16).astype(np.float32) for _ in range(2))
+    return x, y, (-(x * y)).astype(np.float32)  # what is left is the rounding error of the product, or 0
+
+
+# ---- bits ----
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_multiply_and_add_are_not_contracted(level: int) -> None:
+    config.llvm_level = level
+    x, y, z = operands()
+    apart = run(load(kernel(MULTIPLY_ADD)), x, y, z)
+    fused = run(load(kernel(FMA, declarations=FMA_DECLARED)), x, y, z)
+    np.testing.assert_array_equal(apart, x * y + z)
+    exact = x.astype(np.float64) * y + z  # exact: 48 bits, and the sum cancels
+    np.testing.assert_array_equal(fused, exact.astype(np.float32))
+    assert (apart != fused).any()  # or this test proves nothing
+
+
+CHAIN = f"""
+  %m = fmul {VECTOR} %x, %y
+  %a = fadd {VECTOR} %m, %z
+  %f = call {VECTOR} @llvm.fma.v16f32({VECTOR} %a, {VECTOR} %x, {VECTOR} %y)
+  %p = call {VECTOR} @llvm.fabs.v16f32({VECTOR} %m)
+  %s = call {VECTOR} @llvm.sqrt.v16f32({VECTOR} %p)
+  %d = fdiv {VECTOR} %f, %s
+  %n = fmul {VECTOR} %d, splat (float 0x3FB99999A0000000)
+  %b = fsub {VECTOR} %n, %z
+  %t = fadd {VECTOR} %b, %x
+  %c = fcmp olt {VECTOR} %t, %y
+  %r = select <16 x i1> %c, {VECTOR} %t, {VECTOR} %n
+"""
+CHAIN_DECLARED = FMA_DECLARED + "".join(f"\ndeclare {VECTOR} @llvm.{f}.v16f32({VECTOR})" for f in ("fabs", "sqrt"))
+LIVELY = np.array(
+    [0, -0.0, 1, -1, 1e-45, 3e-39, 1e38, -3e38, np.inf, -np.inf, np.nan, 0.1, 1 / 3, 7, -1e-20, 2**24], np.float32
+)
+
+
+def cpus() -> list[str]:
+    """Those of the settable instruction sets that this machine has."""
+    if not X86:
+        return ["native"]
+    import llvmlite.binding as llvm
+
+    has = llvm.get_host_cpu_features()
+    return ["native", *(cpu for cpu, needs in engine._CPU_NEEDS.items() if all(has.get(need) for need in needs))]
+
+
+@pytest.mark.parametrize("cpu", cpus())
+@pytest.mark.parametrize("level", LEVELS)
+def test_levels_and_instruction_sets_give_the_same_bits(level: int, cpu: str) -> None:
+    rng = np.random.default_rng(3)
+    wide = (rng.standard_normal((32, 3, 16)) * 10.0 ** rng.integers(-12, 12, (32, 3, 16))).astype(np.float32)
+    sets = [*wide, *((LIVELY, np.roll(LIVELY, k), np.roll(LIVELY, 3 * k)) for k in range(16))]
+    chain = kernel(CHAIN, declarations=CHAIN_DECLARED)
+    results = []
+    for config.llvm_level, config.cpu in ((2, "native"), (level, cpu)):
+        address = load(chain)
+        results.append(np.array([run(address, *three) for three in sets]))
+    want, got = (np.where(np.isnan(r), np.float32(np.nan), r) for r in results)  # NaNs are as good as each other
+    np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32))
+    assert np.isfinite(want).mean() > 0.5  # or there would be little to compare
+
+
+@pytest.mark.skipif(not X86, reason="registers of x86-64")
+@pytest.mark.parametrize("level", LEVELS)
+def test_explicit_vectors_use_the_widest_registers(level: int) -> None:
+    config.llvm_level = level
+    import llvmlite.binding as llvm
+
+    has = llvm.get_host_cpu_features()
+    width = "z" if has.get("avx512f") else "y" if has.get("avx") else "x"
+    text = engine.assembly(source(kernel(FMA, declarations=FMA_DECLARED)))
+    assert set(re.findall(r"%([xyz])mm", text)) == {width}
+
+
+# ---- what is refused, before it can do harm ----
+
+
+def refused(text: str, match: str, name: str = "k") -> None:
+    for config.llvm_level in LEVELS:
+        with pytest.raises(CompileError, match=match):
+            engine.load([source(text, name)])
+
+
+def test_a_symbol_that_is_not_allowed() -> None:
+    lanes = f"  %l = extractelement {VECTOR} %x, i32 0\n  %s = call float @sinf(float %l)\n"
+    body = lanes + f"  %r = insertelement {VECTOR} %y, float %s, i32 0"
+    refused(kernel(body, declarations="declare float @sinf(float)"), r"kernel k calls sinf, .*ALLOWED_SYMBOLS")
+
+
+def test_an_operation_without_an_instruction() -> None:
+    refused(kernel(f"  %r = frem {VECTOR} %x, %y"), "calls fmodf")
+
+
+def test_text_that_does_not_parse() -> None:
+    refused("define void @k( {", r"LLVM cannot read kernel k: .*\n.*expected type")
+
+
+def test_a_module_that_is_not_well_formed() -> None:
+    wrong = (
+        "declare <16 x float> @llvm.sqrt.v16f32(<8 x float>)\n"
+        "define <16 x float> @k(<8 x float> %a) {\n"
+        "  %b = call <16 x float> @llvm.sqrt.v16f32(<8 x float> %a)\n"
+        "  ret <16 x float> %b\n}\n"
+    )
+    refused(wrong, "LLVM rejects kernel k: Intrinsic has incorrect argument type")
+    early = "define i64 @k(i64 %a) {\n  %b = add i64 %c, 1\n  %c = add i64 %a, 1\n  ret i64 %b\n}\n"
+    refused(early, "LLVM rejects kernel k: Instruction does not dominate all uses")
+
+
+def test_a_module_without_its_kernel() -> None:
+    refused("define void @other() {\n  ret void\n}\n", "has no function of that name")
+    refused("declare void @k()\n", "declares it but does not define it")
+
+
+def test_a_module_that_exports_more_than_its_kernel() -> None:
+    helper = "define {} void @helper() noinline {{\n  ret void\n}}\n@table = {} constant [2 x i64] [i64 1, i64 2]\n"
+    use = "define i64 @k() {\n  call void @helper()\n  %v = load volatile i64, ptr @table\n  ret i64 %v\n}\n"
+    refused(helper.format("", "") + use, "kernel k also exports helper, table")
+    address = engine.load([source(helper.format("internal", "private") + use)])[0]
+    assert ctypes.CFUNCTYPE(ctypes.c_int64)(address)() == 1
+
+
+def test_one_bad_kernel_does_not_spoil_the_others() -> None:
+    config.threads = 2
+    good = [source(kernel(MULTIPLY_ADD)) for _ in range(3)]
+    bad = source(kernel(f"  %r = frem {VECTOR} %x, %y"))
+    with pytest.raises(CompileError, match="fmodf"):
+        engine.load([good[0], bad, *good[1:]])
+    x, y, z = operands()
+    for address in engine.load(good):
+        np.testing.assert_array_equal(run(address, x, y, z), x * y + z)
+
+
+# ---- what is allowed ----
+
+
+def test_copies_and_fills_of_any_length_link() -> None:
+    text = """
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)
+define void @k(ptr %args, i64 %begin, i64 %end, ptr %scratch) {
+  %1 = getelementptr i64, ptr %args, i64 1
+  %from = load ptr, ptr %1
+  %2 = getelementptr i64, ptr %args, i64 2
+  %to = load ptr, ptr %2
+  call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr %from, i64 %end, i1 false)
+  %next = getelementptr i8, ptr %to, i64 1
+  call void @llvm.memmove.p0.p0.i64(ptr %next, ptr %to, i64 %begin, i1 false)
+  call void @llvm.memset.p0.i64(ptr %to, i8 7, i64 %begin, i1 false)
+  ret void
+}
+"""
+    data, copy = np.arange(100, dtype=np.uint8), np.zeros(100, np.uint8)
+    for config.llvm_level in LEVELS:
+        call(load(text), data, copy, begin=5, end=100)
+        np.testing.assert_array_equal(copy, [7] * 5 + [4] + list(range(6, 100)))
+
+
+def test_inline_assembly_compiles() -> None:
+    text = 'define i64 @k() {\n  %v = call i64 asm sideeffect "nop", "=r,0"(i64 42)\n  ret i64 %v\n}\n'
+    assert ctypes.CFUNCTYPE(ctypes.c_int64)(load(text))() == 42
+
+
+def test_kernels_of_one_name_live_side_by_side() -> None:
+    x, y, z = operands()
+    added, multiplied = engine.load([source(kernel(f"  %r = {op} {VECTOR} %x, %y")) for op in ("fadd", "fmul")])
+    np.testing.assert_array_equal(run(added, x, y, z), x + y)
+    np.testing.assert_array_equal(run(multiplied, x, y, z), x * y)
+
+
+def test_object_symbols_are_read_as_the_linker_reads_them() -> None:
+    text = (
+        kernel(f"  %r = frem {VECTOR} %x, %y") + "@data = global i64 5\ndefine internal void @hidden() { ret void }\n"
+    )
+    target = engine._target("native", 0)
+    with target.module("k", text) as (module, machine):
+        assert engine.global_symbols(machine.object(module)) == ({"k", "data"}, {"fmodf"})
+
+
+def test_code_generated_without_the_lock_is_the_same_code() -> None:
+    target = engine._target("native", 2)
+    made = []
+    for emit in (engine._emitter(), lambda handle, module: handle.emit_object(module)):
+        with target.module("k", kernel(CHAIN, declarations=CHAIN_DECLARED)) as (module, machine):
+            made.append(emit(machine.handle, module))
+    assert made[0] == made[1]
+
+
+# ---- memory and disk ----
+
+
+class Counted:
+    """IR that counts how often it was asked for."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.calls = text, 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        return self.text
+
+
+def test_the_second_time_is_free() -> None:
+    ir = Counted(kernel(MULTIPLY_ADD))
+    one = source(ir)
+    before = engine.stats.loaded
+    first = engine.load([one, one])
+    assert first == engine.load([one]) * 2
+    assert ir.calls == 1
+    assert engine.stats.loaded == before + 1
+
+
+def test_levels_do_not_share_code() -> None:
+    one = source(kernel(MULTIPLY_ADD))
+    addresses = set()
+    for config.llvm_level in LEVELS:
+        addresses.add(engine.load([one])[0])
+    assert len(addresses) == len(LEVELS)
+
+
+SECOND_PROCESS = """
+import sys
+from weft.runtime import engine
+def ir():
+    if sys.argv[2] == "never": raise SystemExit("asked for the IR")
+    return sys.argv[3]
+address = engine.load([engine.Source(sys.argv[1], "k", ir)])[0]
+print(address != 0, engine.stats.compiled, engine.stats.disk_hits, engine.stats.loaded)
+"""
+
+
+def second_process(key: str, ir: str, **environment: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", SECOND_PROCESS, key, ir, kernel(MULTIPLY_ADD)],
+        cwd=ROOT,
+        env={**os.environ, "WEFT_CACHE_DIR": config.cache_dir, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_another_process_finds_the_object_on_disk() -> None:
+    assert second_process("key", "given") == ["True", "1", "0", "1"]
+    assert second_process("key", "never") == ["True", "0", "1", "1"]
+    assert second_process("another key", "given") == ["True", "1", "0", "1"]
+    other_level = str((config.llvm_level + 1) % 4)
+    assert second_process("key", "given", WEFT_LLVM_LEVEL=other_level) == ["True", "1", "0", "1"]
+
+
+def test_a_damaged_object_is_compiled_anew() -> None:
+    assert second_process("key", "given") == ["True", "1", "0", "1"]
+    (file,) = Path(config.cache_dir).glob("*.o")
+    file.write_bytes(file.read_bytes()[:-100])
+    assert second_process("key", "given") == ["True", "1", "0", "1"]
+    assert second_process("key", "never") == ["True", "0", "1", "1"]
+
+
+def test_edited_code_does_not_meet_old_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = source(kernel(MULTIPLY_ADD))
+    digests = set()
+    for stamp in ("before", "after"):
+        monkeypatch.setattr(engine, "_code_stamp", lambda stamp=stamp: stamp)
+        digests.add(engine.Target("native", 2).digest(one))
+    assert len(digests) == 2
+
+
+def test_the_stamp_tells_every_file_of_the_code() -> None:
+    stamp = engine._code_stamp()
+    assert "runtime/engine.py" in stamp
+    assert "codegen/builder.py" in stamp
+
+
+def test_without_a_cache_directory_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config.cache_dir = ""
+    x, y, z = operands()
+    np.testing.assert_array_equal(run(load(kernel(MULTIPLY_ADD)), x, y, z), x * y + z)
+    assert not list(tmp_path.iterdir())
+
+
+def test_importing_does_not_load_llvm() -> None:
+    code = "import sys, weft.runtime.engine; print('llvmlite' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "False\n"
+
+
+# ---- threads and forks ----
+
+
+def test_many_kernels_are_compiled_on_several_threads() -> None:
+    config.threads = 3
+    where = set()
+
+    def ir(scale: int) -> str:
+        where.add(threading.get_ident())
+        return kernel(f"  %r = fmul {VECTOR} %x, splat (float {float(scale)})")
+
+    x, y, z = operands()
+    addresses = engine.load([source(lambda scale=scale: ir(scale)) for scale in range(12)])
+    for scale, address in enumerate(addresses):
+        np.testing.assert_array_equal(run(address, x, y, z), x * np.float32(scale))
+    assert where == {threading.get_ident()}  # the caller's own, whatever thread-local state it has
+
+
+def test_python_threads_may_load_the_same_kernels() -> None:
+    irs = [Counted(kernel(f"  %r = fmul {VECTOR} %x, splat (float {float(i)})")) for i in range(6)]
+    sources = [source(ir) for ir in irs]
+    got: dict[int, list[int]] = {}
+    start = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        start.wait()
+        order = sources[number:] + sources[:number]
+        got[number] = engine.load(order)[len(sources) - number :] + engine.load(order)[: len(sources) - number]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [got[number] for number in range(4)] == [engine.load(sources)] * 4
+    assert [ir.calls for ir in irs] == [1] * 6
+
+
+FORKS = """
+import os, sys, threading
+from weft.runtime import engine
+text, stop = sys.argv[1], threading.Event()
+def compile_all_the_time(n=0):
+    while not stop.is_set():
+        n += 1
+        engine.load([engine.Source(f"parent {n}", "k", lambda: text)])
+engine.load([engine.Source("first", "k", lambda: text)])
+thread = threading.Thread(target=compile_all_the_time)
+thread.start()
+for round_ in range(8):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if engine.load([engine.Source(f"child {round_}", "k", lambda: text)])[0] else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+stop.set()
+thread.join()
+"""
+
+
+def test_children_compile_after_a_fork() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS, kernel(MULTIPLY_ADD)],
+        cwd=ROOT,
+        env={**os.environ, "WEFT_CACHE_DIR": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0"] * 8
+
+
+# ---- looking inside ----
+
+
+def test_text_and_assembly_can_be_looked_at() -> None:
+    text = "; a comment that explains\n" + kernel(MULTIPLY_ADD, name="shown")
+    one = source(text, "shown")
+    assert engine.llvm_text(one) == text
+    listing = engine.assembly(one)
+    assert "shown:" in listing
+    assert re.search("mulps|fmul", listing)
+    with pytest.raises(CompileError, match="cannot read"):
+        engine.llvm_text(source("nonsense"))
+
+
+def test_dumps_go_to_stderr_also_for_kernels_found_on_disk(capsys: pytest.CaptureFixture[str]) -> None:
+    one = source(kernel(MULTIPLY_ADD, name="shown"), "shown")
+    engine.load([one])
+    assert capsys.readouterr() == ("", "")
+    target = engine._target(config.cpu, config.llvm_level)
+    target.addresses.pop(one.key)
+    config.dump = frozenset({"llvm", "asm"})
+    hits = engine.stats.disk_hits
+    engine.load([one])
+    assert engine.stats.disk_hits == hits + 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.search(rf"; ---- LLVM IR of shown: {one.key}\n.*define void @shown", err, re.DOTALL)
+    assert re.search(rf"# ---- assembly of shown: {one.key}\n.*shown:", err, re.DOTALL)
+
+
+def test_too_many_maps_are_an_error_while_there_is_room(tmp_path: Path) -> None:
+    (tmp_path / "sys/vm").mkdir(parents=True)
+    (tmp_path / "self").mkdir()
+    (tmp_path / "sys/vm/max_map_count").write_text("800\n")
+    (tmp_path / "self/maps").write_text("map\n" * 700)
+    engine._check_maps(str(tmp_path))
+    (tmp_path / "self/maps").write_text("map\n" * 701)
+    with pytest.raises(CompileError, match="701 memory maps of 800 allowed"):
+        engine._check_maps(str(tmp_path))
+    engine._check_maps(str(tmp_path / "nowhere"))
+
+
+# ---- settings ----
+
+
+def test_defaults() -> None:
+    made = settings.from_environment({"XDG_CACHE_HOME": "/somewhere"})
+    assert (made.backend, made.dump, made.check, made.llvm_level, made.cpu) == (
+        "native",
+        frozenset(),
+        False,
+        2,
+        "native",
+    )
+    assert (made.cache_dir, made.cache_limit, made.memory_limit) == ("/somewhere/weft", 512 << 20, None)
+    assert 1 <= made.threads <= len(os.sched_getaffinity(0))
+    assert made == settings.from_environment({"XDG_CACHE_HOME": "/somewhere", "WEFT_THREADS": "", "WEFT_DUMP": " "})
+
+
+def test_every_variable_is_read() -> None:
+    made = settings.from_environment(
+        {
+            "WEFT_THREADS": "3",
+            "WEFT_BACKEND": "reference",
+            "WEFT_DUMP": "graph, asm,",
+            "WEFT_CHECK": "1",
+            "WEFT_CACHE_DIR": "/kept/here",
+            "WEFT_CACHE_LIMIT": "64K",
+            "WEFT_LLVM_LEVEL": "0",
+            "WEFT_CPU": "x86-64-v3",
+            "WEFT_MEMORY_LIMIT": "2 GiB",
+        }
+    )
+    assert made == settings.Config(
+        3, "reference", frozenset({"graph", "asm"}), True, "/kept/here", 65536, 0, "x86-64-v3", 2 << 30
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("WEFT_THREADS", "0", "a whole number from 1 on"),
+        ("WEFT_THREADS", "-2", "a whole number from 1 on"),
+        ("WEFT_THREADS", "many", "a whole number from 1 on"),
+        ("WEFT_BACKEND", "gpu", "native or reference"),
+        ("WEFT_DUMP", "graph,everything", "a comma-separated list of graph, kernels, llvm, asm or plan"),
+        ("WEFT_CHECK", "maybe", "1 or 0"),
+        ("WEFT_CACHE_LIMIT", "-1", "a number of bytes"),
+        ("WEFT_CACHE_LIMIT", "12X", "a number of bytes"),
+        ("WEFT_CACHE_LIMIT", "12iB", "a number of bytes"),
+        ("WEFT_LLVM_LEVEL", "4", "0, 1, 2 or 3"),
+        ("WEFT_CPU", "i386", "native, x86-64-v2"),
+        ("WEFT_MEMORY_LIMIT", "1.5G", "a number of bytes"),
+    ],
+)
+def test_what_is_not_allowed_is_named(name: str, value: str, allowed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings.from_environment({name: value})
+    assert str(caught.value).startswith(f"{name} is {value!r}; allowed: {allowed}")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("1000", 1000),
+        ("1k", 1024),
+        ("3M", 3 << 20),
+        ("3MB", 3 << 20),
+        ("3 MiB", 3 << 20),
+        ("7B", 7),
+        ("1T", 1 << 40),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert settings.from_environment({"WEFT_CACHE_LIMIT": text}).cache_limit == size
+
+
+def test_the_cache_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/somebody")
+    for environment, directory in [
+        ({"WEFT_CACHE_DIR": ""}, ""),
+        ({"WEFT_CACHE_DIR": "below"}, str(tmp_path / "below")),
+        ({"WEFT_CACHE_DIR": "~/mine"}, "/home/somebody/mine"),
+        ({"XDG_CACHE_HOME": "relative"}, "/home/somebody/.cache/weft"),
+        ({}, "/home/somebody/.cache/weft"),
+    ]:
+        assert settings.from_environment(environment).cache_dir == directory
+
+
+def test_settings_that_this_machine_cannot_follow() -> None:
+    config.cpu = "x86-64-v9"
+    with pytest.raises(ConfigError, match="'x86-64-v9', but this machine's CPU lacks"):
+        load(kernel(MULTIPLY_ADD))
+    config.cpu, config.llvm_level = "native", 4
+    with pytest.raises(ConfigError, match="llvm_level is 4; allowed: 0, 1, 2 or 3"):
+        load(kernel(MULTIPLY_ADD))
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "quotas"),
+    [
+        ("0::/", {}, []),
+        ("0::/", {"cpu.max": "max 100000"}, []),
+        ("0::/a/b", {"a/cpu.max": "150000 100000", "a/b/cpu.max": "400000 100000"}, [4, 2]),
+        ("0::/hidden/from/us", {"cpu.max": "100000 100000"}, [1]),
+        (
+            "2:cpu,cpuacct:/a",
+            {"cpu,cpuacct/a/cpu.cfs_quota_us": "250000", "cpu,cpuacct/a/cpu.cfs_period_us": "100000"},
+            [3],
+        ),
+        ("2:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, []),
+        ("3:cpuset:/\n4:memory:/x", {"cpu.max": "100000 100000"}, []),
+    ],
+)
+def test_quotas_of_control_groups(tmp_path: Path, groups: str, files: dict[str, str], quotas: list[int]) -> None:
+    for name, text in {"proc/self/cgroup": groups, **{f"sys/fs/cgroup/{n}": t for n, t in files.items()}}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert list(settings.cgroup_quotas(str(tmp_path))) == quotas
+
+
+def test_a_machine_without_control_groups(tmp_path: Path) -> None:
+    assert list(settings.cgroup_quotas(str(tmp_path))) == []
+
+
+# ---- whose line it is ----
+
+
+def test_messages_point_at_the_users_line() -> None:
+    """Weft's frames and the standard library's between them are passed over."""
+    inside: dict[str, object] = {"__name__": "weft.somewhere", "user_line": errors.user_line, "at": errors.at_user_line}
+    exec("def f(): return user_line()\ndef g(): return at()\ndef through(h): return list(map(h, [()]))[0]", inside)
+    between: dict[str, object] = {"__name__": "contextlib"}
+    exec("def apply(h): return h()", between)
+    f, g, apply = inside["f"], inside["g"], between["apply"]
+    here = sys._getframe().f_lineno
+    assert f() == (__file__, here + 1)  # type: ignore[operator]
+    assert apply(f) == (__file__, here + 2)  # type: ignore[operator]
+    assert g() == f" (at {__file__}:{here + 3})"  # type: ignore[operator]

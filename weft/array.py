@@ -1,0 +1,230 @@
+"""The lazy array: the user's handle on a node of the graph.
+
+An array records what was asked of it; values are computed when they are needed (`eval`, `item`, printing, conversion). The class here knows
+how to be made, looked at and passed to other libraries; its arithmetic and methods are the functions of `weft.core`, attached there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from weft import interop, printing
+from weft.dtypes import Dtype
+from weft.evaluate import evaluate
+from weft.graph.node import Node, kind_of
+from weft.primitives.base import DATA, ConstantValue
+from weft.runtime.data import numpy_view, to_buffer
+
+_new = object.__new__
+
+
+class array:
+    """An n-dimensional array.
+
+    Parameters
+    ----------
+    val : scalar, nested lists, NumPy array, or anything with `__array__`, a buffer or DLPack
+    dtype : the element type; by default Python and NumPy double precision become float32, everything else keeps its type
+
+    >>> array([[1, 2], [3, 4]]) * 0.5
+    array([[0.5, 1],
+           [1.5, 2]], dtype=float32)
+    """
+
+    __slots__ = ("__weakref__", "_node")
+    __array_priority__ = 100.0
+
+    _node: Node
+
+    def __init__(self, val: Any, dtype: Dtype | None = None) -> None:
+        if isinstance(val, array):
+            node = val._node if dtype is None or dtype is val.dtype else val.astype(dtype)._node
+            self._bind(node)
+            return
+        if dtype is not None and not isinstance(dtype, Dtype):
+            raise TypeError(f"[array] dtype must be a Weft dtype such as float32; got {dtype!r}.")
+        values, kind = interop.as_numpy(val, dtype)
+        self._bind(Node(DATA, (), kind_of(values.shape, kind), to_buffer(values)))
+
+    # ---- handles ----
+
+    def _bind(self, node: Node) -> None:
+        """Refer to `node`, which learns of it: nodes that a live array refers to are results of an evaluation."""
+        self._node = node
+        handle = node.handle
+        if handle is None:
+            node.handle = ref(self)
+        else:
+            others = handle if type(handle) is tuple else (handle,)
+            node.handle = (*(h for h in others if h() is not None), ref(self))
+
+    def _overwrite(self, other: array) -> array:
+        """Become `other`: what in-place operators and item assignment do. Every name for this array sees it."""
+        self._bind(other._node)
+        return self
+
+    # ---- attributes ----
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return self._node.kind.shape  # type: ignore[return-value]
+
+    @property
+    def dtype(self) -> Dtype:
+        """Element type."""
+        return self._node.kind.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self._node.kind.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._node.kind.size  # type: ignore[return-value]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self._node.kind.dtype.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self.itemsize
+
+    # ---- values ----
+
+    def _view(self) -> np.ndarray:
+        """The computed elements as NumPy sees them, without a copy."""
+        node = self._node
+        value = node.value
+        if value is None or isinstance(value, ConstantValue):
+            evaluate_nodes([node])
+        return numpy_view(node.value, self.shape, self.dtype)
+
+    def item(self) -> bool | int | float | complex:
+        """The only element, as a Python number."""
+        if self.size != 1:
+            raise ValueError(f"[item] only an array of one element is a number; this has shape {self.shape}.")
+        return interop.to_list(self._view().reshape(()), self.dtype)  # type: ignore[no-any-return]
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers."""
+        return interop.to_list(self._view(), self.dtype)
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ValueError(
+                f"[bool] the truth of an array of shape {self.shape} is ambiguous; use any(...) or all(...), or index one element."
+            )
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item().real)
+
+    def __float__(self) -> float:
+        value = self.item()
+        return float(value.real if isinstance(value, complex) else value)
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if not self.dtype.is_integer:
+            raise TypeError(f"[index] only an integer array can be an index; this is {self.dtype.name}.")
+        return int(self.item())  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise TypeError("[len] a 0-d array has no length.")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[array]:
+        if self.ndim == 0:
+            raise TypeError("[iter] a 0-d array cannot be iterated over.")
+        return (self[i] for i in range(self.shape[0]))
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    # ---- printing, copying, exchange ----
+
+    def __repr__(self) -> str:
+        return printing.format_array(self._view(), self.dtype)
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec and self.size == 1 else repr(self) if not spec else format(repr(self), spec)
+
+    def __copy__(self) -> array:
+        return wrap(self._node)
+
+    def __deepcopy__(self, memo: Any) -> array:
+        return wrap(self._node)  # values never change, so a copy may share them
+
+    def __reduce__(self) -> Any:
+        return _unpickle, (self.shape, self.dtype, np.ascontiguousarray(self._view()).tobytes())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        view = self._view()
+        if dtype is not None and np.dtype(dtype) != view.dtype:
+            if copy is False:
+                raise ValueError(f"[array] conversion of {self.dtype.name} to {np.dtype(dtype)} needs a copy.")
+            return view.astype(dtype)
+        return view.copy() if copy or copy is None else view
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return interop.export_dlpack(self._view(), self.dtype, **options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return interop.dlpack_device()
+
+    def __array_namespace__(self, api_version: str | None = None) -> Any:
+        return NAMESPACE[0]
+
+
+NAMESPACE: list[Any] = []
+"""weft.core, put here by itself: arrays name it as their namespace."""
+
+
+def wrap(node: Node) -> array:
+    """A new array for a node."""
+    made: array = _new(array)
+    made._node = node
+    if node.handle is None:
+        node.handle = ref(made)
+    else:
+        made._bind(node)
+    return made
+
+
+def evaluate_nodes(nodes: list[Node]) -> None:
+    """Values for nodes; a constant, whose number is known, gets its elements written out."""
+    for node in nodes:
+        if isinstance(node.value, ConstantValue):
+            fill_constant(node)
+    evaluate(nodes)
+
+
+def fill_constant(node: Node) -> None:
+    """Write a constant's elements to memory and make the node plain data."""
+    assert isinstance(node.value, ConstantValue)
+    values = np.full(node.kind.shape, node.value.number, node.dtype.np)
+    node.value, node.op = to_buffer(values), DATA
+
+
+def _unpickle(shape: tuple[int, ...], dtype: Dtype, data: bytes) -> array:
+    values = np.frombuffer(data, dtype.np).reshape(shape)
+    return wrap(Node(DATA, (), kind_of(shape, dtype), to_buffer(values)))
+
+
+interop.install_buffer_protocol(array, array._view)
+

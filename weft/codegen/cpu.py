@@ -1,0 +1,732 @@
+"""CPU code for loop-nest kernels: explicit 16-lane vectors, masked tails, one function a kernel.
+
+Each form has a function that writes the loops; the expression inside is written by `Scope`, which computes a value when it is first needed in a
+block of code and remembers it there. The order of reductions is the specified one (docs/numerics.md): element i of a block of 4096 goes to lane
+i mod 16, lanes are merged by a fixed tree, block k's result goes to lane k mod 16 of a second level, merged by the same tree at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from weft import dtypes as dt
+from weft.codegen.builder import PTR, AnyValue, Builder, Complex, Value
+from weft.codegen.kernel import LANES, Access, Kernel, Step
+from weft.dtypes import Dtype
+
+State = tuple[AnyValue, ...]
+
+
+def emit_kernel(kernel: Kernel, name: str) -> str:
+    """LLVM IR of `void name(ptr args, i64 begin, i64 end, ptr scratch)`."""
+    params = [("args", PTR), ("begin", dt.int64), ("end", dt.int64), ("scratch", PTR)]
+    b = Builder(name, params, lanes=LANES)
+    frame = Frame(b, kernel)
+    {"map": emit_map, "row": emit_row, "column": emit_column, "tile": emit_tile}[kernel.form](frame)
+    b.ret()
+    return b.module()
+
+
+def emit_step(b: Builder, step: Step, operands: Sequence[AnyValue]) -> AnyValue:
+    """One elementwise operation; halves are computed as float32 and rounded."""
+    op = step.op
+    if not op.compute_halves:
+        moved: AnyValue = op.emit(b, *operands)
+        return moved
+    wide = [b.convert(x, dt.float32) if x.dtype in dt.HALVES else x for x in operands]
+    result: AnyValue = op.emit(b, *wide)
+    return b.convert(result, step.dtype)
+
+
+class Frame:
+    """The argument words of a kernel, read once at its top, and address arithmetic over them."""
+
+    def __init__(self, b: Builder, kernel: Kernel) -> None:
+        self.b, self.kernel = b, kernel
+        self.args, self.begin, self.end, self.scratch = b.params
+        sources = [a.source for a in kernel.accesses()]
+        self.words: dict[str, Value] = {}
+        for index, name in enumerate(kernel.fields()):
+            pointer = name[0] == "p" and sources[int(name[1:])] != "iota"
+            self.words[name] = b.word(self.args, index, PTR if pointer else dt.int64)
+        self.constants: dict[int, AnyValue] = {}
+        for k, access in enumerate(kernel.loads):
+            if access.source == "scalar":
+                self.constants[k] = b.load(self.words[f"p{k}"], access.dtype, 1)
+
+    def __getitem__(self, name: str) -> Value:
+        return self.words[name]
+
+    def indices(self, unit: Value) -> list[Value]:
+        """Index along each outer axis for a place of the flattened outer dimension."""
+        b, outer = self.b, self.kernel.outer
+        found: list[Value] = []
+        rest = unit
+        for axis in range(outer - 1, 0, -1):
+            extent = self[f"e{axis}"]
+            quotient = b.op(f"sdiv i64 {rest.text}, {extent.text}", dt.int64, 1)
+            found.append(rest - quotient * extent)
+            rest = quotient
+        return [rest, *reversed(found)] if outer else []
+
+    def bases(self, indices: Sequence[Value]) -> dict[int, Value]:
+        """Address (for iota: value) of each access at these outer indices."""
+        b = self.b
+        bases: dict[int, Value] = {}
+        for k, access in enumerate(self.kernel.accesses()):
+            if access.source == "scalar":
+                continue
+            base = self[f"p{k}"]
+            for axis, index in enumerate(indices):
+                step = index * self[f"s{k}.{axis}"]
+                base = base + step if access.source == "iota" else b.gep(base, step)
+            bases[k] = base
+        return bases
+
+    def moved(self, bases: dict[int, Value], prefix: str, by: Value) -> dict[int, Value]:
+        """Bases after `by` steps along the reduced (`r`) or tile (`t`) loop."""
+        b, accesses = self.b, self.kernel.accesses()
+        result = {}
+        for k, base in bases.items():
+            step = self[f"{prefix}{k}"] * by
+            result[k] = base + step if accesses[k].source == "iota" else b.gep(base, step)
+        return result
+
+
+class Scope:
+    """Values available in one block of code at one index of the inner loop: `lanes` elements from index `j`, under a mask."""
+
+    def __init__(
+        self, frame: Frame, bases: dict[int, Value], j: Value, lanes: int, mask: Value | None, given: dict[int, AnyValue]
+    ) -> None:
+        self.frame, self.b, self.kernel = frame, frame.b, frame.kernel
+        self.bases, self.j, self.lanes, self.mask = bases, j, lanes, mask
+        self.values: dict[int, AnyValue] = dict(given)
+
+    def value(self, number: int) -> AnyValue:
+        """The value, computed now if this block has not computed it yet."""
+        found = self.values.get(number)
+        if found is None:
+            loads = len(self.kernel.loads)
+            if number < loads:
+                found = self.load(number, self.kernel.loads[number])
+            else:
+                step = self.kernel.steps[number - loads]
+                found = emit_step(self.b, step, [self.spread(self.value(i)) for i in step.operands])
+            self.values[number] = found
+        return found
+
+    def spread(self, x: AnyValue) -> AnyValue:
+        """`x` in as many lanes as this scope has."""
+        if isinstance(x, Complex):
+            return Complex(self.b.splat(x.re, self.lanes), self.b.splat(x.im, self.lanes)) if x.lanes != self.lanes else x
+        return self.b.splat(x, self.lanes)
+
+    def load(self, k: int, access: Access) -> AnyValue:
+        b, j = self.b, self.j
+        if access.source == "scalar":
+            return self.spread(self.frame.constants[k])
+        base = self.bases[k]
+        if access.source == "iota":
+            step = self.frame[f"i{k}"]
+            first = b.splat(base + j * step, self.lanes)
+            if access.inner == "repeat":
+                return first
+            return first + b.splat(step, self.lanes) * b.iota(dt.int64, self.lanes)
+        size = access.dtype.size
+        if access.inner == "repeat":
+            return self.spread(b.load(base, access.dtype, 1))
+        if self.lanes == 1:
+            return b.load(b.gep(base, j * self.frame[f"i{k}"]), access.dtype, 1)
+        if access.inner == "unit":
+            return b.load(b.gep(base, j * size), access.dtype, self.lanes, self.mask)
+        if access.inner == "reverse":
+            start = b.gep(base, (j + (self.lanes - 1)) * -size)
+            mask = None if self.mask is None else b.reverse(self.mask)
+            return _reverse(b, b.load(start, access.dtype, self.lanes, mask))
+        return self._gather(base, k, access)
+
+    def _gather(self, base: Value, k: int, access: Access) -> AnyValue:
+        """Lanes read one by one; masked-off lanes read element 0 again."""
+        b, parts = self.b, []
+        for lane in range(self.lanes):
+            index = self.j + lane
+            if self.mask is not None:
+                index = b.choose(b.extract(self.mask, lane), index, 0)
+            parts.append(b.load(b.gep(base, index * self.frame[f"i{k}"]), access.dtype, 1))
+        return _assemble(b, parts)
+
+    def store(self, k: int, access: Access, x: AnyValue) -> None:
+        """Write through output access number `k`."""
+        b, x, base = self.b, self.spread(x), self.bases[k]
+        if self.lanes == 1:
+            return b.store(x, b.gep(base, self.j * self.frame[f"i{k}"]))
+        if access.inner == "unit":
+            return b.store(x, b.gep(base, self.j * access.dtype.size), self.mask)
+        for lane in range(self.lanes):
+            address = b.gep(base, (self.j + lane) * self.frame[f"i{k}"])
+            element = Complex(b.extract(x.re, lane), b.extract(x.im, lane)) if isinstance(x, Complex) else b.extract(x, lane)
+            if self.mask is None:
+                b.store(element, address)
+            else:
+                with b.when(b.extract(self.mask, lane)):
+                    b.store(element, address)
+        return None
+
+
+def _reverse(b: Builder, x: AnyValue) -> AnyValue:
+    return Complex(b.reverse(x.re), b.reverse(x.im)) if isinstance(x, Complex) else b.reverse(x)
+
+
+def _assemble(b: Builder, parts: Sequence[AnyValue]) -> AnyValue:
+    """Scalars as the lanes of one vector."""
+    if isinstance(parts[0], Complex):
+        return Complex(
+            _assemble(b, [p.re for p in parts]),  # type: ignore[union-attr, arg-type]
+            _assemble(b, [p.im for p in parts]),  # type: ignore[union-attr, arg-type]
+        )
+    vector = b.poison(parts[0].dtype, len(parts))
+    for lane, part in enumerate(parts):
+        assert isinstance(part, Value)
+        vector = b.insert(vector, part, lane)
+    return vector
+
+
+def _flatten(state: Sequence[AnyValue]) -> list[Value]:
+    """State components as plain values, for loops to carry."""
+    flat: list[Value] = []
+    for x in state:
+        flat.extend([x.re, x.im] if isinstance(x, Complex) else [x])
+    return flat
+
+
+def _unflatten(model: Sequence[AnyValue], flat: Sequence[Value]) -> State:
+    result: list[AnyValue] = []
+    at = 0
+    for x in model:
+        if isinstance(x, Complex):
+            result.append(Complex(flat[at], flat[at + 1]))
+            at += 2
+        else:
+            result.append(flat[at])
+            at += 1
+    return tuple(result)
+
+
+def vector_loop(
+    b: Builder, start: Value, stop: Value, body: Callable[[Value, Value | None, State], State], state: State = ()
+) -> State:
+    """Run `body(j, mask, state)` over [start, stop) in steps of 16: whole vectors first, then one masked rest."""
+    whole = start + (((stop - start) >> 4) << 4)
+    with b.loop(start, whole, LANES, *_flatten(state)) as loop:
+        loop.carry(*_flatten(body(loop.index, None, _unflatten(state, loop.carried))))
+    with b.loop(whole, stop, LANES, *loop.carried) as rest:
+        mask = b.iota(dt.int64) < b.splat(stop - rest.index)
+        rest.carry(*_flatten(body(rest.index, mask, _unflatten(state, rest.carried))))
+    return _unflatten(state, rest.carried)
+
+
+# ---- map ----
+
+
+def emit_map(frame: Frame) -> None:
+    """Elementwise over all axes; the outer dimension is the outer axes (and blocks of a long inner one)."""
+    b, kernel = frame.b, frame.kernel
+    with b.loop(frame.begin, frame.end, 1) as units:
+        if kernel.blocked:
+            chunks, width, n = frame["chunks"], frame["width"], frame["n"]
+            place = b.op(f"sdiv i64 {units.index.text}, {chunks.text}", dt.int64, 1) if kernel.outer else b.i64(0)
+            chunk = units.index - place * chunks if kernel.outer else units.index
+            start = chunk * width
+            stop = b.choose(start + width < n, start + width, n)
+        else:
+            place, start, stop = units.index, b.i64(0), frame["n"]
+        bases = frame.bases(frame.indices(place))
+
+        def body(j: Value, mask: Value | None, state: State) -> State:
+            _store_all(Scope(frame, bases, j, LANES, mask, {}))
+            return state
+
+        vector_loop(b, start, stop, body)
+
+
+def _store_all(scope: Scope) -> None:
+    """All stores of a map. Every value is computed before the first is written: an output may lie on an operand."""
+    kernel = scope.kernel
+    values = [scope.value(store.value) for store in kernel.stores]
+    for k, (store, x) in enumerate(zip(kernel.stores, values, strict=True), len(kernel.loads)):
+        scope.store(k, store.access, x)
+
+
+# ---- row ----
+
+
+KEEP_COST = 6
+"""A value that costs more than this is kept for later phases instead of being computed again."""
+
+
+class Phases:
+    """When each value of a row kernel is known: phase p is the p-th pass over the row."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.first = kernel, len(kernel.loads)
+        self.known = [0] * self.first
+        for step in kernel.steps:
+            after = max((self.known[i] for i in step.operands), default=0)
+            self.known.append(after + 1 if step.reduces else after)
+        passes = [0]
+        for number, step in enumerate(kernel.steps, self.first):
+            if step.reduces:
+                passes.append(self.known[number] - 1)
+        passes += [self.known[s.value] for s in kernel.stores if s.access.level == "full"]
+        self.count = max(passes) + 1 if self._has_full_work() else 0
+        self.kept = self._kept()
+
+    def _has_full_work(self) -> bool:
+        return any(s.reduces for s in self.kernel.steps) or any(
+            s.access.level == "full" for s in self.kernel.stores
+        )
+
+    def is_full(self, number: int) -> bool:
+        if number < self.first:
+            return self.kernel.loads[number].level == "full"
+        return self.kernel.steps[number - self.first].level == "full"
+
+    def cost(self, number: int) -> int:
+        """Instructions to compute a full-level value again."""
+        seen: set[int] = set()
+        stack, total = [number], 0
+        while stack:
+            current = stack.pop()
+            if current in seen or current < self.first or not self.is_full(current):
+                continue
+            seen.add(current)
+            step = self.kernel.steps[current - self.first]
+            total += step.op.cost
+            stack.extend(step.operands)
+        return total
+
+    def reductions(self, phase: int) -> list[int]:
+        return [
+            n for n, s in enumerate(self.kernel.steps, self.first) if s.reduces and self.known[n] == phase + 1
+        ]
+
+    def stores(self, phase: int) -> list[int]:
+        """Positions of full-level stores written in this phase."""
+        return [
+            i for i, s in enumerate(self.kernel.stores) if s.access.level == "full" and self.known[s.value] == phase
+        ]
+
+    def _kept(self) -> tuple[int, ...]:
+        """Costly values that a later phase reads."""
+        kept: set[int] = set()
+        for phase in range(1, self.count):
+            roots = [self.kernel.steps[n - self.first].operands[0] for n in self.reductions(phase)]
+            roots += [self.kernel.stores[i].value for i in self.stores(phase)]
+            stack, seen = list(roots), set(roots)
+            while stack:
+                number = stack.pop()
+                if number < self.first or not self.is_full(number):
+                    continue
+                if self.known[number] < phase and self.cost(number) > KEEP_COST:
+                    kept.add(number)
+                    continue
+                for operand in self.kernel.steps[number - self.first].operands:
+                    if operand not in seen:
+                        seen.add(operand)
+                        stack.append(operand)
+        return tuple(sorted(kept))
+
+
+def row_scratch(kernel: Kernel, n: int) -> int:
+    """Bytes of per-thread memory that a row kernel needs for rows of n elements."""
+    stored = {s.value for s in kernel.stores if s.access.level == "full" and s.access.inner == "unit"}
+    padded = -(-n // LANES) * LANES
+    return sum(
+        -(-padded * kernel.steps[v - len(kernel.loads)].dtype.size // 64) * 64 for v in Phases(kernel).kept if v not in stored
+    )
+
+
+class RowScope(Scope):
+    """A scope inside a pass over the row: kept values of earlier phases are read back, not computed again."""
+
+    def __init__(self, *args: Any, kept: dict[int, Value]) -> None:
+        super().__init__(*args)
+        self.kept = kept
+
+    def value(self, number: int) -> AnyValue:
+        if number not in self.values and number in self.kept:
+            dtype = self.kernel.steps[number - len(self.kernel.loads)].dtype
+            address = self.b.gep(self.kept[number], self.j * dtype.size)
+            self.values[number] = self.b.load(address, dtype, self.lanes, self.mask)
+        return super().value(number)
+
+
+def emit_row(frame: Frame) -> None:
+    """Each row in phases: passes over the row that reduce, keep and store, with per-row scalars between them."""
+    b, kernel = frame.b, frame.kernel
+    phases = Phases(kernel)
+    loads, zero = len(kernel.loads), b.i64(0)
+    with b.loop(frame.begin, frame.end, 1) as units:
+        bases = frame.bases(frame.indices(units.index))
+        scalars = Scope(frame, bases, zero, 1, None, {})
+        homes = _homes(frame, phases, bases)
+        available: dict[int, Value] = {}
+        for phase in range(phases.count):
+            given = {v: x for v, x in scalars.values.items() if not phases.is_full(v)}
+            for number in range(loads + len(kernel.steps)):
+                if not phases.is_full(number) and phases.known[number] <= phase and _used_by_full(kernel, number):
+                    given[number] = scalars.value(number)
+            _emit_pass(frame, phases, phase, bases, given, homes, dict(available), scalars)
+            available.update({v: home for v, home in homes.items() if phases.known[v] <= phase})
+        for k, store in enumerate(kernel.stores, loads):
+            if store.access.level == "reduced":
+                scalars.store(k, store.access, scalars.value(store.value))
+
+
+def _used_by_full(kernel: Kernel, number: int) -> bool:
+    return any(s.level == "full" and number in s.operands for s in kernel.steps) or any(
+        s.access.level == "full" and s.value == number for s in kernel.stores
+    )
+
+
+def _homes(frame: Frame, phases: Phases, bases: dict[int, Value]) -> dict[int, Value]:
+    """Where kept values lie: in the output row if they are stored anyway, else in scratch."""
+    b, kernel = frame.b, frame.kernel
+    homes: dict[int, Value] = {}
+    for k, store in enumerate(kernel.stores, len(kernel.loads)):
+        if store.value in phases.kept and store.access.level == "full" and store.access.inner == "unit":
+            homes.setdefault(store.value, bases[k])
+    offset = b.i64(0)
+    padded = ((frame["n"] + (LANES - 1)) >> 4) << 4
+    for number in phases.kept:
+        if number not in homes:
+            homes[number] = b.gep(frame.scratch, offset)
+            size = kernel.steps[number - len(kernel.loads)].dtype.size
+            offset = offset + (((padded * size + 63) >> 6) << 6)
+    return homes
+
+
+def _emit_pass(
+    frame: Frame, phases: Phases, phase: int, bases: dict[int, Value], given: dict[int, AnyValue],
+    homes: dict[int, Value], kept: dict[int, Value], scalars: Scope,
+) -> None:  # fmt: skip
+    """One pass over the row: its reductions end up as per-row scalars."""
+    b, kernel, n = frame.b, frame.kernel, frame["n"]
+    loads = len(kernel.loads)
+    reductions, stores = phases.reductions(phase), phases.stores(phase)
+    keeping = [v for v in phases.kept if phases.known[v] == phase and not any(kernel.stores[i].value == v for i in stores)]
+
+    def body(j: Value, mask: Value | None, state: State) -> State:
+        scope = RowScope(frame, bases, j, LANES, mask, given, kept=kept)
+        for v in keeping:
+            b.store(scope.value(v), b.gep(homes[v], j * kernel.steps[v - loads].dtype.size), mask)
+        for i in stores:
+            store = kernel.stores[i]
+            scope.store(loads + i, store.access, scope.value(store.value))
+        return _reduce_step(b, kernel, reductions, scope, j, mask, state)
+
+    if not reductions:
+        vector_loop(b, b.i64(0), n, body)
+        return
+    start = _start(b, kernel, reductions)
+    second = _flatten(start)
+    block = frame["block"]
+    with b.loop(0, n, block, b.i64(0), *second) as blocks:
+        turn, top = blocks.carried[0], _unflatten(start, blocks.carried[1:])
+        stop = b.choose(blocks.index + block < n, blocks.index + block, n)
+        partial = vector_loop(b, blocks.index, stop, body, start)
+        here = b.iota(dt.int64).eq(b.splat(turn & (LANES - 1)))
+        top = _second_level(b, kernel, reductions, partial, top, here)
+        blocks.carry(turn + 1, *_flatten(top))
+    final = _unflatten(start, blocks.carried[1:])
+    for number, state in _per_reduction(kernel, reductions, final):
+        step = kernel.steps[number - loads]
+        (whole,) = _tree(b, step.op, state)
+        scalars.values[number] = step.op.finish(b, whole, _operand_dtype(kernel, step))
+
+
+def _operand_dtype(kernel: Kernel, step: Step) -> Dtype:
+    number, loads = step.operands[0], len(kernel.loads)
+    return kernel.loads[number].dtype if number < loads else kernel.steps[number - loads].dtype
+
+
+def _start(b: Builder, kernel: Kernel, reductions: Sequence[int], lanes: int = LANES) -> State:
+    state: list[AnyValue] = []
+    for number in reductions:
+        step = kernel.steps[number - len(kernel.loads)]
+        state.extend(step.op.start(b, _operand_dtype(kernel, step), lanes))
+    return tuple(state)
+
+
+def _per_reduction(kernel: Kernel, reductions: Sequence[int], state: State) -> list[tuple[int, State]]:
+    """The flat state cut into the parts of each reduction."""
+    result, at = [], 0
+    for number in reductions:
+        step = kernel.steps[number - len(kernel.loads)]
+        width = len(step.op.state_dtypes(_operand_dtype(kernel, step)))
+        result.append((number, state[at : at + width]))
+        at += width
+    return result
+
+
+def _reduce_step(
+    b: Builder, kernel: Kernel, reductions: Sequence[int], scope: Scope, j: Value, mask: Value | None, state: State
+) -> State:
+    """Every reduction of this pass takes in one vector."""
+    following: list[AnyValue] = []
+    for number, part in _per_reduction(kernel, reductions, state):
+        step = kernel.steps[number - len(kernel.loads)]
+        index = b.splat(j) + b.iota(dt.int64)
+        taken = step.op.step(b, part, scope.spread(scope.value(step.operands[0])), index)
+        following.extend(taken if mask is None else [b.select(mask, new, old) for new, old in zip(taken, part, strict=True)])
+    return tuple(following)
+
+
+def _second_level(b: Builder, kernel: Kernel, reductions: Sequence[int], partial: State, top: State, here: Value) -> State:
+    """A block's result joins lane `here` of the second level."""
+    following: list[AnyValue] = []
+    for (number, low), (_, high) in zip(
+        _per_reduction(kernel, reductions, partial), _per_reduction(kernel, reductions, top), strict=True
+    ):
+        op = kernel.steps[number - len(kernel.loads)].op
+        (whole,) = _tree(b, op, low)
+        spread = [_spread(b, x) for x in whole]
+        joined = op.merge(b, high, spread)
+        following.extend(b.select(here, new, old) for new, old in zip(joined, high, strict=True))
+    return tuple(following)
+
+
+def _spread(b: Builder, x: AnyValue) -> AnyValue:
+    return Complex(b.splat(x.re), b.splat(x.im)) if isinstance(x, Complex) else b.splat(x)
+
+
+def _tree(b: Builder, op: Any, state: State) -> tuple[State]:
+    """16 lanes to one: halves are merged, 8 with 8, 4 with 4, 2 with 2, 1 with 1."""
+    lanes = LANES
+    while lanes > 1:
+        lanes //= 2
+        low = [_lanes(b, x, range(lanes)) for x in state]
+        high = [_lanes(b, x, range(lanes, 2 * lanes)) for x in state]
+        state = op.merge(b, low, high)
+    return (state,)
+
+
+def _lanes(b: Builder, x: AnyValue, order: range) -> AnyValue:
+    if isinstance(x, Complex):
+        return Complex(_lanes(b, x.re, order), _lanes(b, x.im, order))  # type: ignore[arg-type]
+    return b.extract(x, order[0]) if len(order) == 1 else b.shuffle(x, None, list(order))
+
+
+# ---- column ----
+
+
+def column_scratch(kernel: Kernel, width: int) -> int:
+    """Bytes of per-thread memory of a column kernel whose strips are `width` columns wide (a multiple of 16)."""
+    return sum(2 * LANES * width * d.size for d in _column_state(kernel))
+
+
+def _column_state(kernel: Kernel) -> list[Dtype]:
+    found: list[Dtype] = []
+    for step in kernel.steps:
+        if step.reduces:
+            found.extend(step.op.state_dtypes(_operand_dtype(kernel, step)))
+    return found
+
+
+class _Strip:
+    """Accumulators of a strip of columns in scratch: for each state component 16 lanes × width, on two levels."""
+
+    def __init__(self, frame: Frame, dtypes: Sequence[Dtype]) -> None:
+        self.b, self.frame, self.dtypes = frame.b, frame, dtypes
+        self.width = frame["width"]
+        self.starts: list[tuple[Value, Value]] = []
+        offset = self.b.i64(0)
+        for dtype in dtypes:
+            low = offset
+            high = low + self.width * (LANES * dtype.size)
+            self.starts.append((low, high))
+            offset = high + self.width * (LANES * dtype.size)
+
+    def address(self, component: int, level: int, lane: Value | int, column: Value) -> Value:
+        size = self.dtypes[component].size
+        row = self.width * size * lane if isinstance(lane, Value) else self.width * (size * lane)
+        start = self.starts[component][level]
+        return self.b.gep(self.frame.scratch, start + row + column * size)
+
+    def read(self, level: int, lane: Value | int, column: Value) -> State:
+        return tuple(self.b.load(self.address(c, level, lane, column), d) for c, d in enumerate(self.dtypes))
+
+    def write(self, level: int, lane: Value | int, column: Value, state: State) -> None:
+        for c, x in enumerate(state):
+            self.b.store(x, self.address(c, level, lane, column))
+
+
+def emit_column(frame: Frame) -> None:
+    """Reductions across rows: a strip of columns at a time, its 16 partial results per column in scratch (which stays in L1)."""
+    b, kernel = frame.b, frame.kernel
+    loads = len(kernel.loads)
+    reductions = [n for n, s in enumerate(kernel.steps, loads) if s.reduces]
+    strip = _Strip(frame, _column_state(kernel))
+    rows, n, width, chunks, block = (frame[name] for name in ("rows", "n", "width", "chunks", "block"))
+    with b.loop(frame.begin, frame.end, 1) as units:
+        place = b.op(f"sdiv i64 {units.index.text}, {chunks.text}", dt.int64, 1)
+        start = (units.index - place * chunks) * width
+        stop = b.choose(start + width < n, start + width, n)
+        bases = frame.bases(frame.indices(place))
+        _fill(b, kernel, reductions, strip, 1, stop - start)
+        with b.loop(0, rows, block, b.i64(0)) as blocks:
+            _fill(b, kernel, reductions, strip, 0, stop - start)
+            last = b.choose(blocks.index + block < rows, blocks.index + block, rows)
+            with b.loop(blocks.index, last, 1) as row:
+                _column_row(frame, reductions, strip, bases, row.index, row.index - blocks.index, start, stop)
+            _column_fold(frame, reductions, strip, blocks.carried[0] & (LANES - 1), start, stop)
+            blocks.carry(blocks.carried[0] + 1)
+        _column_finish(frame, reductions, strip, bases, start, stop)
+
+
+def _fill(b: Builder, kernel: Kernel, reductions: Sequence[int], strip: _Strip, level: int, columns: Value) -> None:
+    """All lanes of one level start as the identity."""
+    state = _start(b, kernel, reductions)
+    with b.loop(0, LANES, 1) as lane, b.loop(0, columns, LANES) as column:
+        strip.write(level, lane.index, column.index, state)
+
+
+def _column_row(
+    frame: Frame, reductions: Sequence[int], strip: _Strip, bases: dict[int, Value], row: Value, turn: Value, start: Value, stop: Value
+) -> None:  # fmt: skip
+    """One row of the strip joins the lanes of its turn."""
+    b, kernel = frame.b, frame.kernel
+    at = frame.moved(bases, "r", row)
+    lane = turn & (LANES - 1)
+
+    def body(j: Value, mask: Value | None, state: State) -> State:
+        scope = Scope(frame, at, j, LANES, mask, {})
+        for k, store in enumerate(kernel.stores, len(kernel.loads)):
+            if store.access.level == "full":
+                scope.store(k, store.access, scope.value(store.value))
+        held = strip.read(0, lane, j - start)
+        following: list[AnyValue] = []
+        for number, part in _per_reduction(kernel, reductions, held):
+            step = kernel.steps[number - len(kernel.loads)]
+            x = scope.spread(scope.value(step.operands[0]))
+            following.extend(step.op.step(b, part, x, b.splat(row)))
+        strip.write(0, lane, j - start, tuple(following))  # columns past the end are scratch only
+        return state
+
+    vector_loop(b, start, stop, body)
+
+
+def _column_tree(b: Builder, kernel: Kernel, reductions: Sequence[int], strip: _Strip, level: int, column: Value) -> list[tuple[int, State]]:
+    """The 16 lanes of one level merged, for 16 columns."""
+    lanes = [strip.read(level, lane, column) for lane in range(LANES)]
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        merged = []
+        for low, high in zip(lanes[:half], lanes[half:], strict=True):
+            state: list[AnyValue] = []
+            parts = zip(_per_reduction(kernel, reductions, low), _per_reduction(kernel, reductions, high), strict=True)
+            for (number, x), (_, y) in parts:
+                state.extend(kernel.steps[number - len(kernel.loads)].op.merge(b, x, y))
+            merged.append(tuple(state))
+        lanes = merged
+    return _per_reduction(kernel, reductions, lanes[0])
+
+
+def _column_fold(frame: Frame, reductions: Sequence[int], strip: _Strip, lane: Value, start: Value, stop: Value) -> None:
+    """A block's result joins the second level."""
+    b, kernel = frame.b, frame.kernel
+    with b.loop(0, stop - start, LANES) as column:
+        low = _column_tree(b, kernel, reductions, strip, 0, column.index)
+        high = _per_reduction(kernel, reductions, strip.read(1, lane, column.index))
+        state: list[AnyValue] = []
+        for (number, x), (_, y) in zip(low, high, strict=True):
+            state.extend(kernel.steps[number - len(kernel.loads)].op.merge(b, y, x))
+        strip.write(1, lane, column.index, tuple(state))
+
+
+def _column_finish(
+    frame: Frame, reductions: Sequence[int], strip: _Strip, bases: dict[int, Value], start: Value, stop: Value
+) -> None:
+    """Second level to results, and what follows them elementwise."""
+    b, kernel = frame.b, frame.kernel
+
+    def body(j: Value, mask: Value | None, state: State) -> State:
+        given: dict[int, AnyValue] = {}
+        for number, part in _column_tree(b, kernel, reductions, strip, 1, j - start):
+            step = kernel.steps[number - len(kernel.loads)]
+            given[number] = step.op.finish(b, part, _operand_dtype(kernel, step))
+        scope = Scope(frame, bases, j, LANES, mask, given)
+        for k, store in enumerate(kernel.stores, len(kernel.loads)):
+            if store.access.level == "reduced":
+                scope.store(k, store.access, scope.value(store.value))
+        return state
+
+    vector_loop(b, start, stop, body)
+
+
+# ---- tile ----
+
+
+def emit_tile(frame: Frame) -> None:
+    """Elementwise where some operands are transposed: squares of 16 × 16 elements, turned in registers on the way in."""
+    b, kernel = frame.b, frame.kernel
+    m, n, strips = frame["m"], frame["n"], frame["strips"]
+    turned = [k for k, a in enumerate(kernel.loads) if a.inner == "tile"]
+    with b.loop(frame.begin, frame.end, 1) as units:
+        place = b.op(f"sdiv i64 {units.index.text}, {strips.text}", dt.int64, 1)
+        top = (units.index - place * strips) << 4
+        bases = frame.bases(frame.indices(place))
+        height = b.choose(m - top < LANES, m - top, LANES)
+        with b.loop(0, n, LANES) as square:
+            j = square.index
+            width = b.choose(n - j < LANES, n - j, LANES)
+            tiles = {k: _turn(frame, i, k, bases, top, j, height, width) for i, k in enumerate(turned)}
+            mask = b.iota(dt.int64) < b.splat(width)
+            with b.loop(0, height, 1) as row:
+                at = frame.moved(bases, "t", top + row.index)
+                given = {
+                    k: b.load(b.gep(tile, row.index * (LANES * kernel.loads[k].dtype.size)), kernel.loads[k].dtype)
+                    for k, tile in tiles.items()
+                }
+                _store_all(Scope(frame, at, j, LANES, mask, given))
+
+
+def tile_scratch(kernel: Kernel) -> int:
+    """Bytes of per-thread memory: a square for each turned operand."""
+    return sum(LANES * LANES * a.dtype.size for a in kernel.loads if a.inner == "tile")
+
+
+def _turn(frame: Frame, position: int, k: int, bases: dict[int, Value], top: Value, j: Value, height: Value, width: Value) -> Value:
+    """A square read along its memory, written to scratch the other way round."""
+    b, access = frame.b, frame.kernel.loads[k]
+    size = access.dtype.size
+    before = [a for a in frame.kernel.loads[:k] if a.inner == "tile"]
+    tile = b.gep(frame.scratch, sum(LANES * LANES * a.dtype.size for a in before))
+    del position
+    corner = b.gep(bases[k], top * frame[f"t{k}"])
+    mask = b.iota(dt.int64) < b.splat(height)
+    rows: list[AnyValue] = []
+    for lane in range(LANES):
+        index = b.choose(width > lane, j + lane, j)  # past the end: read the first again
+        rows.append(b.load(b.gep(corner, index * frame[f"i{k}"]), access.dtype, LANES, mask))
+    for lane, row in enumerate(_transposed(b, rows)):
+        b.store(row, b.gep(tile, lane * LANES * size))
+    return tile
+
+
+def _transposed(b: Builder, rows: list[AnyValue]) -> list[AnyValue]:
+    """16 vectors of 16 lanes, rows and columns exchanged, in four rounds of pairwise interleaving."""
+    if isinstance(rows[0], Complex):
+        real = _transposed(b, [r.re for r in rows])  # type: ignore[union-attr, misc]
+        imag = _transposed(b, [r.im for r in rows])  # type: ignore[union-attr, misc]
+        return [Complex(x, y) for x, y in zip(real, imag, strict=True)]  # type: ignore[arg-type]
+    half = LANES // 2
+    low = [i // 2 + (i % 2) * LANES for i in range(LANES)]
+    high = [i // 2 + half + (i % 2) * LANES for i in range(LANES)]
+    for _ in range(4):
+        pairs = [(rows[i], rows[i + half]) for i in range(half)]
+        rows = [b.shuffle(x, y, order) for x, y in pairs for order in (low, high)]  # type: ignore[arg-type]
+    return rows
+

@@ -1,0 +1,102 @@
+"""Loop-nest kernels as data: what a fused group computes, without sizes.
+
+A `Kernel` says how each operand is stepped through, which primitives run on the elements and where results go. Extents, strides and addresses
+are run-time words (`fields` names them in order, for the code that reads them and the code that fills them), so one kernel serves all sizes, and
+its text is its cache key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from weft.dtypes import Dtype
+
+LANES = 16
+"""Logical vector length, and the number of interleaved partial results of a reduction (part of its specified order)."""
+BLOCK = 4096
+"""Elements of a reduction that are summed before their partial result joins the others (part of its specified order)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A stored value as the loops see it.
+
+    source: "memory", "scalar" (a constant in the call's table) or "iota" (the position itself).
+    level: "full" (varies along the inner and the reduced loop) or "reduced" (does not vary along the reduced loop).
+    inner: how the innermost loop steps: "unit", "repeat", "reverse", "stride" or "tile" (unit along the tile axis instead).
+    """
+
+    dtype: Dtype
+    source: str
+    level: str
+    inner: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name} {self.source} {self.level} {self.inner}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`op` on earlier values: loads are numbered first, then steps. A step that `reduces` drives a reduction's state."""
+
+    op: Any
+    operands: tuple[int, ...]
+    dtype: Dtype
+    level: str
+    reduces: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.op} {' '.join(map(str, self.operands))} : {self.dtype.name} {self.level}"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Value number `value` written through `access`."""
+
+    value: int
+    access: Access
+
+    def __str__(self) -> str:
+        return f"{self.value} -> {self.access}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One loop nest. `outer` counts the axes of the parallel dimension; `blocked` says that it also counts blocks of the inner loop."""
+
+    form: str
+    outer: int
+    loads: tuple[Access, ...]
+    steps: tuple[Step, ...]
+    stores: tuple[Store, ...]
+    blocked: bool = False
+
+    def __str__(self) -> str:
+        head = f"{self.form} outer={self.outer}{' blocked' if self.blocked else ''}"
+        loads = [f"  {i} = load {a}" for i, a in enumerate(self.loads)]
+        steps = [f"  {len(self.loads) + i} = {s}" for i, s in enumerate(self.steps)]
+        return "\n".join([head, *loads, *steps, *(f"  store {s}" for s in self.stores)])
+
+    def accesses(self) -> tuple[Access, ...]:
+        return (*self.loads, *(s.access for s in self.stores))
+
+    def fields(self) -> tuple[str, ...]:
+        """Names of the argument words, in order. `pK` is the address of access K (for iota: the value at index 0), `sK.A` its stride in
+        bytes along outer axis A, `iK` along the inner loop, `rK` along the reduced loop, `tK` along the tile axis."""
+        names = ["units", "n"]
+        names += {"map": [], "row": ["block"], "column": ["rows", "width", "chunks", "block"], "tile": ["m", "strips"]}[self.form]
+        if self.blocked:
+            names += ["width", "chunks"]
+        names += [f"e{axis}" for axis in range(self.outer)]
+        for k, access in enumerate(self.accesses()):
+            names.append(f"p{k}")
+            if access.source == "scalar":
+                continue
+            names += [f"s{k}.{axis}" for axis in range(self.outer)]
+            names.append(f"i{k}")
+            if self.form == "column":
+                names.append(f"r{k}")
+            if self.form == "tile":
+                names.append(f"t{k}")
+        return tuple(names)

@@ -1,0 +1,150 @@
+"""log, log2, log10, log1p and logaddexp.
+
+All write x = 2**k (1 + f) with 1 + f in [√½, √2) and share log(1 + f) = f + q, where f is exact and |q| < 0.09: the sum of
+the large terms is kept with its error, and q, k's low part and that error are added last.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from weft.codegen.builder import Builder, Value
+from weft.codegen.math.basics import (
+    FLOAT32,
+    FLOAT64,
+    Constant,
+    exact_sum,
+    format_of,
+    from_bits,
+    horner,
+    pick,
+    split,
+    to_bits,
+)
+from weft.codegen.math.exponential import LN2_HI, LN2_LO, power_of_two
+
+INF, NAN = math.inf, math.nan
+
+SQRT_HALF = {FLOAT32: 0x3F3504F3, FLOAT64: 0x3FE6A09E667F3BCD}
+
+# (log(1 + f) - f + f²/2) / f³ on [√½ - 1, √2 - 1]; error relative to log(1 + f): 2**-30.3.
+LOG32 = (
+    0.33333313, -0.2500001, 0.20002072, -0.16667987, 0.14220354, -0.12406268, 0.11883647, -0.11669924, 0.06748782,
+)  # fmt: skip
+
+# (2 atanh(s) - 2 s) / s³ as a polynomial in s², |s| <= (√2 - 1) / (√2 + 1); relative error 2**-58.5.
+ATANH64 = (
+    0.6666666666666735, 0.39999999999409336, 0.2857142874369247, 0.22222198428193135, 0.18183572402435302,
+    0.15313830814735022, 0.1479827340390388,
+)  # fmt: skip
+
+
+class Scale(NamedTuple):
+    """log to some base = count * k + factor * log(1 + f), both constants as hi + lo."""
+
+    count: tuple[Constant, Constant]
+    factor: tuple[Constant, Constant]
+
+
+ZERO, ONE = Constant(0.0, 0.0), Constant(1.0, 1.0)
+NATURAL = Scale((LN2_HI, LN2_LO), (ONE, ZERO))
+BINARY = Scale((ONE, ZERO), (Constant(1.442695, 1.4426950408889634), Constant(1.925963e-08, 2.0355273740931033e-17)))
+DECIMAL = Scale(
+    (Constant(0.30103, 0.3010299956639812), Constant(-1.4320989e-08, -2.8037281277851704e-18)),
+    (Constant(0.4342945, 0.4342944819032518), Constant(-1.010305e-08, 1.098319650216765e-17)),
+)
+
+
+class Reduced(NamedTuple):
+    """x = 2**k (1 + f), k as a float; `exponent` holds k + bias."""
+
+    k: Value
+    f: Value
+    exponent: Value
+
+
+def reduce(b: Builder, x: Value) -> Reduced:
+    """Take a positive normal number apart; anything else gives numbers without a meaning."""
+    fmt = format_of(x)
+    base = SQRT_HALF[fmt]
+    one = fmt.bias << fmt.shift
+    bits = to_bits(b, x) + (one - base)
+    exponent = bits >> fmt.shift
+    m = from_bits(b, (bits & ((1 << fmt.shift) - 1)) + base)
+    # An integer below 2**shift, put into the low bits of 2**shift, makes a float without a conversion.
+    k = from_bits(b, exponent | ((fmt.bias + fmt.shift) << fmt.shift)) - (2.0**fmt.shift + fmt.bias)
+    return Reduced(k, m - 1.0, exponent)
+
+
+def rest(b: Builder, f: Value) -> Value:
+    """q in log(1 + f) = f + q."""
+    return pick(f, _rest32, _rest64)(b, f)
+
+
+def _rest32(b: Builder, f: Value) -> Value:
+    square = f * f
+    even, odd = split(b, f, LOG32)
+    return b.fma(square * f, b.fma(odd, f, even), -0.5 * square)
+
+
+def _rest64(b: Builder, f: Value) -> Value:
+    """With s = f / (2 + f): log(1 + f) = 2 atanh(s), and 2 s = f - s f."""
+    s = f / (f + 2.0)
+    square = s * s
+    half = 0.5 * f * f
+    even, odd = split(b, square, ATANH64)
+    return b.fma(s, b.fma(square, b.fma(odd, square, even), half), -half)
+
+
+def _assemble(b: Builder, k: Value, f: Value, q: Value, scale: Scale) -> Value:
+    """count * k + factor * (f + q)."""
+    count, count_lo = (c.of(f) for c in scale.count)
+    factor, factor_lo = (c.of(f) for c in scale.factor)
+    first = f * factor if factor != 1.0 else f
+    hi = b.fma(k, count, first)
+    lo = b.fma(k, count, -hi) + first
+    if count_lo:
+        lo = b.fma(k, count_lo, lo)
+    if factor == 1.0:
+        return hi + (lo + q)
+    return hi + (b.fma(q, factor, b.fma(f, factor_lo, b.fma(f, factor, -first))) + lo)
+
+
+def _logarithm(b: Builder, x: Value, scale: Scale) -> Value:
+    fmt = format_of(x)
+    small = x < fmt.tiny
+    k, f, _ = reduce(b, b.choose(small, x * 2.0**fmt.digits, x))
+    k = b.choose(small, k - fmt.digits, k)
+    result = _assemble(b, k, f, rest(b, f), scale)
+    result = b.choose(x > 0.0, result, b.choose(x.eq(0.0), b.like(x, -INF), NAN))
+    return b.choose(x < INF, result, x)
+
+
+def log(b: Builder, x: Value) -> Value:
+    """The natural logarithm."""
+    return _logarithm(b, x, NATURAL)
+
+
+def log2(b: Builder, x: Value) -> Value:
+    return _logarithm(b, x, BINARY)
+
+
+def log10(b: Builder, x: Value) -> Value:
+    return _logarithm(b, x, DECIMAL)
+
+
+def log1p(b: Builder, x: Value) -> Value:
+    """log(1 + x), accurate near 0: what 1 + x loses in rounding is carried into f."""
+    fmt = format_of(x)
+    u, lost = exact_sum(x, b.like(x, 1.0))
+    k, t, exponent = reduce(b, u)
+    # 2**-k; past 2**(bias - 1) nothing is lost that matters, and 2**-k would underflow.
+    last = 2 * fmt.bias - 1
+    scaled = lost * power_of_two(b, 2 * fmt.bias - b.choose(exponent > last, last, exponent))
+    f = t + scaled
+    q = rest(b, f) + (scaled - (f - t))
+    result = _assemble(b, k, f, q, NATURAL)
+    result = b.choose(x > -1.0, result, b.choose(x.eq(-1.0), b.like(x, -INF), NAN))
+    result = b.choose(x < INF, result, x)
+    return b.choose(b.abs(x) < 2.0 ** -(fmt.digits + 2), x, result)

@@ -1,0 +1,46 @@
+"""The sum of partial results, in order: what follows when the chunks of k are tasks of their own.
+
+Used where k is so long and the output so small that blocks of the output would not keep the threads busy.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from weft.codegen.builder import Value
+from weft.codegen.matmul import elements as el
+from weft.codegen.matmul.elements import Elements
+from weft.codegen.matmul.frame import Frame, Part
+
+WORDS: Final = ("tasks", "*parts", "*rest", "*out", "count", "elements", "block", "blocks")
+
+
+class Combine:
+    """Writes out[i] = parts[0, i] + parts[1, i] + … + rest[i]; parts and rest hold sums as they are in flight."""
+
+    def __init__(self, kind: Elements, lanes: int) -> None:
+        self.kind, self.lanes = kind, lanes
+        self.name = f"combine_{kind.memory.name}_{kind.work.name}_{lanes}"
+
+    def ir(self) -> str:
+        self.frame = f = Frame(self.name, WORDS, 0)
+        with f.b.loop(f.begin, f.end, 1) as task:
+            member, block = f.divide(task.index, f["blocks"])
+            self._block(member, block * f["block"])
+        return f.module()
+
+    def _block(self, member: Value, start: Value) -> None:
+        f, b, kind, wide = self.frame, self.frame.b, self.kind, el.summing(self.kind)
+        whole = f["elements"] * kind.work.size  # bytes of one partial result
+        parts = b.gep(f["parts"], member * f["count"] * whole)
+
+        def one(i: Value, part: Part | None) -> None:
+            at = (start + i) * kind.work.size
+            first = f.load(wide, b.gep(parts, at), self.lanes, part)
+            with b.loop(1, f["count"], 1, *el.flat([first])) as term:
+                more = f.load(wide, b.gep(parts, term.index * whole + at), self.lanes, part)
+                term.carry(*el.flat([el.add(el.unflat(kind, term.carried)[0], more)]))
+            total = el.add(el.unflat(kind, term.carried)[0], f.load(wide, b.gep(f["rest"], member * whole + at), self.lanes, part))
+            f.store(kind, total, b.gep(f["out"], (member * f["elements"] + start + i) * kind.memory.size), part)
+
+        f.sweep(f.least(f["elements"] - start, f["block"]), self.lanes, one)

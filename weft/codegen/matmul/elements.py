@@ -1,0 +1,130 @@
+"""Elements of matrix products: how they lie in memory, in which dtype they are multiplied and summed, and how a tile of them is turned.
+
+The kernels of this package are written once for all dtypes; what differs between real, narrow, complex and integer elements is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft import dtypes as dt
+from weft.codegen.builder import AnyValue, Builder, Complex, Value
+from weft.dtypes import Dtype
+
+_SIGNED = {1: dt.int8, 2: dt.int16, 4: dt.int32, 8: dt.int64}
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Elements that memory holds as `memory` and that are multiplied and summed as `work`."""
+
+    memory: Dtype
+    work: Dtype
+
+    @property
+    def narrow(self) -> bool:
+        """Whether a sum has to be rounded or cut before it is stored."""
+        return self.memory is not self.work
+
+    @property
+    def parts(self) -> int:
+        return 2 if self.work.is_complex else 1
+
+    @property
+    def part(self) -> Dtype:
+        return dt.real_of(self.work)
+
+
+def elements_of(dtype: Dtype) -> Elements:
+    """Halves are summed in float32. Integers wrap, so their sign does not matter and short ones may be cut to size at the end."""
+    if dtype in dt.HALVES:
+        return Elements(dtype, dt.float32)
+    if dtype.is_integer:
+        signed = _SIGNED[dtype.size]
+        return Elements(signed, signed if signed.size >= 4 else dt.int32)
+    return Elements(dtype, dtype)
+
+
+def summing(kind: Elements) -> Elements:
+    """The elements of partial sums: in memory as they are in flight."""
+    return Elements(kind.work, kind.work)
+
+
+# ---- in flight ----
+
+
+def load(b: Builder, kind: Elements, pointer: Value, lanes: int, mask: Value | None = None) -> AnyValue:
+    """Consecutive elements, as `work`."""
+    return b.convert(b.load(pointer, kind.memory, lanes, mask), kind.work)
+
+
+def store(b: Builder, kind: Elements, x: AnyValue, pointer: Value, mask: Value | None = None) -> None:
+    """Sums to memory, rounded or cut to what memory holds."""
+    b.store(b.convert(x, kind.memory), pointer, mask)
+
+
+def zero(b: Builder, kind: Elements, lanes: int) -> AnyValue:
+    nothing = b.const(kind.part, 0, lanes)
+    return Complex(nothing, nothing) if kind.parts == 2 else nothing
+
+
+def spread(b: Builder, x: AnyValue, lanes: int) -> AnyValue:
+    if isinstance(x, Complex):
+        return Complex(b.splat(x.re, lanes), b.splat(x.im, lanes))
+    return b.splat(x, lanes)
+
+
+def add(x: AnyValue, y: AnyValue) -> AnyValue:
+    if isinstance(x, Complex) and isinstance(y, Complex):
+        return x + y
+    assert isinstance(x, Value) and isinstance(y, Value)
+    return x + y
+
+
+def multiply_add(b: Builder, x: AnyValue, y: AnyValue, total: AnyValue) -> AnyValue:
+    """total + x * y; floats with one rounding, the parts of complex numbers with two, in the order that is written here."""
+    if isinstance(total, Complex):
+        assert isinstance(x, Complex) and isinstance(y, Complex)
+        re = b.fma(-x.im, y.im, b.fma(x.re, y.re, total.re))
+        im = b.fma(x.im, y.re, b.fma(x.re, y.im, total.im))
+        return Complex(re, im)
+    assert isinstance(x, Value) and isinstance(y, Value)
+    return b.fma(x, y, total) if total.dtype.is_float else total + x * y
+
+
+def flat(values: Sequence[AnyValue]) -> list[Value]:
+    """The parts of all values, as a loop carries them."""
+    return [part for x in values for part in ((x.re, x.im) if isinstance(x, Complex) else (x,))]
+
+
+def unflat(kind: Elements, parts: Sequence[Value]) -> list[AnyValue]:
+    if kind.parts == 1:
+        return list(parts)
+    return [Complex(re, im) for re, im in zip(parts[::2], parts[1::2], strict=True)]
+
+
+# ---- tiles ----
+
+
+def turned(b: Builder, rows: Sequence[AnyValue]) -> list[AnyValue]:
+    """A square tile transposed: element j of result i is element i of row j."""
+    if isinstance(rows[0], Complex):
+        re = _turned(b, [x.re for x in rows if isinstance(x, Complex)])
+        im = _turned(b, [x.im for x in rows if isinstance(x, Complex)])
+        return [Complex(*pair) for pair in zip(re, im, strict=True)]
+    return list(_turned(b, [x for x in rows if isinstance(x, Value)]))
+
+
+def _turned(b: Builder, rows: list[Value]) -> list[Value]:
+    """log2(lanes) rounds; each exchanges blocks of `step` elements between rows that lie `step` apart."""
+    lanes, step = len(rows), 1
+    while step < lanes:
+        low = [i if not i & step else lanes + i - step for i in range(lanes)]
+        high = [i + step if not i & step else lanes + i for i in range(lanes)]
+        after = list(rows)
+        for r in (r for r in range(lanes) if not r & step):
+            after[r] = b.shuffle(rows[r], rows[r + step], low)
+            after[r + step] = b.shuffle(rows[r], rows[r + step], high)
+        rows, step = after, 2 * step
+    return rows

@@ -1,0 +1,125 @@
+"""The frame that every kernel of matrix products stands in: named argument words, batch axes, and loops with tails.
+
+Only the kernels of this package come here. All strides in argument blocks are in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from weft import dtypes as dt
+from weft.codegen.builder import PTR, AnyValue, Builder, Value
+from weft.codegen.launch import Pointer
+from weft.codegen.matmul import elements as el
+from weft.codegen.matmul.elements import Elements
+
+Word = int | Pointer
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The first `count` lanes of a vector that is not full."""
+
+    count: Value
+    mask: Value
+
+
+class Frame:
+    """A kernel under construction. `words` names its argument block (pointers with a star); a batch table follows them.
+
+    The table is a count of axes and then, from the innermost axis on, an extent and one stride per operand.
+    """
+
+    def __init__(self, name: str, words: Sequence[str], operands: int) -> None:
+        self.b = b = Builder(name, [("args", PTR), ("begin", dt.int64), ("end", dt.int64), ("scratch", PTR)])
+        self._args, self.begin, self.end, self.scratch = b.params
+        self._words = {
+            word.lstrip("*"): b.word(self._args, i, PTR if word.startswith("*") else dt.int64) for i, word in enumerate(words)
+        }
+        self._table, self._operands = len(words), operands
+        self._axes = b.word(self._args, self._table)
+
+    def __getitem__(self, word: str) -> Value:
+        return self._words[word]
+
+    def module(self) -> str:
+        self.b.ret()
+        return self.b.module()
+
+    # ---- numbers ----
+
+    def divide(self, x: Value, y: Value | int) -> tuple[Value, Value]:
+        """Quotient and remainder of numbers that are not negative."""
+        divisor = self.b.like(x, y)
+        quotient = self.b.op(f"udiv i64 {x.text}, {divisor.text}", dt.int64, 1)
+        return quotient, x - quotient * divisor
+
+    def least(self, x: Value, y: Value | int) -> Value:
+        return self.b.intrinsic("smin", x, self.b.like(x, y))
+
+    def offsets(self, member: Value) -> tuple[Value, ...]:
+        """Where a member of the batch begins in each operand, in bytes."""
+        b, operands = self.b, self._operands
+        start = b.gep(self._args, 8 * (self._table + 1))
+        with b.loop(0, self._axes, 1, member, start, *[b.i64(0)] * operands) as axis:
+            rest, entry, *offsets = axis.carried
+            rest, at = self.divide(rest, b.word(entry, 0))
+            moved = [offset + at * b.word(entry, 1 + i) for i, offset in enumerate(offsets)]
+            axis.carry(rest, b.gep(entry, 8 * (1 + operands)), *moved)
+        return axis.carried[2:]
+
+    # ---- vectors ----
+
+    def part(self, count: Value, lanes: int) -> Part:
+        """The mask is compared as 32 bits, which processors make masks from at once."""
+        return Part(count, self.b.iota(dt.int32, lanes) < self.b.cast(count, dt.int32))
+
+    def sweep(self, extent: Value, lanes: int, body: Callable[[Value, Part | None], None]) -> None:
+        """`body(index, part)` for every `lanes` elements of [0, extent); the part is None where all of them are there.
+
+        The tail is code of its own, because not every processor has masked loads of every width.
+        """
+        b = self.b
+        whole = extent & -lanes
+        with b.loop(0, whole, lanes) as loop:
+            body(loop.index, None)
+        rest = extent - whole
+        with b.when(rest > 0):
+            body(whole, self.part(rest, lanes))
+
+    def load(self, kind: Elements, at: Value, lanes: int, part: Part | None = None, stride: Value | None = None) -> AnyValue:
+        """`lanes` elements, consecutive or `stride` bytes apart; those outside the part read as 0."""
+        if stride is None:
+            return el.load(self.b, kind, at, lanes, None if part is None else part.mask)
+        b = self.b
+        parts = [b.poison(kind.part, lanes) for _ in range(kind.parts)]
+        for lane in range(lanes):
+            place = b.i64(lane) if part is None else self.least(part.count - 1, lane)
+            element = el.flat([el.load(b, kind, b.gep(at, stride * place), 1)])
+            parts = [b.insert(vector, one, lane) for vector, one in zip(parts, element, strict=True)]
+        if part is not None:
+            parts = [b.choose(part.mask, vector, 0) for vector in parts]
+        return el.unflat(kind, parts)[0]
+
+    def store(self, kind: Elements, x: AnyValue, at: Value, part: Part | None = None) -> None:
+        el.store(self.b, kind, x, at, None if part is None else part.mask)
+
+    def keep(self, part: Part | None, new: AnyValue, old: AnyValue) -> AnyValue:
+        """`new` inside the part, `old` outside."""
+        return new if part is None else self.b.select(part.mask, new, old)
+
+    def put_apart(self, x: AnyValue, at: Value, distance: int) -> None:
+        """The parts of a complex value go `distance` bytes apart, so that loading them takes no shuffles."""
+        for i, piece in enumerate(el.flat([x])):
+            self.b.store(piece, self.b.gep(at, i * distance))
+
+    def get_apart(self, kind: Elements, at: Value, lanes: int, distance: int) -> AnyValue:
+        pieces = [self.b.load(self.b.gep(at, i * distance), kind.part, lanes) for i in range(kind.parts)]
+        return el.unflat(kind, el.flat(pieces))[0]
+
+
+def block(words: Sequence[str], values: Mapping[str, Word], axes: Sequence[tuple[int, ...]]) -> tuple[Word, ...]:
+    """The argument block of a kernel with that frame. `axes`: (extent, stride per operand), innermost first."""
+    named = tuple(values[word.lstrip("*")] for word in words)
+    return (*named, len(axes), *(number for axis in axes for number in axis))

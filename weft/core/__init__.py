@@ -1,0 +1,47 @@
+"""The array API of MLX: what `import mlx.core as mx` gives, on any Linux machine.
+
+>>> import weft.core as mx
+>>> mx.softmax(mx.array([1.0, 2.0, 3.0]))
+array([0.0900306, 0.244728, 0.665241], dtype=float32)
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+
+from weft.array import NAMESPACE, array
+from weft.core._methods import attach
+from weft.core.creating import (
+    arange, eye, full, identity, linspace, ones, ones_like, tri, tril, triu, zeros, zeros_like,
+)
+from weft.core.elementwise import (
+    abs, add, astype, bitwise_and, bitwise_invert, bitwise_or, bitwise_xor, ceil, clip, conj, conjugate, cos, divide, equal, erf,
+    exp, expm1, floor, greater, greater_equal, imag, isfinite, isinf, isnan, left_shift, less, less_equal, log, log1p, logaddexp,
+    logical_and, logical_not, logical_or, maximum, minimum, multiply, negative, not_equal, positive, pow, power, real, reciprocal,
+    right_shift, round, rsqrt, sigmoid, sign, sin, sqrt, square, stop_gradient, subtract, tanh, where,
+)
+from weft.core.evaluating import async_eval, eval, synchronize
+from weft.core.linear import addmm, matmul
+from weft.core.reducing import all, any, argmax, argmin, logsumexp, max, mean, min, softmax, std, sum, var
+from weft.core.reducing import prod_ as prod
+from weft.core.shaping import (
+    broadcast_arrays, broadcast_shapes, broadcast_to, expand_dims, flatten, flip, moveaxis, permute_dims, reshape, split, squeeze,
+    swapaxes, transpose,
+)
+from weft.dtypes import (
+    Dtype, DtypeCategory, bfloat16, bool_, complex64, complex128, complexfloating, finfo, float16, float32, float64, floating,
+    generic, iinfo, inexact, int8, int16, int32, int64, integer, issubdtype, number, signedinteger, uint8, uint16, uint32, uint64,
+    unsignedinteger,
+)
+from weft.printing import get_printoptions, printoptions, set_printoptions
+from weft.runtime.buffer import (
+    clear_cache, get_active_memory, get_cache_memory, get_memory_limit, get_peak_memory, reset_peak_memory, set_cache_limit,
+    set_memory_limit, set_wired_limit,
+)
+
+inf, nan, pi, e, euler_gamma = math.inf, math.nan, math.pi, math.e, 0.5772156649015329
+newaxis = None
+
+attach()
+NAMESPACE.append(sys.modules[__name__])

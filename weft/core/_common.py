@@ -1,0 +1,251 @@
+"""What every function of `weft.core` shares: operands from anything array-like, promotion, broadcasting, and binding of primitives.
+
+Nothing below this layer promotes or broadcasts. The hot path (two arrays of one kind, or an array and a Python number) is a dictionary look-up
+and a new node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import ref
+
+from weft import dtypes as dt
+from weft import interop
+from weft.array import array, wrap
+from weft.dtypes import Dtype
+from weft.graph.dims import broadcast_dims
+from weft.graph.node import Kind, Node, Shape, kind_of
+from weft.primitives.base import DATA, Constant, Primitive, bind, constant
+from weft.primitives.elementwise import astype
+from weft.primitives.views import Broadcast, reshape, transpose
+from weft.runtime.data import to_buffer
+
+Scalar = bool | int | float | complex
+ArrayLike = Any
+Axes = int | Sequence[int] | None
+
+_SCALARS = (bool, int, float, complex)
+_new = object.__new__
+
+_scalar_nodes: dict[tuple[Any, type, Kind], Node] = {}
+_MOST_SCALARS = 4096
+
+
+def scalar_node(value: Any, kind: Kind) -> Node:
+    """A constant of this kind; recent ones are shared, so that a number in a loop is one node."""
+    key = (value, value.__class__, kind)
+    found = _scalar_nodes.get(key)
+    if found is None:
+        found = constant(value, kind)
+        if value == 0 or value != value:  # 0.0 and -0.0 are one dictionary key, NaN is none
+            return found
+        if len(_scalar_nodes) >= _MOST_SCALARS:
+            _scalar_nodes.clear()
+        _scalar_nodes[key] = found
+    return found
+
+
+def to_node(value: Any, dtype: Dtype | None = None) -> Node:
+    """The node of anything array-like (Python numbers get their default dtype)."""
+    if isinstance(value, array):
+        return value._node
+    cls = value.__class__
+    if cls in _SCALARS:
+        return constant(value, kind_of((), dtype or default_dtype(value)))
+    values, kind = interop.as_numpy(value, dtype)
+    return Node(DATA, (), kind_of(values.shape, kind), to_buffer(values))
+
+
+def default_dtype(value: Scalar) -> Dtype:
+    if value.__class__ is int and not -(1 << 31) <= value < 1 << 31:  # type: ignore[operator]
+        return dt.int64
+    return dt.default_of(value.__class__)
+
+
+def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
+    """The shape that arrays of these shapes have together."""
+    result: list[Any] = []
+    for axis in range(-max(map(len, shapes), default=0), 0):
+        size: Any = 1
+        for shape in shapes:
+            if -axis > len(shape):
+                continue
+            n = shape[axis]
+            if type(n) is int and n == 1:
+                continue
+            if type(size) is int and size == 1:
+                size = n
+            elif type(n) is int and type(size) is int:
+                if n != size:
+                    raise ValueError(f"[{name}] shapes {' and '.join(map(str, shapes))} cannot be broadcast: {size} and {n} differ.")
+            else:
+                size = broadcast_dims(size, n)
+        result.append(size)
+    return tuple(result)
+
+
+def broadcast_node(node: Node, shape: Shape) -> Node:
+    """`node` in `shape`, repeated along new axes and axes of size 1."""
+    if node.kind.shape == shape:
+        return node
+    if isinstance(node.op, Constant):
+        return Node(node.op, (), kind_of(shape, node.dtype), node.value)
+    first = len(shape) - node.ndim
+    return bind(Broadcast(shape, tuple(range(first, len(shape)))), node)
+
+
+def apply(op: Primitive, *nodes: Node) -> array:
+    """Bind and wrap."""
+    return wrap(bind(op, *nodes))
+
+
+# ---- binary operations ----
+
+
+def promoted(name: str, a: Any, b: Any) -> tuple[Node, Node]:
+    """Two operands in one dtype and one shape."""
+    x_scalar, y_scalar = a.__class__ in _SCALARS, b.__class__ in _SCALARS
+    if x_scalar and not y_scalar:
+        y = to_node(b)
+        dtype = dt.promote_scalar(y.dtype, a.__class__)
+        return scalar_node(a, kind_of(y.shape, dtype)), astype(y, dtype)
+    if y_scalar and not x_scalar:
+        x = to_node(a)
+        dtype = dt.promote_scalar(x.dtype, b.__class__)
+        return astype(x, dtype), scalar_node(b, kind_of(x.shape, dtype))
+    x, y = to_node(a), to_node(b)
+    dtype = dt.promote(x.dtype, y.dtype)
+    shape = broadcast_shapes(name, x.shape, y.shape)
+    return broadcast_node(astype(x, dtype), shape), broadcast_node(astype(y, dtype), shape)
+
+
+class Binary:
+    """A binary function of arrays and numbers. `inexact` makes integers floats first; bools may be refused."""
+
+    __slots__ = ("inexact", "kinds", "name", "op", "results")
+
+    def __init__(self, op: Primitive, name: str, inexact: bool = False) -> None:
+        self.op, self.name, self.inexact = op, name, inexact
+        self.results: dict[Kind, Kind] = {}
+        """Result kind for two operands of one kind that need no conversion: the fast path."""
+        self.kinds: dict[tuple[Kind, type], tuple[Kind, Kind]] = {}
+        """(operand kind, result kind) for an array and a Python number."""
+
+    def __call__(self, a: Any, b: Any) -> array:
+        if a.__class__ is array:
+            x = a._node
+            if b.__class__ is array:
+                y = b._node
+                if x.kind is y.kind:
+                    kind = self.results.get(x.kind)
+                    if kind is not None:
+                        return _wrap_new(Node(self.op, (x, y), kind))
+            else:
+                known = self.kinds.get((x.kind, b.__class__))
+                if known is not None:
+                    return _wrap_new(Node(self.op, (x, scalar_node(b, x.kind)), known[1]))
+        return self.slow(a, b)
+
+    def reflected(self, a: Any, b: Any) -> array:
+        """b op a, for an array a and a number b."""
+        x = a._node
+        known = self.kinds.get((x.kind, b.__class__))
+        if known is not None:
+            return _wrap_new(Node(self.op, (scalar_node(b, x.kind), x), known[1]))
+        return self.slow(b, a)
+
+    def slow(self, a: Any, b: Any) -> array:
+        x, y = promoted(self.name, a, b)
+        dtype = dt.inexact_of(x.dtype) if self.inexact else x.dtype
+        if dtype not in self.op.dtypes:
+            raise ValueError(f"[{self.name}] is not defined for {dtype.name} arrays.")
+        x, y = astype(x, dtype), astype(y, dtype)
+        node = bind(self.op, x, y)
+        if not node.kind.symbolic:
+            self._remember(a, b, x.kind, node.kind)
+        return wrap(node)
+
+    def _remember(self, a: Any, b: Any, operand: Kind, result: Kind) -> None:
+        if a.__class__ is array and b.__class__ is array:
+            if a._node.kind is operand and b._node.kind is operand:
+                _bounded(self.results)[operand] = result
+        elif a.__class__ is array and a._node.kind is operand and b.__class__ in _SCALARS:
+            _bounded(self.kinds)[operand, b.__class__] = (operand, result)
+        elif b.__class__ is array and b._node.kind is operand and a.__class__ in _SCALARS:
+            _bounded(self.kinds)[operand, a.__class__] = (operand, result)
+
+
+def _bounded(table: dict[Any, Any]) -> dict[Any, Any]:
+    if len(table) >= 1 << 14:
+        table.clear()
+    return table
+
+
+def _wrap_new(node: Node) -> array:
+    """`wrap` of a node that nobody else has seen."""
+    made: array = _new(array)
+    made._node = node
+    node.handle = ref(made)
+    return made
+
+
+class Unary:
+    """A function of one array. `inexact` makes integers floats first."""
+
+    __slots__ = ("inexact", "name", "op", "results")
+
+    def __init__(self, op: Primitive, name: str, inexact: bool = False) -> None:
+        self.op, self.name, self.inexact = op, name, inexact
+        self.results: dict[Kind, Kind] = {}
+
+    def __call__(self, a: Any) -> array:
+        if a.__class__ is array:
+            x = a._node
+            kind = self.results.get(x.kind)
+            if kind is not None:
+                return _wrap_new(Node(self.op, (x,), kind))
+        return self.slow(a)
+
+    def slow(self, a: Any) -> array:
+        given = to_node(a)
+        x = astype(given, dt.inexact_of(given.dtype)) if self.inexact else given
+        if x.dtype not in self.op.dtypes:
+            raise ValueError(f"[{self.name}] is not defined for {x.dtype.name} arrays.")
+        node = bind(self.op, x)
+        if x is given and not node.kind.symbolic:
+            _bounded(self.results)[x.kind] = node.kind
+        return wrap(node)
+
+
+# ---- axes ----
+
+
+def normalize_axis(name: str, axis: int, ndim: int) -> int:
+    """A non-negative axis."""
+    try:
+        index = axis.__index__()
+    except AttributeError:
+        raise TypeError(f"[{name}] an axis must be an integer; got {axis!r}.") from None
+    if not -ndim <= index < ndim:
+        raise ValueError(f"[{name}] axis {index} is out of range for an array with {ndim} axes.")
+    return index + ndim if index < 0 else index
+
+
+def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
+    """Sorted, non-negative, distinct axes; None means all."""
+    if axes is None:
+        return tuple(range(ndim))
+    if not isinstance(axes, (list, tuple)):
+        axes = (axes,)  # type: ignore[assignment]
+    found = [normalize_axis(name, axis, ndim) for axis in axes]  # type: ignore[union-attr]
+    if len(set(found)) != len(found):
+        raise ValueError(f"[{name}] axes {tuple(axes)} name an axis twice.")  # type: ignore[arg-type]
+    return tuple(sorted(found))
+
+
+__all__ = [
+    "ArrayLike", "Axes", "Binary", "Scalar", "Unary", "apply", "array", "astype", "bind", "broadcast_node", "broadcast_shapes",
+    "constant", "default_dtype", "kind_of", "normalize_axes", "normalize_axis", "promoted", "reshape", "scalar_node", "to_node",
+    "transpose", "wrap",
+]  # fmt: skip

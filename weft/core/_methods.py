@@ -1,0 +1,114 @@
+"""Operators and methods of arrays: the functions of this package, attached to the class in one table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.array import array
+from weft.core import elementwise as e
+from weft.core import indexing, linear, reducing, shaping
+
+_BINARY = {
+    "add": e.add, "sub": e.subtract, "mul": e.multiply, "truediv": e.divide, "pow": e.power, "and": e.bitwise_and,
+    "or": e.bitwise_or, "xor": e.bitwise_xor, "lshift": e.left_shift, "rshift": e.right_shift,
+}  # fmt: skip
+_COMPARE = {"lt": e.less, "le": e.less_equal, "gt": e.greater, "ge": e.greater_equal}
+_UNARY = {"neg": e.negative, "abs": e.abs, "invert": e.bitwise_invert, "pos": e.positive}
+_METHODS = {
+    "abs": e.abs, "square": e.square, "sqrt": e.sqrt, "rsqrt": e.rsqrt, "reciprocal": e.reciprocal, "exp": e.exp, "log": e.log,
+    "log1p": e.log1p, "sin": e.sin, "cos": e.cos, "round": e.round, "conj": e.conjugate, "astype": e.astype,
+    "reshape": None, "flatten": shaping.flatten, "squeeze": shaping.squeeze, "swapaxes": shaping.swapaxes,
+    "moveaxis": shaping.moveaxis, "split": shaping.split,
+    "sum": reducing.sum, "prod": reducing.prod_, "max": reducing.max, "min": reducing.min, "all": reducing.all, "any": reducing.any,
+    "argmax": reducing.argmax, "argmin": reducing.argmin, "mean": reducing.mean, "var": reducing.var, "std": reducing.std,
+    "logsumexp": reducing.logsumexp,
+}  # fmt: skip
+
+
+def _binary(function: Any) -> tuple[Any, Any, Any]:
+    compute = function.operator
+    direct = compute.__call__
+
+    def forward(self: array, other: Any) -> array:
+        return direct(self, other)
+
+    def reflected(self: array, other: Any) -> array:
+        return compute.reflected(self, other)  # type: ignore[no-any-return]
+
+    def in_place(self: array, other: Any) -> array:
+        result = direct(self, other)
+        return self._overwrite(result if result.dtype is self.dtype else result.astype(self.dtype))
+
+    return forward, reflected, in_place
+
+
+def _guarded(function: Any) -> Any:
+    """Operators answer NotImplemented for operands that are not numbers or arrays, so that Python's own error appears."""
+
+    def operator(self: array, other: Any) -> Any:
+        if isinstance(other, (str, bytes, dict, set)) or other is None:
+            return NotImplemented
+        return function(self, other)
+
+    return operator
+
+
+def reshape(self: array, *shape: Any, stream: Any = None) -> array:
+    """The elements in another shape, given as numbers or as one sequence."""
+    return shaping.reshape(self, shape[0] if len(shape) == 1 and isinstance(shape[0], (list, tuple)) else shape)
+
+
+def transpose(self: array, *axes: Any, stream: Any = None) -> array:
+    """Axes in another order (reversed by default), given as numbers or as one sequence."""
+    if not axes:
+        return shaping.transpose(self)
+    return shaping.transpose(self, axes[0] if len(axes) == 1 and isinstance(axes[0], (list, tuple)) else axes)
+
+
+def _eq(self: array, other: Any) -> Any:
+    if other is None or isinstance(other, (str, bytes, dict, set)):
+        return False
+    return e.equal(self, other)
+
+
+def _ne(self: array, other: Any) -> Any:
+    if other is None or isinstance(other, (str, bytes, dict, set)):
+        return True
+    return e.not_equal(self, other)
+
+
+def _matmul(self: array, other: Any) -> array:
+    return linear.matmul(self, other)
+
+
+def _rmatmul(self: array, other: Any) -> array:
+    return linear.matmul(other, self)
+
+
+def _imatmul(self: array, other: Any) -> array:
+    return self._overwrite(linear.matmul(self, other))
+
+
+def attach() -> None:
+    """Give the array class its operators and methods."""
+    for name, function in _BINARY.items():
+        forward, reflected, in_place = _binary(function)
+        setattr(array, f"__{name}__", _guarded(forward))
+        setattr(array, f"__r{name}__", _guarded(reflected))
+        setattr(array, f"__i{name}__", _guarded(in_place))
+    for name, function in _COMPARE.items():
+        setattr(array, f"__{name}__", _guarded(_binary(function)[0]))
+    for name, function in _UNARY.items():
+        setattr(array, f"__{name}__", lambda self, f=function: f(self))
+    for name, function in _METHODS.items():
+        if function is not None:
+            setattr(array, name, function)
+    array.reshape, array.transpose = reshape, transpose  # type: ignore[attr-defined]
+    array.__eq__, array.__ne__ = _eq, _ne  # type: ignore[assignment]
+    array.__matmul__, array.__rmatmul__, array.__imatmul__ = _matmul, _rmatmul, _imatmul  # type: ignore[attr-defined]
+    array.__getitem__, array.__setitem__ = indexing.getitem, indexing.setitem  # type: ignore[attr-defined]
+    array.T = property(shaping.transpose, doc="The array with its axes reversed.")  # type: ignore[attr-defined]
+    array.real = property(e.real, doc="The real part.")  # type: ignore[attr-defined]
+    array.imag = property(e.imag, doc="The imaginary part.")  # type: ignore[attr-defined]
+
+

@@ -1,0 +1,27 @@
+"""Evaluation on request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft import tree
+from weft.array import array, evaluate_nodes
+
+
+def eval(*args: Any) -> None:
+    """Compute all arrays in the arguments, which may be nested in lists, tuples and dicts; everything else is left alone."""
+    if len(args) == 1 and args[0].__class__ is array:
+        node = args[0]._node
+        if node.value is None:
+            evaluate_nodes([node])
+        return
+    evaluate_nodes([leaf._node for leaf in tree.leaves(args) if isinstance(leaf, array)])
+
+
+def async_eval(*args: Any) -> None:
+    """Like eval. Programs run at once on the calling thread, so there is nothing left to wait for."""
+    eval(*args)
+
+
+def synchronize(stream: Any = None) -> None:
+    """Wait for all work on a stream; there is none pending after eval."""

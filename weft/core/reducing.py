@@ -1,0 +1,198 @@
+"""Reductions, and what is built from them: means, variances, softmax, logsumexp."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+from weft import dtypes as dt
+from weft.core._common import ArrayLike, Axes, array, astype, bind, kind_of, normalize_axes, scalar_node, to_node, wrap
+from weft.dtypes import Dtype
+from weft.graph.dims import prod
+from weft.graph.node import Node
+from weft.primitives import elementwise as e
+from weft.primitives import reductions as r
+from weft.primitives.base import constant, reduced_shape
+from weft.primitives.views import reshape, restore_axes
+
+Stream = Any
+
+
+def _reduce(op: type[Any], x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
+    out = bind(op(axes), x) if axes or op not in (r.Max, r.Min, r.All, r.Any_) else x
+    return reshape(out, reduced_shape(x.shape, axes)) if keepdims else out
+
+
+def _count(x: Node, axes: tuple[int, ...]) -> Any:
+    return prod(tuple(x.shape[a] for a in axes))
+
+
+def _refuse_empty(name: str, x: Node, axes: tuple[int, ...]) -> None:
+    if any_empty(x, axes):
+        raise ValueError(f"[{name}] cannot reduce an axis of size 0 (shape {x.shape}): there is no smallest or largest of nothing.")
+
+
+def sum(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
+    """The sum over axes (all by default).
+
+    >>> sum(array([[1.0, 2.0], [3.0, 4.0]]), axis=0)
+    array([4, 6], dtype=float32)
+    """
+    x = to_node(a)
+    return wrap(_reduce(r.Sum, x, normalize_axes("sum", axis, x.ndim), keepdims))
+
+
+def prod_(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
+    """The product over axes (all by default)."""
+    x = to_node(a)
+    return wrap(_reduce(r.Prod, x, normalize_axes("prod", axis, x.ndim), keepdims))
+
+
+prod_.__name__ = "prod"
+
+
+def max(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
+    """The largest element over axes (all by default); NaN if any is."""
+    x = to_node(a)
+    axes = normalize_axes("max", axis, x.ndim)
+    _refuse_empty("max", x, axes)
+    return wrap(_reduce(r.Max, x, axes, keepdims))
+
+
+def min(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
+    """The smallest element over axes (all by default); NaN if any is."""
+    x = to_node(a)
+    axes = normalize_axes("min", axis, x.ndim)
+    _refuse_empty("min", x, axes)
+    return wrap(_reduce(r.Min, x, axes, keepdims))
+
+
+def all(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
+    """Whether all elements along axes are nonzero."""
+    x = astype(to_node(a), dt.bool_)
+    return wrap(_reduce(r.All, x, normalize_axes("all", axis, x.ndim), keepdims))
+
+
+def any(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
+    """Whether any element along axes is nonzero."""
+    x = astype(to_node(a), dt.bool_)
+    return wrap(_reduce(r.Any_, x, normalize_axes("any", axis, x.ndim), keepdims))
+
+
+def _arg(name: str, op: type[Any], a: ArrayLike, axis: int | None, keepdims: bool) -> array:
+    x = to_node(a)
+    shape = x.shape
+    if axis is None:
+        x = reshape(x, (x.kind.size,))
+    axes = normalize_axes(name, 0 if axis is None else axis, x.ndim)
+    _refuse_empty(name, x, axes)
+    out = bind(op(axes), x)
+    if keepdims:
+        out = reshape(out, (1,) * len(shape) if axis is None else reduced_shape(shape, axes))
+    return wrap(out)
+
+
+def argmax(a: ArrayLike, /, axis: int | None = None, keepdims: bool = False, *, stream: Stream = None) -> array:
+    """The place of the (first) largest element along an axis, or in the flattened array."""
+    return _arg("argmax", r.ArgMax, a, axis, keepdims)
+
+
+def argmin(a: ArrayLike, /, axis: int | None = None, keepdims: bool = False, *, stream: Stream = None) -> array:
+    """The place of the (first) smallest element along an axis, or in the flattened array."""
+    return _arg("argmin", r.ArgMin, a, axis, keepdims)
+
+
+def mean(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
+    """The arithmetic mean over axes (all by default)."""
+    x = to_node(a)
+    x = astype(x, dt.inexact_of(x.dtype))
+    axes = normalize_axes("mean", axis, x.ndim)
+    return wrap(_mean(x, axes, keepdims))
+
+
+def _widened(x: Node) -> tuple[Node, Dtype]:
+    """Halves as float32: composites round once, at the end."""
+    return (astype(x, dt.float32), x.dtype) if x.dtype in dt.HALVES else (x, x.dtype)
+
+
+def _mean(x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
+    wide, dtype = _widened(x)
+    total = _reduce(r.Sum, wide, axes, keepdims)
+    return astype(total / _number(total, _count(x, axes)), dtype)
+
+
+def _number(like: Node, n: Any) -> Node:
+    """A size as a constant of the kind of `like`."""
+    return scalar_node(float(n), like.kind)
+
+
+def var(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, ddof: int = 0, *, stream: Stream = None) -> array:
+    """The variance over axes (all by default); the divisor is the count minus ddof."""
+    x = to_node(a)
+    x = astype(x, dt.inexact_of(x.dtype))
+    axes = normalize_axes("var", axis, x.ndim)
+    return wrap(_var(x, axes, keepdims, ddof))
+
+
+def _var(x: Node, axes: tuple[int, ...], keepdims: bool, ddof: int) -> Node:
+    wide, dtype = _widened(x)
+    center = restore_axes(_mean(wide, axes, False), wide.shape, axes)
+    deviation = wide - center
+    square = e.real(deviation * e.conjugate(deviation)) if wide.dtype.is_complex else bind(e.Square(), deviation)
+    total = _reduce(r.Sum, square, axes, keepdims)
+    divisor = _number(total, builtins.max(float(_count(x, axes)) - ddof, 0.0))
+    return astype(total / divisor, dt.real_of(dtype))
+
+
+
+
+
+def std(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, ddof: int = 0, *, stream: Stream = None) -> array:
+    """The standard deviation over axes (all by default)."""
+    x = to_node(a)
+    x = astype(x, dt.inexact_of(x.dtype))
+    return wrap(bind(e.Sqrt(), _var(x, normalize_axes("std", axis, x.ndim), keepdims, ddof)))
+
+
+def _shift(x: Node, axes: tuple[int, ...]) -> Node:
+    """The largest element along axes, 0 where that is infinite; a constant for differentiation (results do not depend on it)."""
+    top = bind(e.StopGradient(), bind(r.Max(axes), x))
+    infinite = bind(e.Equal(), bind(e.Absolute(), top), constant(float("inf"), top.kind))
+    return e.select(infinite, constant(0, top.kind), top)
+
+
+def logsumexp(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
+    """log(sum(exp(a))) over axes (all by default), without overflow; -inf for nothing but -inf."""
+    x = to_node(a)
+    x = astype(x, dt.inexact_of(x.dtype))
+    axes = normalize_axes("logsumexp", axis, x.ndim)
+    if any_empty(x, axes):
+        return wrap(constant(float("-inf"), kind_of(_reduce(r.Sum, x, axes, keepdims).shape, x.dtype)))
+    wide, dtype = _widened(x)
+    shift = _shift(wide, axes)
+    total = bind(r.Sum(axes), e.exp(wide - restore_axes(shift, wide.shape, axes)))
+    result = astype(e.log(total) + shift, dtype)
+    return wrap(reshape(result, reduced_shape(x.shape, axes)) if keepdims else result)
+
+
+def any_empty(x: Node, axes: tuple[int, ...]) -> bool:
+    for axis in axes:
+        if type(x.shape[axis]) is int and x.shape[axis] == 0:
+            return True
+    return False
+
+
+def softmax(a: ArrayLike, /, axis: Axes = None, *, precise: bool = False, stream: Stream = None) -> array:
+    """exp(a) / sum(exp(a)) over axes (all by default), without overflow. Always computed in at least float32."""
+    x = to_node(a)
+    x = astype(x, dt.inexact_of(x.dtype))
+    axes = normalize_axes("softmax", axis, x.ndim)
+    if any_empty(x, axes) or not axes:
+        return wrap(constant(1, x.kind) if not axes else x)
+    wide, dtype = _widened(x)
+    top = bind(e.StopGradient(), bind(r.Max(axes), wide))
+    powers = e.exp(wide - restore_axes(top, wide.shape, axes))
+    total = restore_axes(bind(r.Sum(axes), powers), wide.shape, axes)
+    return wrap(astype(powers / total, dtype))
+
+

@@ -1,0 +1,39 @@
+"""Errors that users see, and the line of theirs that an error is about.
+
+Anything may import this module; it imports nothing of Weft. Where a built-in class says it (`ValueError`, `TypeError`,
+`IndexError`), raise that: a class of our own exists only where callers have reason to tell the failure apart.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+
+
+class CompileError(RuntimeError):
+    """Generated code was refused by LLVM or by our own checks of it: a bug in Weft, or in a custom kernel."""
+
+
+class ConfigError(ValueError):
+    """A setting, from the environment or made in Python, that is not allowed or not possible on this machine."""
+
+
+def user_line() -> tuple[str, int] | None:
+    """(filename, line number) of the innermost frame that is neither Weft's nor the standard library's, if any is.
+
+    Frames are told by their module's name, not by their path: methods that a dataclass generates have no file, and the
+    standard library stands between two of ours in every context manager.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package != "weft" and package not in sys.stdlib_module_names:
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+def at_user_line() -> str:
+    """` (at file.py:12)`, to be appended to a message; empty when no line of the user's is on the stack."""
+    line = user_line()
+    return f" (at {line[0]}:{line[1]})" if line is not None else ""

@@ -1,0 +1,161 @@
+"""Evaluation: the nodes behind the user's arrays become a graph, the graph a program (looked up by its structure), the program values.
+
+The structural key holds operations, kinds, which node reads which, the layout of the leaves and which nodes are results. It holds no numbers: constants
+are run-time words. A node is a result if it was asked for or if a live array of the user's still refers to it, so nothing is computed twice
+and nothing else is kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+from weft.config import config
+from weft.graph.node import Graph, Node, has_handle
+from weft.graph.trace import keeps_inputs, unknown_value
+from weft.passes.executable import Executable
+from weft.passes.pipeline import compile_graph
+from weft.primitives.base import DATA, Constant, ConstantValue, Parameter, Placeholder
+from weft.reference import evaluate_reference
+from weft.runtime.data import Buffer
+
+WINDOW = 1024
+"""Nodes planned together. A deeper graph is evaluated in windows, which share programs where they look alike."""
+MOST_PROGRAMS = 4096
+
+_by_id = attrgetter("id")
+_lock = threading.RLock()
+
+
+class Recipe:
+    """An executable for one structure, and where its constants come from: the position among the structure's constants, or fixed words."""
+
+    __slots__ = ("executable", "sources")
+
+    def __init__(self, executable: Executable, given: Sequence[ConstantValue]) -> None:
+        position = {id(value): i for i, value in enumerate(given)}
+        self.executable = executable
+        self.sources: list[tuple[int | None, tuple[int, ...]]] = [
+            (position.get(id(value)), value.words) for value in executable.constants
+        ]
+
+    def words(self, given: Sequence[ConstantValue]) -> list[int]:
+        words: list[int] = []
+        for position, fixed in self.sources:
+            words.extend(fixed if position is None else given[position].words)
+        return words
+
+
+PROGRAMS: dict[tuple[Any, ...], Recipe] = {}
+
+
+def evaluate(roots: Sequence[Node]) -> None:
+    """Give every root a value."""
+    pending = [node for node in roots if node.value is None]
+    if not pending:
+        return
+    seen = set(pending)
+    stack = list(seen)
+    while stack:
+        for node in stack.pop().inputs:
+            if node not in seen:
+                seen.add(node)
+                if node.value is None:
+                    stack.append(node)
+    order = sorted(seen, key=_by_id)
+    if len(order) <= WINDOW:
+        _run(order, set(pending))
+        return
+    _run_windows(order, set(pending))
+
+
+def _run_windows(order: list[Node], wanted: set[Node]) -> None:
+    """A deep graph piece by piece: what later pieces read is a result of this one."""
+    last: dict[Node, int] = {}
+    compute = [node for node in order if node.value is None]
+    for position, node in enumerate(compute):
+        for operand in node.inputs:
+            last[operand] = position // WINDOW
+    for number in range(0, len(compute), WINDOW):
+        piece = compute[number : number + WINDOW]
+        results = {n for n in piece if n in wanted or last.get(n, -1) > number // WINDOW}
+        leaves = {operand for node in piece for operand in node.inputs if operand.value is not None}
+        _run(sorted(leaves.union(piece), key=_by_id), results)
+
+
+def _run(order: list[Node], wanted: set[Node]) -> None:
+    """Evaluate a topologically ordered piece whose leaves have values."""
+    index: dict[Node, int] = {}
+    key: list[Any] = []
+    leaves: list[Buffer] = []
+    constants: list[ConstantValue] = []
+    results: list[Node] = []
+    for node in order:
+        index[node] = len(index)
+        value = node.value
+        if value is None:
+            key.append(node.op)
+            key.append(node.kind)
+            for operand in node.inputs:
+                key.append(index[operand])
+            if node in wanted or (node.handle is not None and has_handle(node)):
+                key.append(-1)
+                results.append(node)
+        elif value.__class__ is ConstantValue:
+            key.append(node.op)
+            key.append(node.kind)
+            constants.append(value)
+        else:
+            key.append(DATA)
+            key.append(node.kind)
+            key.append(value.strides)
+            leaves.append(value)
+    if config.backend == "reference":
+        buffers = evaluate_reference(order, results)
+    else:
+        found = tuple(key)
+        recipe = PROGRAMS.get(found)
+        if recipe is None:
+            recipe = _compile(found, order, results, constants)
+        buffers = recipe.executable.run(leaves, recipe.words(constants) if recipe.sources else ())
+    keep = keeps_inputs()
+    for node, buffer in zip(results, buffers, strict=True):
+        node.value = buffer
+        if keep is None or node.id < keep:
+            node.inputs, node.op = (), DATA
+
+
+def _compile(key: tuple[Any, ...], order: list[Node], results: list[Node], constants: list[ConstantValue]) -> Recipe:
+    """Plan under one lock; another thread may have done it meanwhile."""
+    with _lock:
+        recipe = PROGRAMS.get(key)
+        if recipe is None:
+            graph, layouts = close(order, results)
+            recipe = Recipe(compile_graph(graph, layouts), constants)
+            if len(PROGRAMS) >= MOST_PROGRAMS:
+                for old in list(PROGRAMS)[: MOST_PROGRAMS // 2]:
+                    del PROGRAMS[old]
+            PROGRAMS[key] = recipe
+    return recipe
+
+
+def close(order: Sequence[Node], results: Sequence[Node]) -> tuple[Graph, dict[Node, tuple[int, ...] | None]]:
+    """A graph of its own from nodes of the user's: leaves become parameters, constants keep their value objects."""
+    new: dict[Node, Node] = {}
+    inputs: list[Node] = []
+    layouts: dict[Node, tuple[int, ...] | None] = {}
+    for node in order:
+        value = node.value
+        if value is None:
+            if isinstance(node.op, Placeholder):
+                raise unknown_value(node.op.transform)
+            new[node] = Node(node.op, tuple(new[i] for i in node.inputs), node.kind)
+        elif isinstance(node.op, Constant):
+            new[node] = Node(node.op, (), node.kind, value)
+        else:
+            made = new[node] = Node(Parameter(len(inputs)), (), node.kind)
+            layouts[made] = value.strides
+            inputs.append(made)
+    return Graph(inputs, [new[n] for n in results]), layouts

@@ -1,0 +1,139 @@
+"""Stand in for MLX: after `install()`, `import mlx.core` gives `weft.core`, and programs written for MLX run unchanged.
+
+`weft run script.py` calls this before it starts the script. The stand-in is an import hook: names of MLX resolve to the
+module of the same name in Weft when it exists, and to an ImportError that says so when it does not exist yet. A real
+MLX on the same machine stays as it is, and `uninstall()` makes it visible again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+# The public modules of MLX below `mlx`; anything else under that name is as unknown here as it is there.
+PARTS = ("core", "nn", "optimizers", "utils")
+
+
+def install() -> None:
+    """Make `mlx` mean Weft in this process. Calling it twice is harmless.
+
+    Raises RuntimeError when the real MLX has been imported already: its arrays would meet ours half-way.
+    """
+    if installed():
+        return
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "mlx" and not _is_ours(module):
+            raise RuntimeError(
+                f"[frontends.mlx.install] {name} is already imported from {_origin(module)}; "
+                "call install() before the first `import mlx`, or start the program with `weft run`."
+            )
+    sys.meta_path.insert(0, _FINDER)
+
+
+def uninstall() -> None:
+    """Forget the stand-in: the next `import mlx` finds the real MLX, or nothing."""
+    if not installed():
+        return
+    sys.meta_path.remove(_FINDER)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mlx"]:
+        del sys.modules[name]
+
+
+def installed() -> bool:
+    """Whether `mlx` means Weft in this process."""
+    return _FINDER in sys.meta_path
+
+
+class _Finder(MetaPathFinder):
+    """Finds `mlx` and everything below it, ahead of whatever is installed under that name."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package, _, rest = fullname.partition(".")
+        if package != "mlx":
+            return None
+        if not rest:
+            return ModuleSpec("mlx", _Package(), is_package=True)
+        if rest.partition(".")[0] not in PARTS:
+            return None
+        own = f"weft.{rest}"
+        if not _exists(own):
+            # Not a ModuleNotFoundError: `from mlx import nn` swallows that one, and this message with it.
+            raise ImportError(
+                f"[frontends.mlx] {fullname} is not there yet: this version of Weft stands in for "
+                f"{', '.join(_present())}.",
+                name=fullname,
+            )
+        return ModuleSpec(fullname, _Alias(own))
+
+
+class _Package(Loader):
+    """The package `mlx` itself: empty, as in MLX. Its `__path__` is empty too, so only our finder looks below it."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return ModuleType("mlx", "MLX's names, resolved by Weft (weft.frontends.mlx).")
+
+    def exec_module(self, module: ModuleType) -> None:
+        return None
+
+
+class _Alias(Loader):
+    """Answers an import with a module that has its own name and its own spec."""
+
+    def __init__(self, own: str) -> None:
+        self.own = own
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        # Python takes what it finds in sys.modules after this call. Returning our module from create_module instead
+        # would stamp it with the alias's __spec__ and break importlib.reload and pickling by name.
+        own = _resolve(self.own)
+        assert own is not None, f"{self.own} was there a moment ago"
+        sys.modules[module.__name__] = own
+
+
+def _exists(own: str) -> bool:
+    """Whether Weft has the module `own`. Asking about a top-level part imports nothing."""
+    return _has_file(own) if own.count(".") == 1 else _resolve(own) is not None
+
+
+def _resolve(own: str) -> ModuleType | None:
+    """The module called `own`, be it a file of its own or an attribute of its parent (as `mlx.core.metal` is)."""
+    parent, _, child = own.rpartition(".")
+    if parent != "weft":
+        attribute = getattr(_resolve(parent), child, None)
+        if isinstance(attribute, ModuleType) and attribute.__name__.startswith("weft."):
+            return attribute
+    return importlib.import_module(own) if _has_file(own) else None
+
+
+def _has_file(own: str) -> bool:
+    try:
+        spec = importlib.util.find_spec(own)
+    except ModuleNotFoundError:  # the parent is missing, or is no package and has nothing below it
+        return False
+    return spec is not None and spec.origin is not None  # a directory without __init__.py has no origin
+
+
+def _present() -> list[str]:
+    return [f"mlx.{part}" for part in PARTS if _exists(f"weft.{part}")]
+
+
+def _is_ours(module: ModuleType) -> bool:
+    loader = getattr(getattr(module, "__spec__", None), "loader", None)
+    return isinstance(loader, _Package | _Alias) or module.__name__.partition(".")[0] == "weft"
+
+
+def _origin(module: ModuleType) -> str:
+    return getattr(module, "__file__", None) or ", ".join(getattr(module, "__path__", ())) or "somewhere else"
+
+
+_FINDER = _Finder()

@@ -1,0 +1,1 @@
+"""Programs as data: nodes, symbolic sizes, traces, the verifier and the text form."""

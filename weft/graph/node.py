@@ -1,0 +1,141 @@
+"""The graph: `Node`s made by binding a primitive to other nodes, and the interned `Kind` (shape and dtype) that each one has.
+
+This is the one form that a program has in Weft: arrays hold nodes, transforms map nodes to nodes, passes map graphs to graphs.
+A node is never changed once made, except that evaluation gives it a `value` (and may then forget its inputs).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from weft.dtypes import Dtype
+from weft.graph.dims import Dim, prod, shape_key
+
+if TYPE_CHECKING:
+    from weft.primitives.base import Primitive
+
+Size = int | Dim
+Shape = tuple[Size, ...]
+
+
+class Kind:
+    """Shape and dtype of a node; interned by `kind_of`, so `is` compares and hashing is by identity."""
+
+    __slots__ = ("dtype", "ndim", "shape", "size", "symbolic")
+
+    def __init__(self, shape: Shape, dtype: Dtype) -> None:
+        self.shape, self.dtype = shape, dtype
+        self.ndim, self.size = len(shape), prod(shape)
+        self.symbolic = any(type(n) is not int for n in shape)
+
+    def __repr__(self) -> str:
+        return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
+
+
+_KINDS: dict[tuple[Any, Dtype], Kind] = {}
+_MOST_KINDS = 1 << 16
+
+
+def kind_of(shape: Shape, dtype: Dtype) -> Kind:
+    """The one `Kind` for this shape and dtype."""
+    key: tuple[Any, Dtype] = (shape, dtype)
+    for n in shape:
+        if type(n) is not int:
+            key = (shape_key(shape), dtype)
+            break
+    found = _KINDS.get(key)
+    if found is None:
+        if len(_KINDS) >= _MOST_KINDS:  # forgetting costs later cache misses, never a wrong answer
+            _KINDS.clear()
+        found = _KINDS[key] = Kind(shape, dtype)
+    return found
+
+
+next_id = itertools.count().__next__
+
+
+class Node:
+    """One value of a program: `op` applied to `inputs`. Ids grow, so sorting by id is a topological order.
+
+    `value` is the computed data (or the words of a constant), `handle` refers weakly to the user's array(s) for it.
+    """
+
+    __slots__ = ("handle", "id", "inputs", "kind", "op", "stream", "value")
+
+    def __init__(self, op: Primitive, inputs: tuple[Node, ...], kind: Kind, value: Any = None, stream: Any = None) -> None:
+        self.op, self.inputs, self.kind, self.value, self.stream = op, inputs, kind, value, stream
+        self.handle: ref[Any] | tuple[ref[Any], ...] | None = None
+        self.id = next_id()
+
+    if TYPE_CHECKING:  # given by weft.primitives, which knows the operations
+
+        def __add__(self, other: Node) -> Node: ...
+        def __sub__(self, other: Node) -> Node: ...
+        def __mul__(self, other: Node) -> Node: ...
+        def __truediv__(self, other: Node) -> Node: ...
+        def __neg__(self) -> Node: ...
+
+    @property
+    def shape(self) -> Shape:
+        return self.kind.shape
+
+    @property
+    def dtype(self) -> Dtype:
+        return self.kind.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.kind.ndim
+
+    def __repr__(self) -> str:
+        return f"%{self.id} = {self.op} : {self.kind}"
+
+
+def has_handle(node: Node) -> bool:
+    """Whether a live array of the user's still refers to this node."""
+    handle = node.handle
+    if handle is None:
+        return False
+    if type(handle) is tuple:
+        return any(h() is not None for h in handle)
+    return handle() is not None  # type: ignore[operator]
+
+
+def reachable(roots: Iterable[Node]) -> list[Node]:
+    """All nodes that the roots are computed from, themselves included, in topological order. Evaluated nodes keep their inputs."""
+    seen = set(roots)
+    stack = list(seen)
+    while stack:
+        for node in stack.pop().inputs:
+            if node not in seen:
+                seen.add(node)
+                stack.append(node)
+    return sorted(seen, key=_by_id)
+
+
+def _by_id(node: Node) -> int:
+    return node.id
+
+
+class Graph:
+    """A closed program: `inputs` are its parameters (leaf nodes), `outputs` its results; everything between is reachable from them."""
+
+    __slots__ = ("inputs", "outputs")
+
+    def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node]) -> None:
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+
+    def order(self) -> list[Node]:
+        """All nodes, operands before users, unused inputs included."""
+        return reachable((*self.inputs, *self.outputs))
+
+    def users(self) -> dict[Node, list[Node]]:
+        """For every node the nodes that read it (twice if it stands in two operands)."""
+        users: dict[Node, list[Node]] = {node: [] for node in self.order()}
+        for node in users:
+            for operand in node.inputs:
+                users[operand].append(node)
+        return users

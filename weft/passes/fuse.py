@@ -1,0 +1,316 @@
+"""Fusion: which nodes share a kernel.
+
+A group is a loop nest over a *domain*: a shape, and the axes of it (neighbours) that its reductions run over. Nodes of a group stand at one of two
+levels: `full` (the domain's shape) or `reduced` (without the reduced axes). Values pass from full to reduced level through a reduction and back
+through a `Strided` read that repeats them along the reduced axes; such reads need no memory inside a group, all others do.
+
+Three forms: `map` (no reduction), `row` (each row of reduced elements is finished before the next, so later phases of the row can use its
+reductions: softmax and norms in one kernel) and `column` (reduced elements are far apart in memory and kept ones close: accumulators for a strip
+of columns). Merging never creates a cycle between groups, and stops at a size that still compiles in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from weft.graph.dims import provably_equal
+from weft.graph.node import Graph, Node, Shape, Size
+from weft.passes.views import Materialize, Strided, Strides, contiguous
+from weft.primitives.base import Constant, Elementwise, Parameter, Reduction
+from weft.primitives.creation import Iota
+
+MOST_NODES = 96
+MOST_OPERANDS = 24
+LONGEST_ROW = 1 << 16
+"""Rows beyond this many elements leave the caches: later phases would read memory again, so they get kernels (and threads) of their own."""
+
+
+@dataclass(slots=True)
+class Group:
+    """Nodes of one kernel, in order. `axes` are the reduced axes of `domain` (None: no reduction); `form` is map, row, column or opaque."""
+
+    nodes: list[Node]
+    domain: Shape
+    axes: tuple[int, ...] | None
+    form: str
+    ancestors: int = 0
+    bit: int = 0
+    why: list[str] = field(default_factory=list)
+    """Why neighbours are not in here; for explain."""
+
+    @property
+    def reduced(self) -> Shape:
+        return without(self.domain, self.axes or ())
+
+
+def without(shape: Shape, axes: Iterable[int]) -> Shape:
+    gone = set(axes)
+    return tuple(n for i, n in enumerate(shape) if i not in gone)
+
+
+def same_shape(a: Shape, b: Shape) -> bool:
+    return len(a) == len(b) and all(m == n if type(m) is type(n) is int else provably_equal(m, n) for m, n in zip(a, b, strict=True))
+
+
+def is_stored_leaf(node: Node) -> bool:
+    """A value that no kernel makes: inputs, constants, the counting leaf."""
+    return isinstance(node.op, (Parameter, Constant, Iota))
+
+
+def repeated_axes(node: Node) -> tuple[int, ...] | None:
+    """The axes along which a Strided read merely repeats its whole (contiguous) operand, or None if it does anything else."""
+    op = node.op
+    if not isinstance(op, Strided) or not (type(op.offset) is int and op.offset == 0):
+        return None
+    base = node.inputs[0]
+    if is_stored_leaf(base):
+        return None
+    axes = tuple(i for i, (n, s) in enumerate(zip(op.shape, op.strides, strict=True)) if _is(s, 0) and not _is(n, 1))
+    kept_shape = without(op.shape, axes)
+    kept_strides = without(op.strides, axes)
+    if not same_shape(_squeezed(kept_shape), _squeezed(base.shape)):
+        return None
+    for n, s, plain in zip(kept_shape, kept_strides, contiguous(kept_shape), strict=True):
+        if not _is(n, 1) and not provably_equal(s, plain):
+            return None
+    return axes
+
+
+def _is(n: Size, number: int) -> bool:
+    return type(n) is int and n == number
+
+
+def _squeezed(shape: Shape) -> Shape:
+    return tuple(n for n in shape if not _is(n, 1))
+
+
+class Fuser:
+    """Greedy merging in topological order: each node starts a group and takes in the groups it reads from where that is right."""
+
+    def __init__(self, graph: Graph, layouts: dict[Node, Strides | None]) -> None:
+        self.graph, self.layouts = graph, layouts
+        self.group_of: dict[Node, Group] = {}
+        self.groups: list[Group] = []
+        self.alias: dict[int, Group] = {}
+
+    def run(self) -> list[Group]:
+        for node in self.graph.order():
+            if is_stored_leaf(node) or isinstance(node.op, Strided):
+                continue
+            self._add(node)
+        self._merge_siblings()
+        return self._scheduled()
+
+    # ---- one node ----
+
+    def _add(self, node: Node) -> None:
+        group = self._single(node)
+        group.bit = 1 << len(self.groups)
+        self.groups.append(group)
+        self.group_of[node] = group
+        for producer in self._producers(group):
+            group.ancestors |= producer.ancestors | producer.bit
+        changed = group.form != "opaque"
+        while changed:
+            changed = False
+            for producer in self._producers(group):
+                if producer is not group and self._may_merge(producer, group):
+                    group = self._merge(producer, group)
+                    changed = True
+                    break
+
+    def _single(self, node: Node) -> Group:
+        op = node.op
+        if isinstance(op, Elementwise):
+            return Group([node], node.shape, None, "map")
+        if isinstance(op, Reduction):
+            return Group([node], node.inputs[0].shape, op.axes, self._form(node))
+        return Group([node], node.shape, None, "opaque")
+
+    def _form(self, node: Node) -> str:
+        """row or column: by the layout of what the reduction reads, weighed by nothing but count."""
+        op = node.op
+        assert isinstance(op, Reduction)
+        last = op.axes[-1]
+        shape = node.inputs[0].shape
+        if all(_is(n, 1) for i, n in enumerate(shape) if i not in op.axes):
+            return "row"
+        along, across = 0, 0
+        for strides in self._reads(node.inputs[0]):
+            kept = [s for i, (n, s) in enumerate(zip(shape, strides, strict=True)) if i not in op.axes and not _is(n, 1)]
+            if type(strides[last]) is int and abs(strides[last]) == 1:
+                along += 1
+            elif kept and type(kept[-1]) is int and abs(kept[-1]) == 1:
+                across += 1
+        if along == across == 0:
+            return "row" if last == len(shape) - 1 else "column"
+        return "column" if across > along else "row"
+
+    def _reads(self, node: Node, depth: int = 0) -> Iterator[Strides]:
+        """Strides of the stored values that an elementwise expression reads."""
+        if isinstance(node.op, Elementwise) and depth < 8:
+            for operand in node.inputs:
+                yield from self._reads(operand, depth + 1)
+        elif isinstance(node.op, Strided):
+            yield node.op.strides
+        elif not isinstance(node.op, (Constant, Iota)):
+            yield self.layouts.get(node) or contiguous(node.shape)
+
+    def _producers(self, group: Group) -> list[Group]:
+        """Groups that this one reads, most recent first."""
+        found: dict[int, Group] = {}
+        for node in reversed(group.nodes):
+            for operand in node.inputs:
+                stored = operand.inputs[0] if isinstance(operand.op, Strided) else operand
+                producer = self.group_of.get(stored)
+                if producer is not None and producer is not group:
+                    found[id(producer)] = producer
+        return list(found.values())
+
+    # ---- merging ----
+
+    def _may_merge(self, producer: Group, group: Group) -> bool:
+        if "opaque" in (producer.form, group.form):
+            return False
+        if len(producer.nodes) + len(group.nodes) > MOST_NODES or self._operands(producer, group) > MOST_OPERANDS:
+            return False
+        merged = self._merged_domain(producer, group)
+        if merged is None or self._between(producer, group):
+            return False
+        return self._edges_fit(producer, group, *merged)
+
+    def _merged_domain(self, producer: Group, group: Group) -> tuple[Shape, tuple[int, ...] | None, str] | None:
+        """Domain, axes and form of the union, or None when the two loop nests do not fit."""
+        if producer.axes is None and group.axes is None:
+            return (group.domain, None, "map") if same_shape(producer.domain, group.domain) else None
+        if producer.axes is not None and group.axes is not None:
+            fits = producer.axes == group.axes and same_shape(producer.domain, group.domain) and producer.form == group.form
+            return (group.domain, group.axes, group.form) if fits else None
+        reducing, mapping = (producer, group) if producer.axes is not None else (group, producer)
+        if same_shape(mapping.domain, reducing.domain) or same_shape(mapping.domain, reducing.reduced):
+            return reducing.domain, reducing.axes, reducing.form
+        return None
+
+    def _edges_fit(self, producer: Group, group: Group, domain: Shape, axes: tuple[int, ...] | None, form: str) -> bool:
+        """Every value that passes between the two can pass inside a kernel of this domain."""
+        inside = set(producer.nodes)
+        for node in group.nodes:
+            for operand in node.inputs:
+                if operand in inside and isinstance(operand.op, Materialize):
+                    return False
+                if operand in inside:
+                    continue
+                if not isinstance(operand.op, Strided) or operand.inputs[0] not in inside:
+                    continue
+                if axes is None or form != "row" or repeated_axes(operand) != axes or not self._short(domain, axes):
+                    return False
+                if not same_shape(operand.shape, domain) or not same_shape(operand.inputs[0].shape, without(domain, axes)):
+                    return False
+        if axes is None:
+            return True
+        # A full-level reader of a reduced-level value needs the repeat; a direct read of one level by the other is no value flow.
+        return self._levels_agree(producer, group, domain, axes)
+
+    def _levels_agree(self, producer: Group, group: Group, domain: Shape, axes: tuple[int, ...]) -> bool:
+        if same_shape(domain, without(domain, axes)):
+            return False
+        for node in (*producer.nodes, *group.nodes):
+            shape = node.inputs[0].shape if isinstance(node.op, Reduction) else node.shape
+            if not same_shape(shape, domain) and not same_shape(shape, without(domain, axes)):
+                return False
+        return True
+
+    @staticmethod
+    def _short(domain: Shape, axes: tuple[int, ...]) -> bool:
+        length: Size = 1
+        for axis in axes:
+            length = length * domain[axis]
+        return type(length) is not int or length <= LONGEST_ROW
+
+    def _operands(self, *groups: Group) -> int:
+        inside = {node for g in groups for node in g.nodes}
+        reads = {o for node in inside for o in node.inputs if o not in inside}
+        return len(reads)
+
+    def _between(self, producer: Group, group: Group) -> bool:
+        """Whether some other group reads the producer and is read (at whatever remove) by the group: merging would be a cycle."""
+        for other in self._producers(group):
+            if other is not producer and other.ancestors & producer.bit:
+                return True
+        return False
+
+    def _merge(self, producer: Group, group: Group) -> Group:
+        domain, axes, form = self._merged_domain(producer, group)  # type: ignore[misc]
+        nodes = sorted({*producer.nodes, *group.nodes}, key=lambda n: n.id)
+        union = Group(nodes, domain, axes, form, producer.ancestors | group.ancestors, producer.bit | group.bit)
+        union.ancestors &= ~union.bit
+        for node in nodes:
+            self.group_of[node] = union
+        self.groups = [g for g in self.groups if g is not producer and g is not group]
+        for other in self.groups:
+            if other.ancestors & union.bit:
+                other.ancestors |= union.ancestors | union.bit
+        self.groups.append(union)
+        return union
+
+    def _merge_siblings(self) -> None:
+        """Independent groups over one domain that read the same stored values share the pass over them."""
+        changed = True
+        while changed:
+            changed = False
+            for i, first in enumerate(self.groups):
+                for second in self.groups[i + 1 :]:
+                    if self._are_siblings(first, second):
+                        self._merge(first, second)
+                        changed = True
+                        break
+                if changed:
+                    break
+
+    def _are_siblings(self, first: Group, second: Group) -> bool:
+        if first.form != second.form or first.form == "opaque" or first.axes != second.axes:
+            return False
+        if not same_shape(first.domain, second.domain) or len(first.nodes) + len(second.nodes) > MOST_NODES:
+            return False
+        if first.ancestors & second.bit or second.ancestors & first.bit or self._operands(first, second) > MOST_OPERANDS:
+            return False
+        return bool(self._memory_reads(first) & self._memory_reads(second))
+
+    @staticmethod
+    def _memory_reads(group: Group) -> set[Node]:
+        inside = set(group.nodes)
+        reads = {o for node in group.nodes for o in node.inputs if o not in inside}
+        return {o for o in reads if not isinstance(o.op, (Constant, Iota))}
+
+    # ---- order ----
+
+    def _scheduled(self) -> list[Group]:
+        """Groups in an order in which every one comes after those it reads."""
+        done: list[Group] = []
+        placed: set[int] = set()
+        waiting = sorted(self.groups, key=lambda g: g.nodes[-1].id)
+        readers: dict[int, list[Group]] = {id(g): [] for g in waiting}
+        missing: dict[int, int] = {}
+        for group in waiting:
+            producers = self._producers(group)
+            missing[id(group)] = len(producers)
+            for producer in producers:
+                readers[id(producer)].append(group)
+        ready = [g for g in waiting if missing[id(g)] == 0]
+        while ready:
+            group = min(ready, key=lambda g: g.nodes[-1].id)
+            ready.remove(group)
+            done.append(group)
+            placed.add(id(group))
+            for reader in readers[id(group)]:
+                missing[id(reader)] -= 1
+                if missing[id(reader)] == 0:
+                    ready.append(reader)
+        assert len(done) == len(waiting), "fusion made a cycle"
+        return done
+
+
+def fuse(graph: Graph, layouts: dict[Node, Strides | None] | None = None) -> list[Group]:
+    """Partition the compute nodes of a graph into kernels, in an order that can be run."""
+    return Fuser(graph, layouts or {}).run()

@@ -1,0 +1,178 @@
+"""The memory plan: where each stored value lies, which results take a dying operand's place, and the proof that no value is overwritten early.
+
+The plan is made from the schedule alone: the last read of every value is computed once, over all readers, as operand or through any view, and by the
+program's own outputs. A result may lie on an operand if that operand is a temporary of ours, nothing reads it (or anything else in its place) later,
+and the kernel reads each element before it writes the same one (`Item.overwritable`). Other temporaries share one arena, packed by lifetime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from weft.graph.node import Graph, Node
+from weft.passes.lower import Item
+from weft.passes.views import Strided
+from weft.primitives.base import Constant, Parameter
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`where` is "input", "output" or "arena"; `at` the position of the operand, or the byte offset in the arena."""
+
+    where: str
+    at: int
+    nbytes: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """A schedule with a place for every stored value."""
+
+    graph: Graph
+    items: list[Item]
+    places: dict[Node, Place]
+    outputs: list[Node]
+    """Stored values that become buffers of their own, in the order of the program's output addresses."""
+    temporaries: list[list[int]]
+    """Arena offsets of each item's own temporaries."""
+    arena: int
+    reuse: list[str] = field(default_factory=list)
+    """What took whose place, for explain."""
+
+    @property
+    def lower_bound(self) -> int:
+        """Bytes of the largest set of temporaries that are alive at once."""
+        last = last_reads(self.items)
+        alive, most = 0, 0
+        for step, item in enumerate(self.items):
+            made = sum(nbytes_of(n) for n in item.writes if self.places[n].where == "arena")
+            alive += made
+            most = max(most, alive + sum(item.temporaries))
+            for node in {*item.reads, *item.writes}:
+                if node in self.places and self.places[node].where == "arena" and last.get(node, step) == step:
+                    alive -= nbytes_of(node)
+        return most
+
+
+@dataclass(slots=True)
+class _Home:
+    """A piece of memory that one value after another lives in."""
+
+    nodes: list[Node]
+    nbytes: int
+    first: int
+    last: int
+    output: int | None = None
+
+
+def nbytes_of(node: Node) -> int:
+    return int(node.kind.size) * node.dtype.size
+
+
+def base_of(output: Node) -> Node:
+    return output.inputs[0] if isinstance(output.op, Strided) else output
+
+
+def last_reads(items: Sequence[Item]) -> dict[Node, int]:
+    """The last step at which each value is read."""
+    last: dict[Node, int] = {}
+    for step, item in enumerate(items):
+        for node in item.reads:
+            last[node] = step
+    return last
+
+
+def plan_memory(graph: Graph, items: list[Item]) -> Plan:
+    """Places for all values."""
+    end = len(items)
+    last = last_reads(items)
+    outputs: list[Node] = []
+    for output in graph.outputs:
+        base = base_of(output)
+        if not isinstance(base.op, Parameter):
+            last[base] = end
+            if base not in outputs:
+                outputs.append(base)
+    homes, reuse = _homes(items, last, outputs)
+    temporaries = _temporary_homes(items)
+    places = {node: Place("input", i, nbytes_of(node)) for i, node in enumerate(graph.inputs)}
+    arena = _pack([h for h in homes if h.output is None] + [t for step in temporaries for t in step])
+    for home in homes:
+        for node in home.nodes:
+            if home.output is not None:
+                places[node] = Place("output", home.output, nbytes_of(node))
+            else:
+                places[node] = Place("arena", arena.offsets[id(home)], nbytes_of(node))
+    offsets = [[arena.offsets[id(t)] for t in step] for step in temporaries]
+    return Plan(graph, items, places, outputs, offsets, arena.size, reuse)
+
+
+def _homes(items: Sequence[Item], last: dict[Node, int], outputs: Sequence[Node]) -> tuple[list[_Home], list[str]]:
+    """Each written value in a home of its own, or in that of an operand that dies there."""
+    home_of: dict[Node, _Home] = {}
+    homes: list[_Home] = []
+    reuse: list[str] = []
+    for step, item in enumerate(items):
+        taken: set[int] = set()
+        for w, node in enumerate(item.writes):
+            home = _dying_operand(item, w, step, home_of, taken)
+            if home is not None:
+                reuse.append(f"{node.op} takes the place of {home.nodes[-1].op}")
+                home.nodes.append(node)
+            else:
+                home = _Home([node], nbytes_of(node), step, step)
+                homes.append(home)
+            taken.add(id(home))
+            home.last = max(last.get(node, step), step)
+            if node in outputs:
+                home.output = outputs.index(node)
+            home_of[node] = home
+    return homes, reuse
+
+
+def _dying_operand(item: Item, w: int, step: int, home_of: dict[Node, _Home], taken: set[int]) -> _Home | None:
+    """The home of an operand that this result may overwrite; every operand is tried."""
+    for r, operand in enumerate(item.reads):
+        home = home_of.get(operand)
+        if home is None or (r, w) not in item.overwritable or id(home) in taken:
+            continue
+        if home.last == step and home.output is None and home.nodes[-1] is operand and home.nbytes == nbytes_of(item.writes[w]):
+            return home
+    return None
+
+
+def _temporary_homes(items: Sequence[Item]) -> list[list[_Home]]:
+    return [[_Home([], nbytes, step, step) for nbytes in item.temporaries] for step, item in enumerate(items)]
+
+
+@dataclass(slots=True)
+class _Packed:
+    offsets: dict[int, int]
+    size: int
+
+
+def _pack(homes: Sequence[_Home]) -> _Packed:
+    """Offsets in one arena such that homes alive at the same time do not overlap: largest first, at the lowest place that is free."""
+    placed: list[tuple[int, int, _Home]] = []
+    offsets: dict[int, int] = {}
+    size = 0
+    for home in sorted(homes, key=lambda h: (-h.nbytes, h.first)):
+        need = -(-max(home.nbytes, 1) // ALIGNMENT) * ALIGNMENT
+        at = 0
+        for start, stop, other in sorted(placed, key=lambda p: p[0]):
+            if other.last < home.first or home.last < other.first:
+                continue
+            if at + need <= start:
+                break
+            at = max(at, stop)
+        placed.append((at, at + need, home))
+        offsets[id(home)] = at
+        size = max(size, at + need)
+    return _Packed(offsets, size)
+
+
+def is_constant(node: Node) -> bool:
+    return isinstance(node.op, Constant)

@@ -1,0 +1,219 @@
+"""Exact simplification: rewrite rules that keep every bit, NaN, infinities and signed zeros included.
+
+A rule is `Node -> Node | None`, registered for the primitives at its root; it sees operands that are simplified already. Its docstring
+says `lhs -> rhs` and why that is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weft import dtypes as dt
+from weft.graph.node import Graph, Node
+from weft.primitives.base import ONE, ZERO, Constant, Primitive, Reduction, bind, constant
+from weft.primitives.elementwise import (
+    Add, AsType, Conjugate, Divide, Identity, Imag, Multiply, Negative, Real, Select, StopGradient, Subtract,
+)  # fmt: skip
+from weft.primitives.reductions import Fold, Sum
+from weft.primitives.views import Broadcast, Reshape, Slice, Transpose
+
+Rule = Callable[[Node], Node | None]
+RULES: dict[type[Primitive], list[Rule]] = {}
+
+
+def rule(*roots: type[Primitive]) -> Callable[[Rule], Rule]:
+    """Register a rewrite for nodes of these primitives."""
+
+    def register(function: Rule) -> Rule:
+        for root in roots:
+            RULES.setdefault(root, []).append(function)
+        return function
+
+    return register
+
+
+def simplify(graph: Graph) -> Graph:
+    """Apply the rules, operands first, until none fits."""
+    new: dict[Node, Node] = {}
+    for node in graph.order():
+        inputs = tuple(new[i] for i in node.inputs)
+        current = node if inputs == node.inputs else Node(node.op, inputs, node.kind, node.value)
+        new[node] = _rewrite(current)
+    return Graph(graph.inputs, [new[o] for o in graph.outputs])
+
+
+def _rewrite(node: Node) -> Node:
+    for _ in range(16):  # each step strictly shrinks the node; the bound guards against a faulty rule
+        for candidate in RULES.get(type(node.op), ()):
+            found = candidate(node)
+            if found is not None and found is not node:
+                node = found
+                break
+        else:
+            return node
+    return node
+
+
+# ---- identities ----
+
+
+@rule(Identity, StopGradient)
+def drop_identity(node: Node) -> Node | None:
+    """identity(x) -> x   (only differentiation tells them apart, and it is over)"""
+    return node.inputs[0]
+
+
+@rule(AsType)
+def drop_same_astype(node: Node) -> Node | None:
+    """astype(x, x.dtype) -> x   (no conversion happens)"""
+    return node.inputs[0] if node.inputs[0].dtype is node.dtype else None
+
+
+@rule(AsType)
+def merge_widening_astype(node: Node) -> Node | None:
+    """astype(astype(x, wider), narrow) -> astype(x, narrow) where the first step is exact   (one rounding either way)"""
+    (inner,) = node.inputs
+    if not isinstance(inner.op, AsType):
+        return None
+    source, middle = inner.inputs[0].dtype, inner.dtype
+    if source.is_float and middle.is_float and _holds(middle, source) and node.dtype.is_float:
+        return bind(AsType(node.dtype), inner.inputs[0])
+    return None
+
+
+def _holds(wide: dt.Dtype, narrow: dt.Dtype) -> bool:
+    """Every value of the float type `narrow` is a value of `wide`."""
+    return wide is dt.float64 or (wide is dt.float32 and narrow in dt.HALVES) or wide is narrow
+
+
+@rule(AsType)
+def fold_constant_astype(node: Node) -> Node | None:
+    """astype(0 or 1) -> 0 or 1   (both are exact in every dtype)"""
+    op = node.inputs[0].op
+    return constant(op.special, node.kind) if isinstance(op, Constant) and op.special is not None else None
+
+
+@rule(Multiply)
+def multiply_by_one(node: Node) -> Node | None:
+    """x * 1 -> x   (exact for every real dtype, NaN and -0.0 included; not for complex infinities)"""
+    if node.dtype.is_complex:
+        return None
+    x, y = node.inputs
+    return x if y.op is ONE else y if x.op is ONE else None
+
+
+@rule(Divide)
+def divide_by_one(node: Node) -> Node | None:
+    """x / 1 -> x   (exact for reals)"""
+    x, y = node.inputs
+    return x if y.op is ONE and not node.dtype.is_complex else None
+
+
+@rule(Subtract)
+def subtract_zero(node: Node) -> Node | None:
+    """x - 0 -> x   (exact: -0.0 - 0.0 is -0.0; x + 0 is not, since -0.0 + 0.0 is 0.0)"""
+    x, y = node.inputs
+    return x if y.op is ZERO else None
+
+
+@rule(Add, Multiply)
+def integer_zero(node: Node) -> Node | None:
+    """x + 0 -> x, x * 0 -> 0   (integers and bools only: floats have -0.0, NaN and infinities)"""
+    if node.dtype.is_inexact:
+        return None
+    x, y = node.inputs
+    other = x if y.op is ZERO else y if x.op is ZERO else None
+    if other is None:
+        return None
+    return other if isinstance(node.op, Add) else constant(0, node.kind)
+
+
+@rule(Negative)
+def double_negative(node: Node) -> Node | None:
+    """-(-x) -> x   (flips the sign bit twice; integers wrap back)"""
+    inner = node.inputs[0]
+    return inner.inputs[0] if isinstance(inner.op, Negative) else None
+
+
+@rule(Conjugate, Real)
+def real_is_real(node: Node) -> Node | None:
+    """conj(x), real(x) -> x for real x"""
+    return None if node.inputs[0].dtype.is_complex else node.inputs[0]
+
+
+@rule(Imag)
+def imag_of_real(node: Node) -> Node | None:
+    """imag(x) -> 0 for real x"""
+    return None if node.inputs[0].dtype.is_complex else constant(0, node.kind)
+
+
+@rule(Select)
+def select_known(node: Node) -> Node | None:
+    """where(true, x, y) -> x, where(false, x, y) -> y, where(c, x, x) -> x"""
+    condition, x, y = node.inputs
+    if condition.op is ONE or x is y:
+        return x
+    return y if condition.op is ZERO else None
+
+
+# ---- views ----
+
+
+@rule(Transpose, Slice, Broadcast, Reshape)
+def view_of_constant(node: Node) -> Node | None:
+    """view(constant) -> constant in the view's shape   (every element is the same)"""
+    operand = node.inputs[0]
+    return Node(operand.op, (), node.kind, operand.value) if isinstance(operand.op, Constant) else None
+
+
+@rule(Reshape)
+def drop_same_reshape(node: Node) -> Node | None:
+    """reshape(x, x.shape) -> x, reshape(reshape(x)) -> reshape(x)"""
+    operand = node.inputs[0]
+    if operand.kind is node.kind:
+        return operand
+    return bind(node.op, operand.inputs[0]) if isinstance(operand.op, Reshape) else None
+
+
+# ---- reductions ----
+
+
+@rule(Sum)
+def sum_of_nothing(node: Node) -> Node | None:
+    """sum over no axes -> astype(x)"""
+    if isinstance(node.op, Reduction) and not node.op.axes:
+        return node.inputs[0] if node.inputs[0].dtype is node.dtype else bind(AsType(node.dtype), node.inputs[0])
+    return None
+
+
+def split_reduction(node: Node) -> Node | None:
+    """reduce over axes that are not neighbours -> reduce over the last group of neighbours, then over the rest.
+
+    This *is* the specified order of such reductions (docs/numerics.md); halves stay float32 between the two.
+    """
+    op = node.op
+    if not isinstance(op, Fold) or len(op.axes) < 2:
+        return None
+    first = len(op.axes) - 1
+    while first > 0 and op.axes[first - 1] == op.axes[first] - 1:
+        first -= 1
+    if first == 0:
+        return None
+    (x,) = node.inputs
+    if x.dtype in dt.HALVES:
+        x = bind(AsType(dt.float32), x)
+    inner = bind(type(op)(op.axes[first:]), x)
+    outer = bind(type(op)(op.axes[:first]), inner)
+    return outer if outer.dtype is node.dtype else bind(AsType(node.dtype), outer)
+
+
+def _register_splits() -> None:
+    stack: list[type[Primitive]] = [Fold]
+    while stack:
+        cls = stack.pop()
+        RULES.setdefault(cls, []).append(split_reduction)
+        stack.extend(cls.__subclasses__())
+
+
+_register_splits()
+

@@ -1,0 +1,122 @@
+"""The verifiers: graphs are well formed between passes, and a plan never reads a value that is no longer there.
+
+The verifier of plans replays a plan on abstract memory. It knows nothing of how the planner decides: it walks the schedule, keeps for every byte range the value that was last written there, and checks each
+read, each write on top of an operand, and the outputs at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weft.graph.node import Graph, Node
+from weft.passes.memory import Plan, nbytes_of
+from weft.primitives.base import Constant, Parameter
+
+Range = tuple[str, int, int, int]
+"""(kind of memory, which piece, first byte, end)"""
+
+
+class VerifyError(AssertionError):
+    """A pass broke the graph or the plan; always a fault of Weft, never of the user's program."""
+
+
+def verify_graph(graph: Graph) -> None:
+    """Every node comes after its operands, leaves are known, and every kind is what the primitive's rule says."""
+    inputs = set(graph.inputs)
+    for position, node in enumerate(graph.inputs):
+        if not isinstance(node.op, Parameter) or node.op.index != position:
+            raise VerifyError(f"input {position} is {node}, not its parameter")
+    for node in graph.order():
+        if isinstance(node.op, Parameter):
+            if node not in inputs:
+                raise VerifyError(f"{node} is a parameter of another graph")
+            continue
+        if isinstance(node.op, Constant):
+            if node.value is None:
+                raise VerifyError(f"{node} has no number")
+            continue
+        for operand in node.inputs:
+            if operand.id >= node.id:
+                raise VerifyError(f"{node} comes before its operand {operand}")
+        kind = node.op.infer(*[i.kind for i in node.inputs])
+        if kind is not node.kind:
+            raise VerifyError(f"{node} should have kind {kind}")
+
+
+def verify_plan(plan: Plan) -> None:
+    """Raise VerifyError at the first read of a clobbered value, overlap or missing output."""
+    memory = _Memory()
+    for node in plan.graph.inputs:
+        memory.write(_range(plan, node), node)
+    for step, item in enumerate(plan.items):
+        for node in item.reads:
+            if not isinstance(node.op, Constant) and not memory.holds(_range(plan, node), node):
+                raise VerifyError(f"step {step} reads {node}, whose place was overwritten or never written")
+        scratch = [_arena(at, size) for at, size in zip(plan.temporaries[step], item.temporaries, strict=True)]
+        _check_writes(plan, step, scratch)
+        for piece in scratch:
+            memory.write(piece, None)
+        for node in item.writes:
+            memory.write(_range(plan, node), node)
+    for node in plan.outputs:
+        if plan.places[node].where != "output" or not memory.holds(_range(plan, node), node):
+            raise VerifyError(f"output {node} is not in its place at the end")
+
+
+def _check_writes(plan: Plan, step: int, scratch: list[Range]) -> None:
+    """What one kernel writes may touch what it reads only where the kernel says so, and never what else it writes."""
+    item = plan.items[step]
+    written = [_range(plan, node) for node in item.writes]
+    for w, target in enumerate(written):
+        if target[0] == "input":
+            raise VerifyError(f"step {step} writes {item.writes[w]} over an input")
+        for other in (*written[:w], *scratch):
+            if _overlap(target, other):
+                raise VerifyError(f"step {step} writes two values to one place")
+        for r, node in enumerate(item.reads):
+            if isinstance(node.op, Constant) or not _overlap(target, _range(plan, node)):
+                continue
+            exact = target == _range(plan, node)
+            if not exact or (r, w) not in item.overwritable:
+                raise VerifyError(f"step {step} overwrites its operand {node} with {item.writes[w]} while reading it")
+    for piece in scratch:
+        for node in item.reads:
+            if not isinstance(node.op, Constant) and _overlap(piece, _range(plan, node)):
+                raise VerifyError(f"step {step} has a temporary on top of its operand {node}")
+
+
+def _range(plan: Plan, node: Node) -> Range:
+    place = plan.places.get(node)
+    if place is None:
+        raise VerifyError(f"{node} has no place")
+    if isinstance(node.op, Parameter):
+        return ("input", place.at, 0, max(nbytes_of(node), 1))
+    if place.where == "arena":
+        return _arena(place.at, nbytes_of(node))
+    return (place.where, place.at, 0, max(nbytes_of(node), 1))
+
+
+def _arena(at: int, nbytes: int) -> Range:
+    return ("arena", 0, at, at + max(nbytes, 1))
+
+
+def _overlap(a: Range, b: Range) -> bool:
+    return a[:2] == b[:2] and a[2] < b[3] and b[2] < a[3]
+
+
+class _Memory:
+    """Which value each range of bytes holds."""
+
+    def __init__(self) -> None:
+        self.contents: dict[Range, Node | None] = {}
+
+    def write(self, place: Range, node: Node | None) -> None:
+        for other in list(self._touching(place)):
+            del self.contents[other]
+        self.contents[place] = node
+
+    def holds(self, place: Range, node: Node) -> bool:
+        return self.contents.get(place) is node
+
+    def _touching(self, place: Range) -> Iterator[Range]:
+        return (other for other in self.contents if _overlap(place, other))

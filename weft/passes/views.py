@@ -1,0 +1,233 @@
+"""View composition: after this pass every view is one `Strided` read of stored elements, and no view stands on a computed value that could be
+computed in the viewed order instead.
+
+Two steps. *Moving*: a view of an elementwise result that nobody else reads moves to the operands, `view(f(x, y)) -> f(view(x), view(y))`, unless
+it repeats elements (then the value is computed once and read repeatedly). *Resolving*: what remains stands on stored elements (inputs, results of
+kernels, the counting leaf), where any chain of slice, flip, transpose, broadcast and most reshapes is an offset and strides of any sign. A reshape that no
+strides can express copies its operand first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from weft.graph.dims import provably_equal
+from weft.graph.node import Graph, Kind, Node, Shape, Size, kind_of
+from weft.primitives.base import Constant, Elementwise, IndexMap, Parameter, Primitive, Reduction, View, bind
+from weft.primitives.creation import Iota
+from weft.primitives.elementwise import Identity
+from weft.primitives.views import Reshape
+
+Strides = tuple[Size, ...]
+
+
+class Materialize(Identity):
+    """The operand as stored, contiguous elements: what a view stands on, or a reduction walks, when strides alone cannot do it."""
+
+
+class Strided(Primitive):
+    """Elements of the operand's memory at `offset + sum(index * strides)`, in elements; what all views become."""
+
+    shape: Shape
+    strides: Strides
+    offset: Size
+
+    def infer(self, *kinds: Kind) -> Kind:
+        return kind_of(self.shape, kinds[0].dtype)
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        (x,) = values
+        places = np.asarray(self.offset)
+        for axis, (n, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
+            steps = np.arange(n) * stride
+            places = places + steps.reshape((-1,) + (1,) * (len(self.shape) - axis - 1))
+        return x.reshape(-1)[places]
+
+
+def contiguous(shape: Sequence[Size]) -> Strides:
+    """Row-major strides in elements.
+
+    >>> contiguous((2, 3, 4))
+    (12, 4, 1)
+    """
+    strides: list[Size] = []
+    step: Size = 1
+    for n in reversed(shape):
+        strides.append(step)
+        step = step * n
+    return tuple(reversed(strides))
+
+
+def compose_views(graph: Graph, layouts: Mapping[Node, Strides | None] | None = None) -> Graph:
+    """The pass. `layouts` gives the strides of inputs that are not contiguous."""
+    chains = _moved(graph)
+    resolver = _Resolver(layouts or {})
+    new: dict[Node, Node] = {}
+    for node in graph.order():
+        chain = chains.get(node, ())
+        if isinstance(node.op, View):
+            source, whole = node.inputs[0], (node.op, *chain)
+            # Either the operand was computed in the viewed order already, or it is stored and read so.
+            new[node] = new[source] if chains.get(source) == whole else resolver.apply(new[source], whole)
+            continue
+        if not node.inputs:
+            new[node] = node
+            continue
+        operands = tuple(
+            new[i] if not chain or chains.get(i) == chain else resolver.apply(new[i], chain) for i in node.inputs
+        )
+        if operands == node.inputs:
+            new[node] = node
+        else:
+            kind = kind_of(operands[0].shape, node.dtype) if chain else node.kind
+            new[node] = Node(node.op, operands, kind, node.value)
+        if isinstance(node.op, Reduction) and not resolver.walkable(new[node]):
+            new[node] = bind(node.op, bind(Materialize(), new[node].inputs[0]))
+    return Graph(graph.inputs, [_stored(new[o]) for o in graph.outputs])
+
+
+def _stored(output: Node) -> Node:
+    """A result must lie in memory: constants and counts are written out."""
+    leaf = output.inputs[0] if isinstance(output.op, Strided) else output
+    return bind(Materialize(), output) if isinstance(leaf.op, (Constant, Iota)) else output
+
+
+def _moved(graph: Graph) -> dict[Node, tuple[View, ...]]:
+    """For every node that is only read through one chain of views: that chain, nearest view first."""
+    users, outputs = graph.users(), set(graph.outputs)
+    chains: dict[Node, tuple[View, ...]] = {}
+    for node in reversed(graph.order()):
+        readers = set(users[node])
+        if node in outputs or len(readers) != 1 or not isinstance(node.op, (Elementwise, View)):
+            continue
+        (user,) = readers
+        behind = chains.get(user, ())
+        if isinstance(user.op, View) and _shrinks(user.kind, node.kind):
+            chains[node] = (user.op, *behind)
+        elif isinstance(user.op, Elementwise) and behind:
+            chains[node] = behind
+    return chains
+
+
+def _shrinks(viewed: Kind, operand: Kind) -> bool:
+    """The view is known to have no more elements than its operand, so moving it repeats no work."""
+    if provably_equal(viewed.size, operand.size):
+        return True
+    return type(viewed.size) is int and type(operand.size) is int and viewed.size <= operand.size
+
+
+class _Resolver:
+    """Applies views to stored values, as offset and strides."""
+
+    def __init__(self, layouts: Mapping[Node, Strides | None]) -> None:
+        self.layouts = layouts
+
+    def layout(self, node: Node) -> tuple[Node, Strides, Size]:
+        """(stored node, strides, offset) of a value as it lies in memory."""
+        if isinstance(node.op, Strided):
+            return node.inputs[0], node.op.strides, node.op.offset
+        given = self.layouts.get(node)
+        return node, contiguous(node.shape) if given is None else given, 0
+
+    def apply(self, node: Node, chain: Sequence[View]) -> Node:
+        for view in chain:
+            node = self._one(node, view)
+        return node
+
+    def walkable(self, reduction: Node) -> bool:
+        """Whether the reduced axes (neighbours) can be walked as one, with one stride, in everything that the reduction reads."""
+        assert isinstance(reduction.op, Reduction)
+        axes, operand = reduction.op.axes, reduction.inputs[0]
+        shape = operand.shape
+        pending, seen = [operand], {operand}
+        while pending:
+            node = pending.pop()
+            if isinstance(node.op, Elementwise) and not isinstance(node.op, Materialize):
+                fresh = [i for i in node.inputs if i not in seen]
+                seen.update(fresh)
+                pending.extend(fresh)
+            elif not isinstance(node.op, Constant):
+                strides = self.layout(node)[1]
+                parts = [(shape[a], strides[a]) for a in axes if not (type(shape[a]) is int and shape[a] == 1)]
+                for (_, s), (n2, s2) in zip(parts, parts[1:], strict=False):
+                    if not provably_equal(s, s2 * n2):
+                        return False
+        return True
+
+    def _one(self, node: Node, view: View) -> Node:
+        kind = view.infer(node.kind)
+        if isinstance(node.op, Constant):
+            return Node(node.op, (), kind, node.value)
+        base, strides, offset = self.layout(node)
+        if isinstance(view, Reshape):
+            fitted = reshape_strides(node.shape, strides, kind.shape)
+            if fitted is None:
+                base, fitted, offset = bind(Materialize(), node), contiguous(kind.shape), 0
+            return _strided(base, kind.shape, fitted, offset)
+        moved, shift = map_strides(view.index_map(node.kind), strides, kind.ndim)
+        return _strided(base, kind.shape, moved, offset + shift)
+
+
+def _strided(base: Node, shape: Shape, strides: Strides, offset: Size) -> Node:
+    plain = shape == base.shape and strides == contiguous(shape) and offset == 0 and not isinstance(base.op, Parameter)
+    return base if plain else bind(Strided(shape, strides, offset), base)
+
+
+def map_strides(index_map: IndexMap, strides: Strides, ndim: int) -> tuple[Strides, Size]:
+    """Strides and offset of a view, given its index map and the strides of its operand."""
+    result: list[Size] = [0] * ndim
+    offset: Size = 0
+    for axis_map, stride in zip(index_map, strides, strict=True):
+        offset = offset + axis_map.start * stride
+        if axis_map.axis is not None:
+            result[axis_map.axis] = result[axis_map.axis] + axis_map.step * stride
+    return tuple(result), offset
+
+
+def reshape_strides(shape: Shape, strides: Strides, to: Shape) -> Strides | None:
+    """Strides of a reshape that needs no copy, or None. Both shapes have as many elements.
+
+    Old and new axes are matched in groups of equal size from the left; within a group the old axes must lie in memory as one.
+    """
+    if any(type(n) is int and n == 0 for n in to):
+        return contiguous(to)
+    old = [(n, s) for n, s in zip(shape, strides, strict=True) if not (type(n) is int and n == 1)]
+    result: list[Size] = []
+    k = 0
+    i = 0
+    while i < len(to):
+        if type(to[i]) is int and to[i] == 1:
+            result.append(0)
+            i += 1
+            continue
+        if k >= len(old):
+            return None
+        first = i
+        have, want = old[k][0], to[i]
+        k, i = k + 1, i + 1
+        last = k
+        while not provably_equal(have, want):
+            if all(type(n) is int for n in (have, want)) and want < have:  # type: ignore[operator]
+                if i >= len(to):
+                    return None
+                want, i = want * to[i], i + 1
+            elif last < len(old):
+                have, last = have * old[last][0], last + 1
+            elif i < len(to):
+                want, i = want * to[i], i + 1
+            else:
+                return None
+        group = old[k - 1 : last]
+        k = last
+        for (_, s), (n2, s2) in zip(group, group[1:], strict=False):
+            if not provably_equal(s, s2 * n2):
+                return None
+        step = group[-1][1]
+        inner: list[Size] = []
+        for n in reversed(to[first:i]):
+            inner.append(step)
+            step = step * n
+        result.extend(reversed(inner))
+    return tuple(result) if k == len(old) else None

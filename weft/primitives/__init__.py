@@ -1,0 +1,36 @@
+"""Every operation that Weft knows, one class each. `REGISTRY` is the explicit list that tests and docs are generated from."""
+
+from __future__ import annotations
+
+from weft.primitives import contraction, creation, elementwise, reductions, views
+from weft.primitives.base import OPERATORS, Primitive
+
+OPERATORS["transpose"] = views.transpose
+OPERATORS["broadcast_front"] = views.broadcast_front
+OPERATORS["sum"] = reductions.sum_over
+
+REGISTRY: tuple[type[Primitive], ...] = (
+    # elementwise: arithmetic
+    elementwise.Add, elementwise.Subtract, elementwise.Multiply, elementwise.Divide, elementwise.Power,
+    elementwise.Maximum, elementwise.Minimum, elementwise.Negative, elementwise.Absolute, elementwise.Sign,
+    elementwise.Floor, elementwise.Ceil, elementwise.Rint, elementwise.Square, elementwise.Sqrt, elementwise.Rsqrt,
+    # elementwise: exponentials, trigonometry, special functions
+    elementwise.Exp, elementwise.Expm1, elementwise.Log, elementwise.Log1p, elementwise.Tanh, elementwise.Sin,
+    elementwise.Cos, elementwise.Erf, elementwise.Sigmoid, elementwise.LogAddExp,
+    # elementwise: comparison, logic, bits
+    elementwise.Equal, elementwise.NotEqual, elementwise.Less, elementwise.LessEqual, elementwise.Greater,
+    elementwise.GreaterEqual, elementwise.IsNan, elementwise.BitwiseAnd, elementwise.BitwiseOr, elementwise.BitwiseXor,
+    elementwise.BitwiseInvert, elementwise.LeftShift, elementwise.RightShift, elementwise.Select,
+    # elementwise: conversion
+    elementwise.AsType, elementwise.Identity, elementwise.StopGradient, elementwise.Conjugate, elementwise.Real,
+    elementwise.Imag,
+    # views
+    views.Transpose, views.Slice, views.Broadcast, views.Reshape, views.SliceUpdate,
+    # reductions
+    reductions.Sum, reductions.Prod, reductions.Max, reductions.Min, reductions.All, reductions.Any_,
+    reductions.ArgMax, reductions.ArgMin,
+    # creation
+    creation.Iota,
+    # contraction
+    contraction.Matmul,
+)  # fmt: skip

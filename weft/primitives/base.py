@@ -1,0 +1,389 @@
+"""What a primitive is: the contract, and the families that derive most of it from the kind of operation.
+
+A primitive is one class that says everything about an operation. Instances are interned by their parameters (frozen dataclass fields), so
+identity is equality: common subexpressions and cache keys cost a pointer comparison. Rules work on nodes of agreed shape and dtype;
+promotion and broadcasting happened above, in `weft.core`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, dataclass_transform
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft import interop
+from weft.dtypes import Dtype
+from weft.graph.node import Kind, Node, Shape, Size, kind_of
+
+_INTERNED: WeakValueDictionary[tuple[Any, ...], Primitive] = WeakValueDictionary()
+
+
+@dataclass_transform(frozen_default=True)
+class _Interned(type):
+    """Makes every subclass a frozen dataclass and every call return the one instance with these parameters."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+        cls = super().__new__(mcs, name, bases, namespace)
+        return dataclass(frozen=True, eq=False, repr=False)(cls)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        key = (cls, args, *kwargs.items()) if kwargs else (cls, args)
+        found = _INTERNED.get(key)
+        if found is None:
+            made = super().__call__(*args, **kwargs)
+            # One instance whatever the spelling of the call: positional form is the canonical key.
+            canonical = (cls, tuple(getattr(made, f.name) for f in fields(made)))
+            found = _INTERNED.setdefault(canonical, made)
+            _INTERNED[key] = found
+        return found
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Operands and parameters on which the generated contract tests try a primitive.
+
+    `make(rng, dtype)` gives NumPy operands; `params` the primitive's fields. `smooth` says that derivatives may be checked
+    by finite differences there.
+    """
+
+    make: Callable[[np.random.Generator, Dtype], Sequence[np.ndarray]]
+    params: Mapping[str, Any] | None = None
+    smooth: bool = True
+    name: str = ""
+
+
+class Primitive(metaclass=_Interned):
+    """The contract. Every concrete primitive has all of these rules, written or derived by its family."""
+
+    samples: ClassVar[tuple[Sample, ...]] = ()
+    dtypes: ClassVar[tuple[Dtype, ...]] = dt.ALL
+    tolerance: ClassVar[Mapping[Dtype, float]] = {}
+    """Largest error against `reference`, in units of the last place of the dtype, where it is not exact."""
+
+    def infer(self, *kinds: Kind) -> Kind:
+        """Shape and dtype of the result; sizes may be symbols."""
+        raise NotImplementedError
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        """The same in NumPy: the oracle of the tests and the back end WEFT_BACKEND=reference."""
+        raise NotImplementedError
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
+        """Tangent of the result, given tangents of the traced operands by position. None is an exact zero."""
+        raise NotImplementedError
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Mapping[int, Node]:
+        """Cotangents of the wanted operands; a missing one is an exact zero."""
+        raise NotImplementedError
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        """The result for operands that carry a batch axis (None: they do not), and where the result's stands."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        params = ", ".join(f"{f.name}={_show(getattr(self, f.name))}" for f in fields(self))  # type: ignore[arg-type]
+        return f"{self.title}({params})" if params else self.title
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    @property
+    def title(self) -> str:
+        return type(self).name()
+
+    @classmethod
+    def name(cls) -> str:
+        """`LogicalAnd` -> `logical_and`."""
+        return "".join("_" + c.lower() if c.isupper() and i else c.lower() for i, c in enumerate(cls.__name__))
+
+    def __reduce__(self) -> Any:
+        return type(self), tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
+
+
+def _show(value: Any) -> str:
+    return value.name if isinstance(value, Dtype) else str(value)
+
+
+_INFERRED: dict[tuple[Any, ...], Kind] = {}
+_MOST_INFERRED = 1 << 16
+
+
+def bind(op: Primitive, *inputs: Node) -> Node:
+    """A new node: `op` of `inputs`, its kind from the primitive's rule (remembered per operand kinds)."""
+    key = (op, *[node.kind for node in inputs])
+    kind = _INFERRED.get(key)
+    if kind is None:
+        kind = op.infer(*[node.kind for node in inputs])
+        if not kind.symbolic:
+            if len(_INFERRED) >= _MOST_INFERRED:
+                _INFERRED.clear()
+            _INFERRED[key] = kind
+    return Node(op, inputs, kind)
+
+
+# ---- leaves ----
+
+
+class Data(Primitive):
+    """Computed values: a leaf that holds a buffer."""
+
+
+class Parameter(Primitive):
+    """An input of a closed graph, known by its position."""
+
+    index: int
+
+
+class Placeholder(Primitive):
+    """An input of an open trace that has no value: reading it is an error which names the transform."""
+
+    transform: str
+
+
+class Constant(Primitive):
+    """A number in every element. The number is data of the node, not of the operation: a new value means no new code.
+
+    Only 0 and 1, which exact identities look for, are told apart here (`special`).
+    """
+
+    special: int | None = None
+
+
+DATA = Data()
+CONSTANT = Constant()
+ZERO = Constant(0)
+ONE = Constant(1)
+
+
+class ConstantValue:
+    """The words (i64 bit patterns) of a constant, as a kernel reads them, and the Python number."""
+
+    __slots__ = ("number", "words")
+
+    def __init__(self, number: Any, words: tuple[int, ...]) -> None:
+        self.number, self.words = number, words
+
+
+def constant(number: Any, kind: Kind) -> Node:
+    """A leaf of this kind with `number` in every element; the number is converted to the dtype exactly once, here."""
+    scalar = to_scalar(number, kind.dtype)
+    raw = scalar.tobytes()
+    words = tuple(int.from_bytes(raw[i : i + 8].ljust(8, b"\0"), "little", signed=True) for i in range(0, len(raw), 8))
+    op = CONSTANT
+    if not any(words):
+        op = ZERO
+    elif scalar == 1:
+        op = ONE
+    return Node(op, (), kind, ConstantValue(scalar, words))
+
+
+def to_scalar(number: Any, dtype: Dtype) -> np.generic:
+    """A Python or NumPy number as an element of `dtype`, converted as arrays are."""
+    values, _ = interop.as_numpy(number, dtype)
+    return values[()]  # type: ignore[no-any-return]
+
+
+def full_like(node: Node, number: Any) -> Node:
+    """`number` in the shape and dtype of `node`."""
+    return constant(number, node.kind)
+
+
+def zeros(kind: Kind) -> Node:
+    return constant(0, kind)
+
+
+# ---- families ----
+
+
+class Elementwise(Primitive):
+    """One result element from the operand elements at the same place.
+
+    Writes `reference`, `partials` (one derivative per operand, None where it is zero everywhere) and `emit`; shape, jvp, vjp, vmap,
+    symbolic shapes and fusion follow. All operands have one shape; the dtype rule is `result`.
+    """
+
+    compute_halves: ClassVar[bool] = True
+    """Whether emit wants float16/bfloat16 operands as float32 (rounded back after); False for pure data movement."""
+    cost: ClassVar[int] = 1
+    """Rough instructions per vector; decides whether a later phase of a row kernel recomputes or keeps the value."""
+
+    def result(self, *dtypes: Dtype) -> Dtype:
+        """The result's dtype. By default that of the (equal) operand dtypes."""
+        return dtypes[0]
+
+    def infer(self, *kinds: Kind) -> Kind:
+        return kind_of(kinds[0].shape, self.result(*[k.dtype for k in kinds]))
+
+    def partials(self, out: Node, *xs: Node) -> tuple[Node | None, ...]:
+        """The derivative of the result by each operand, as nodes."""
+        raise NotImplementedError
+
+    def emit(self, b: Any, *xs: Any) -> Any:
+        """Code for one vector (or scalar) of elements; `b` is the builder, `xs` its values."""
+        raise NotImplementedError
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
+        if not out.dtype.is_inexact:
+            return None
+        partials = self.partials(out, *primals)
+        total: Node | None = None
+        for position, tangent in tangents.items():
+            partial = partials[position]
+            if partial is None:
+                continue
+            term = _scale(_cast(tangent, out.dtype), partial)
+            total = term if total is None else total + term
+        return total
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Mapping[int, Node]:
+        if not out.dtype.is_inexact:
+            return {}
+        partials = self.partials(out, *primals)
+        result = {}
+        for position in sorted(wanted):
+            partial = partials[position]
+            if partial is None:
+                continue
+            if partial.dtype.is_complex:
+                partial = OPERATORS["conjugate"](partial)
+            result[position] = _cast(_scale(cotangent, partial), primals[position].dtype)
+        return result
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        front = [move_batch_to_front(x, axis, size) for x, axis in zip(inputs, axes, strict=True)]
+        return bind(self, *front), 0
+
+
+def _cast(node: Node, dtype: Dtype) -> Node:
+    """A tangent or cotangent in the dtype that its primal has."""
+    return node if node.dtype is dtype else OPERATORS["astype"](node, dtype)
+
+
+def _scale(node: Node, factor: Node) -> Node:
+    """node * factor; a factor of exactly one is no work."""
+    return node if factor.op is ONE else _cast(node, factor.dtype) * factor
+
+
+OPERATORS: dict[str, Callable[..., Node]] = {}
+"""A few node functions that the families need from the primitives below them; filled by primitives/__init__.py."""
+
+
+def move_batch_to_front(node: Node, axis: int | None, size: Size) -> Node:
+    """The operand with its batch axis first; an unbatched one is broadcast along a new axis."""
+    if axis is None:
+        return OPERATORS["broadcast_front"](node, size)
+    if axis == 0:
+        return node
+    order = (axis, *(i for i in range(node.ndim) if i != axis))
+    return OPERATORS["transpose"](node, order)
+
+
+class Linear(Primitive):
+    """Linear in some operands (`linear`), which alone are differentiated; writes `transpose` for each of them."""
+
+    linear: ClassVar[tuple[int, ...]] = (0,)
+
+    def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
+        """The cotangent of linear operand `position`."""
+        raise NotImplementedError
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
+        """Linear in all of `linear` together (like Concatenate): one application to tangents, zeros where there is none."""
+        live = {p: t for p, t in tangents.items() if p in self.linear}
+        if not live:
+            return None
+        operands = [live.get(i, zeros(x.kind)) if i in self.linear else x for i, x in enumerate(primals)]
+        return bind(self, *operands)
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Mapping[int, Node]:
+        return {p: self.transpose(p, out, primals, cotangent) for p in sorted(wanted) if p in self.linear}
+
+
+class Multilinear(Linear):
+    """Linear in each of `linear` separately (like a product): the tangent is the sum over the traced operands."""
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
+        total: Node | None = None
+        for position, tangent in tangents.items():
+            if position not in self.linear:
+                continue
+            operands = [tangent if i == position else x for i, x in enumerate(primals)]
+            term = bind(self, *operands)
+            total = term if total is None else total + term
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class AxisMap:
+    """How one axis of a view's operand is indexed: at `start + step * (index along result axis)`, or at `start` if `axis` is None."""
+
+    axis: int | None
+    start: Size = 0
+    step: int = 1
+
+
+IndexMap = tuple[AxisMap, ...]
+"""One `AxisMap` per operand axis: which element of the operand stands where in the result."""
+
+
+class View(Linear):
+    """The same elements elsewhere: writes `index_map`, or is a Reshape. Never moves data by itself; all layouts reach the kernels."""
+
+    dtypes: ClassVar[tuple[Dtype, ...]] = dt.ALL
+
+    def index_map(self, kind: Kind) -> IndexMap:
+        """Which operand element each result element is."""
+        raise NotImplementedError
+
+
+class Reduction(Primitive):
+    """Combines the elements along `axes` (sorted, not negative; the axes vanish) in the order that docs/numerics.md specifies.
+
+    Writes `identity`, `combine`, `reference`, `jvp` and `vjp`; the family gives the kernels, vmap, and shapes.
+    """
+
+    axes: tuple[int, ...]
+
+    def result(self, dtype: Dtype) -> Dtype:
+        return dtype
+
+    def accumulator(self, dtype: Dtype) -> Dtype:
+        """The dtype in which the combining is done."""
+        return dt.float32 if dtype in dt.HALVES else self.result(dtype)
+
+    def identity(self, dtype: Dtype) -> Any:
+        """The number that changes nothing when combined."""
+        raise NotImplementedError
+
+    def combine(self, b: Any, x: Any, y: Any) -> Any:
+        """Code that combines two accumulator values."""
+        raise NotImplementedError
+
+    def infer(self, *kinds: Kind) -> Kind:
+        (kind,) = kinds
+        gone = set(self.axes)
+        return kind_of(tuple(n for i, n in enumerate(kind.shape) if i not in gone), self.result(kind.dtype))
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        front = move_batch_to_front(inputs[0], axes[0], size)
+        return bind(type(self)(tuple(a + 1 for a in self.axes)), front), 0
+
+
+class Opaque(Primitive):
+    """An operation with kernels of its own, which fusion does not look into (products, gathers, sorts).
+
+    Writes `lower`: launches over operands of any layout.
+    """
+
+    def lower(self, operands: Sequence[Any], out: Any) -> Any:
+        """codegen.launch.Lowering for operands (Layouts) and a contiguous result."""
+        raise NotImplementedError
+
+
+def reduced_shape(shape: Shape, axes: Sequence[int]) -> Shape:
+    """`shape` with 1 in place of each of `axes`."""
+    return tuple(1 if i in axes else n for i, n in enumerate(shape))

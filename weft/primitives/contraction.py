@@ -1,0 +1,59 @@
+"""Matrix products. The bits of a product depend on operand values, shapes and dtypes only (docs/numerics.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft.codegen import matmul
+from weft.codegen.launch import Layout, Lowering
+from weft.graph.node import Kind, Node, Size, kind_of
+from weft.primitives.base import Multilinear, Opaque, Sample, bind, move_batch_to_front
+from weft.primitives.elementwise import NUMBERS, conjugate, draw
+from weft.primitives.views import transpose
+
+
+class Matmul(Multilinear, Opaque):
+    """x[..., m, k] @ y[..., k, n]; leading axes are equal and go together."""
+
+    linear = (0, 1)
+    dtypes = NUMBERS
+    tolerance = {dt.float32: 16, dt.float64: 16, dt.complex64: 32, dt.complex128: 32, dt.float16: 1, dt.bfloat16: 1}
+    samples = tuple(
+        Sample(lambda rng, dtype, a=a, b=b: [draw(rng, dtype, a), draw(rng, dtype, b)], name=name)  # type: ignore[misc]
+        for name, a, b in (
+            ("small", (3, 5), (5, 4)), ("row", (1, 37), (37, 9)), ("column", (9, 37), (37, 1)),
+            ("batch", (2, 3, 4, 5), (2, 3, 5, 6)), ("empty", (3, 0), (0, 4)), ("blas", (70, 80), (80, 90)),
+        )
+    )  # fmt: skip
+
+    def infer(self, *kinds: Kind) -> Kind:
+        x, y = kinds
+        return kind_of((*x.shape[:-1], y.shape[-1]), x.dtype)
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        x, y = values
+        kind = dt.from_numpy(x.dtype)
+        wide = {"f": np.float64, "c": np.complex128}.get(kind.kind, kind.np)
+        return np.matmul(x.astype(wide), y.astype(wide)).astype(x.dtype)
+
+    def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
+        x, y = primals
+        if position == 0:
+            return bind(self, cotangent, conjugate(_swap(y)))
+        return bind(self, conjugate(_swap(x)), cotangent)
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        x, y = (move_batch_to_front(operand, axis, size) for operand, axis in zip(inputs, axes, strict=True))
+        return bind(self, x, y), 0
+
+    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
+        return matmul.lower(operands[0], operands[1], out)
+
+
+def _swap(x: Node) -> Node:
+    """The last two axes exchanged."""
+    order = tuple(range(x.ndim))
+    return transpose(x, (*order[:-2], order[-1], order[-2]))

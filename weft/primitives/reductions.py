@@ -1,0 +1,314 @@
+"""Reductions: many elements to one, in a specified order (docs/numerics.md), the same whatever the layout, fusion or thread count.
+
+A reduction is a state machine that the row, column and two-stage kernels drive: `start`, `step` per element, `merge` of two partial
+states, `finish`. Most have one accumulator and write only `identity` and `combine`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft.codegen.builder import Builder, Complex, Value
+from weft.dtypes import Dtype
+from weft.graph.node import Node
+from weft.primitives.base import Reduction, Sample, bind, full_like
+from weft.primitives.elementwise import REALS, astype, draw, equal, select
+from weft.primitives.views import restore_axes
+
+State = tuple[Any, ...]
+
+
+def _samples(smooth: bool = True, low: float = -3.0, high: float = 3.0) -> tuple[Sample, ...]:
+    cases = {"rows": ((3, 37), (1,)), "columns": ((37, 3), (0,)), "middle": ((2, 5, 4), (1,)), "all": ((4, 9), (0, 1)),
+             "apart": ((2, 3, 5), (0, 2)), "long": ((5000,), (0,)), "one": ((4, 1), (1,))}  # fmt: skip
+    return tuple(
+        Sample(lambda rng, dtype, shape=shape: [draw(rng, dtype, shape, low, high)], {"axes": axes}, smooth, name)  # type: ignore[misc]
+        for name, (shape, axes) in cases.items()
+    )
+
+
+class Fold(Reduction):
+    """A reduction with one accumulator: an identity and an associative `combine`."""
+
+    def state_dtypes(self, dtype: Dtype) -> tuple[Dtype, ...]:
+        return (self.accumulator(dtype),)
+
+    def start(self, b: Builder, dtype: Dtype, lanes: int) -> State:
+        accumulator = self.accumulator(dtype)
+        identity = self.identity(accumulator)
+        if accumulator.is_complex:
+            part = dt.real_of(accumulator)
+            return (Complex(b.const(part, identity.real, lanes), b.const(part, identity.imag, lanes)),)
+        return (b.const(accumulator, identity, lanes),)
+
+    def step(self, b: Builder, state: State, x: Any, index: Value) -> State:
+        return (self.combine(b, state[0], b.convert(x, state[0].dtype)),)
+
+    def merge(self, b: Builder, state: State, other: State) -> State:
+        return (self.combine(b, state[0], other[0]),)
+
+    def finish(self, b: Builder, state: State, dtype: Dtype) -> Any:
+        return b.convert(state[0], self.result(dtype))
+
+
+def _sum_dtype(dtype: Dtype) -> Dtype:
+    """MLX: small integers are summed in 32 bits."""
+    if dtype.is_bool or (dtype.kind == "i" and dtype.size < 4):
+        return dt.int32
+    return dt.uint32 if dtype.kind == "u" and dtype.size < 4 else dtype
+
+
+class Sum(Fold):
+    """The sum over `axes`; its transpose is Broadcast, which lives in views.py."""
+
+    samples = _samples()
+    tolerance = {dt.float32: 8, dt.float64: 8, dt.complex64: 16, dt.complex128: 16, dt.float16: 1, dt.bfloat16: 1}
+
+    def result(self, dtype: Dtype) -> Dtype:
+        return _sum_dtype(dtype)
+
+    def identity(self, dtype: Dtype) -> Any:
+        # x + -0.0 is x for every x; the sum of nothing is made 0 where the kernel is made.
+        return complex(-0.0, -0.0) if dtype.is_complex else -0.0 if dtype.is_float else 0
+
+    def combine(self, b: Builder, x: Any, y: Any) -> Any:
+        return x + y
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        (x,) = values
+        to = self.result(dt.from_numpy(x.dtype))
+        wide = {"f": np.float64, "c": np.complex128}.get(to.kind, to.np)
+        return x.astype(wide).sum(self.axes, dtype=wide).astype(to.np)
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+        return bind(self, tangents[0]) if out.dtype.is_inexact else None
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+        return {0: restore_axes(cotangent, primals[0].shape, self.axes)} if out.dtype.is_inexact else {}
+
+
+class Prod(Fold):
+    """The product over `axes`."""
+
+    samples = _samples(low=0.9, high=1.1)
+    tolerance = {dt.float32: 4096, dt.float64: 4096, dt.complex64: 8192, dt.complex128: 8192, dt.float16: 1, dt.bfloat16: 1}
+
+    def result(self, dtype: Dtype) -> Dtype:
+        return _sum_dtype(dtype)
+
+    def identity(self, dtype: Dtype) -> Any:
+        return 1 + 0j if dtype.is_complex else 1
+
+    def combine(self, b: Builder, x: Any, y: Any) -> Any:
+        return x * y
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        (x,) = values
+        to = self.result(dt.from_numpy(x.dtype))
+        wide = {"f": np.float64, "c": np.complex128}.get(to.kind, to.np)
+        return x.astype(wide).prod(self.axes, dtype=wide).astype(to.np)
+
+    def _others(self, out: Node, x: Node) -> Node:
+        """d(product)/dx: the product of all other elements, right also where elements are 0."""
+        zero, one = full_like(x, 0), full_like(x, 1)
+        is_zero = equal(x, zero)
+        count = restore_axes(bind(Sum(self.axes), astype(is_zero, dt.int32)), x.shape, self.axes)
+        rest = restore_axes(bind(self, select(is_zero, one, x)), x.shape, self.axes)
+        none, single = equal(count, full_like(count, 0)), equal(count, full_like(count, 1))
+        whole = restore_axes(out, x.shape, self.axes)
+        with_one_zero = select(is_zero, rest, zero)
+        return select(none, whole / select(is_zero, one, x), select(single, with_one_zero, zero))
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+        if not out.dtype.is_inexact:
+            return None
+        return bind(Sum(self.axes), self._others(out, primals[0]) * tangents[0])
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+        if not out.dtype.is_inexact:
+            return {}
+        return {0: self._others(out, primals[0]) * restore_axes(cotangent, primals[0].shape, self.axes)}
+
+
+class Extremum(Fold):
+    """Max and Min: NaN if any element is NaN; ties share the gradient equally."""
+
+    samples = _samples()
+    dtypes = REALS
+
+    def _share(self, out: Node, x: Node) -> Node:
+        """Each winner's part of the gradient."""
+        winner = astype(equal(x, restore_axes(out, x.shape, self.axes)), out.dtype)
+        return winner / restore_axes(bind(Sum(self.axes), winner), x.shape, self.axes)
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+        if not out.dtype.is_inexact:
+            return None
+        return bind(Sum(self.axes), self._share(out, primals[0]) * tangents[0])
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+        if not out.dtype.is_inexact:
+            return {}
+        return {0: self._share(out, primals[0]) * restore_axes(cotangent, primals[0].shape, self.axes)}
+
+
+class Max(Extremum):
+    """The largest element."""
+
+    def identity(self, dtype: Dtype) -> Any:
+        return -np.inf if dtype.is_float else False if dtype.is_bool else np.iinfo(dtype.np).min
+
+    def combine(self, b: Builder, x: Any, y: Any) -> Any:
+        if x.dtype.is_bool:
+            return x | y
+        larger = b.choose(x > y, x, y)
+        return b.choose(b.isnan(x), x, larger) if x.dtype.is_float else larger
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        return np.max(values[0], self.axes)
+
+
+class Min(Extremum):
+    """The smallest element."""
+
+    def identity(self, dtype: Dtype) -> Any:
+        return np.inf if dtype.is_float else True if dtype.is_bool else np.iinfo(dtype.np).max
+
+    def combine(self, b: Builder, x: Any, y: Any) -> Any:
+        if x.dtype.is_bool:
+            return x & y
+        smaller = b.choose(x < y, x, y)
+        return b.choose(b.isnan(x), x, smaller) if x.dtype.is_float else smaller
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        return np.min(values[0], self.axes)
+
+
+class Logical(Fold):
+    """All and Any, over bools."""
+
+    samples = _samples(smooth=False)
+    dtypes = (dt.bool_,)
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+        return None
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+        return {}
+
+
+class All(Logical):
+    """Whether every element holds."""
+
+    def identity(self, dtype: Dtype) -> Any:
+        return True
+
+    def combine(self, b: Builder, x: Any, y: Any) -> Any:
+        return x & y
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        return np.all(values[0], self.axes)
+
+
+class Any_(Logical):
+    """Whether any element holds."""
+
+    def identity(self, dtype: Dtype) -> Any:
+        return False
+
+    def combine(self, b: Builder, x: Any, y: Any) -> Any:
+        return x | y
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        return np.any(values[0], self.axes)
+
+    @classmethod
+    def name(cls) -> str:
+        return "any"
+
+
+class ArgExtremum(Reduction):
+    """The place (uint32) of the first extreme element along one axis; the first NaN, if there is one, counts as extreme."""
+
+    samples = tuple(
+        Sample(lambda rng, dtype, shape=shape: [draw(rng, dtype, shape)], {"axes": (axis,)}, False, name)  # type: ignore[misc]
+        for name, (shape, axis) in {"rows": ((3, 37), 1), "columns": ((37, 3), 0), "long": ((5000,), 0)}.items()
+    )
+    dtypes = REALS
+
+    def result(self, dtype: Dtype) -> Dtype:
+        return dt.uint32
+
+    def accumulator(self, dtype: Dtype) -> Dtype:
+        return dt.float32 if dtype in dt.HALVES else dtype
+
+    def state_dtypes(self, dtype: Dtype) -> tuple[Dtype, ...]:
+        return (self.accumulator(dtype), dt.int64)
+
+    def start(self, b: Builder, dtype: Dtype, lanes: int) -> State:
+        """No element yet: the index past all others loses every comparison."""
+        accumulator = self.accumulator(dtype)
+        return b.const(accumulator, self.identity(accumulator), lanes), b.const(dt.int64, (1 << 63) - 1, lanes)
+
+    def step(self, b: Builder, state: State, x: Any, index: Value) -> State:
+        return self.merge(b, state, (b.convert(x, state[0].dtype), index))
+
+    def merge(self, b: Builder, state: State, other: State) -> State:
+        (x, i), (y, j) = state, other
+        better = self.beats(y, x)
+        tie = x.eq(y)
+        if x.dtype.is_float:
+            x_nan, y_nan = b.isnan(x), b.isnan(y)
+            better = (better | y_nan) & ~x_nan
+            tie = tie | (x_nan & y_nan)
+        take = better | (tie & (j < i))
+        return b.select(take, y, x), b.select(take, j, i)
+
+    def finish(self, b: Builder, state: State, dtype: Dtype) -> Any:
+        return b.convert(state[1], dt.uint32)
+
+    def beats(self, x: Any, y: Any) -> Any:
+        """Whether x is more extreme than y."""
+        raise NotImplementedError
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+        return None
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+        return {}
+
+
+class ArgMax(ArgExtremum):
+    """The place of the first largest element."""
+
+    def identity(self, dtype: Dtype) -> Any:
+        return -np.inf if dtype.is_float else False if dtype.is_bool else np.iinfo(dtype.np).min
+
+    def beats(self, x: Any, y: Any) -> Any:
+        return (x & ~y) if x.dtype.is_bool else x > y
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        return np.argmax(values[0], self.axes[0]).astype(np.uint32)
+
+
+class ArgMin(ArgExtremum):
+    """The place of the first smallest element."""
+
+    def identity(self, dtype: Dtype) -> Any:
+        return np.inf if dtype.is_float else True if dtype.is_bool else np.iinfo(dtype.np).max
+
+    def beats(self, x: Any, y: Any) -> Any:
+        return (~x & y) if x.dtype.is_bool else x < y
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        return np.argmin(values[0], self.axes[0]).astype(np.uint32)
+
+
+def sum_over(x: Node, axes: tuple[int, ...]) -> Node:
+    """Sum over axes; over none, x itself."""
+    return bind(Sum(axes), x) if axes else x
+
+

@@ -1,0 +1,200 @@
+"""Views: the same elements in another arrangement. A view never moves data: it changes how its operand is indexed.
+
+All but Reshape are index maps (`AxisMap` per operand axis), so any composition of them is again one; Reshape is resolved against the
+memory layout, and copies only where no strides can express it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft.graph.node import Kind, Node, Shape, Size, kind_of
+from weft.primitives.base import OPERATORS, AxisMap, IndexMap, Linear, Sample, View, bind, move_batch_to_front, zeros
+from weft.primitives.elementwise import draw
+
+
+def _sample(operand: tuple[int, ...], /, **params: object) -> Sample:
+    return Sample(lambda rng, dtype: [draw(rng, dtype, operand)], params)
+
+
+class Transpose(View):
+    """Axes in another order: result axis i is operand axis order[i]."""
+
+    order: tuple[int, ...]
+    samples = (_sample((2, 3, 5), order=(2, 0, 1)), _sample((4, 6), order=(1, 0)), _sample((), order=()))
+
+    def infer(self, *kinds: Kind) -> Kind:
+        return kind_of(tuple(kinds[0].shape[i] for i in self.order), kinds[0].dtype)
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        return np.transpose(values[0], self.order)
+
+    def index_map(self, kind: Kind) -> IndexMap:
+        return tuple(AxisMap(self.order.index(k)) for k in range(kind.ndim))
+
+    def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
+        return transpose(cotangent, tuple(self.order.index(k) for k in range(len(self.order))))
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        front = move_batch_to_front(inputs[0], axes[0], size)
+        return transpose(front, (0, *(i + 1 for i in self.order))), 0
+
+
+class Slice(View):
+    """`sizes[i]` elements along axis i, from `starts[i]` in steps of `steps[i]` (any sign, not 0)."""
+
+    starts: tuple[Size, ...]
+    sizes: Shape
+    steps: tuple[int, ...]
+    samples = (
+        _sample((7, 5), starts=(1, 0), sizes=(3, 5), steps=(2, 1)),
+        _sample((7, 5), starts=(6, 4), sizes=(7, 3), steps=(-1, -2)),
+        _sample((4,), starts=(2,), sizes=(0,), steps=(1,)),
+        _sample((), starts=(), sizes=(), steps=()),
+    )
+
+    def infer(self, *kinds: Kind) -> Kind:
+        return kind_of(self.sizes, kinds[0].dtype)
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        (x,) = values
+        index = [start + step * np.arange(n) for start, n, step in zip(self.starts, self.sizes, self.steps, strict=True)]
+        return x[np.ix_(*index)] if index else x
+
+    def index_map(self, kind: Kind) -> IndexMap:
+        return tuple(AxisMap(i, start, step) for i, (start, step) in enumerate(zip(self.starts, self.steps, strict=True)))
+
+    def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
+        base = zeros(kind_of(primals[0].shape, cotangent.dtype))
+        return bind(SliceUpdate(self.starts, self.steps), base, cotangent)
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        front = move_batch_to_front(inputs[0], axes[0], size)
+        return bind(Slice((0, *self.starts), (size, *self.sizes), (1, *self.steps)), front), 0
+
+
+class Broadcast(View):
+    """Operand axis k becomes result axis axes[k], repeated where its size is 1; other result axes are repetitions."""
+
+    shape: Shape
+    axes: tuple[int, ...]
+    samples = (
+        _sample((5,), shape=(3, 5), axes=(1,)),
+        _sample((4, 1), shape=(4, 6), axes=(0, 1)),
+        _sample((), shape=(2, 3), axes=()),
+        _sample((3,), shape=(3, 0), axes=(0,)),
+    )
+
+    def infer(self, *kinds: Kind) -> Kind:
+        return kind_of(self.shape, kinds[0].dtype)
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        (x,) = values
+        sizes = [1] * len(self.shape)
+        for k, axis in enumerate(self.axes):
+            sizes[axis] = x.shape[k]
+        return np.broadcast_to(x.reshape(sizes), self.shape)
+
+    def index_map(self, kind: Kind) -> IndexMap:
+        return tuple(AxisMap(None if _is_one(n) else axis) for n, axis in zip(kind.shape, self.axes, strict=True))
+
+    def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
+        shape = primals[0].shape
+        kept = {axis for n, axis in zip(shape, self.axes, strict=True) if not _is_one(n) or _is_one(self.shape[axis])}
+        summed = OPERATORS["sum"](cotangent, tuple(i for i in range(len(self.shape)) if i not in kept))
+        return reshape(summed, shape)
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        front = move_batch_to_front(inputs[0], axes[0], size)
+        return bind(Broadcast((size, *self.shape), (0, *(a + 1 for a in self.axes))), front), 0
+
+
+class Reshape(View):
+    """The elements in row-major order, in another shape of as many elements."""
+
+    shape: Shape
+    samples = (_sample((4, 6), shape=(2, 3, 4)), _sample((2, 3, 4), shape=(24,)), _sample((1, 1), shape=()))
+
+    def infer(self, *kinds: Kind) -> Kind:
+        return kind_of(self.shape, kinds[0].dtype)
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        return values[0].reshape(self.shape)
+
+    def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
+        return reshape(cotangent, primals[0].shape)
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        front = move_batch_to_front(inputs[0], axes[0], size)
+        return reshape(front, (size, *self.shape)), 0
+
+
+class SliceUpdate(Linear):
+    """The first operand with the second written over the slice that begins at `starts` and goes in `steps`."""
+
+    starts: tuple[Size, ...]
+    steps: tuple[int, ...]
+    linear = (0, 1)
+    samples = tuple(
+        Sample(
+            lambda rng, dtype, base=base, part=part: [draw(rng, dtype, base), draw(rng, dtype, part)],  # type: ignore[misc]
+            {"starts": starts, "steps": steps},
+        )
+        for base, part, starts, steps in (
+            ((7, 5), (3, 5), (1, 0), (2, 1)),
+            ((7, 5), (7, 3), (6, 4), (-1, -2)),
+            ((4,), (0,), (2,), (1,)),
+        )
+    )
+
+    def infer(self, *kinds: Kind) -> Kind:
+        return kinds[0]
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        base, part = values
+        result = np.array(base, copy=True)
+        index = [start + step * np.arange(n) for start, n, step in zip(self.starts, part.shape, self.steps, strict=True)]
+        if index:
+            result[np.ix_(*index)] = part
+            return result
+        return part
+
+    def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
+        part = primals[1]
+        if position == 1:
+            return bind(Slice(self.starts, part.shape, self.steps), cotangent)
+        return bind(self, cotangent, zeros(kind_of(part.shape, cotangent.dtype)))
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        base, part = (move_batch_to_front(x, axis, size) for x, axis in zip(inputs, axes, strict=True))
+        return bind(SliceUpdate((0, *self.starts), (1, *self.steps)), base, part), 0
+
+
+def _is_one(n: Size) -> bool:
+    """A size is known to be 1 (0 and 1 are never symbols)."""
+    return type(n) is int and n == 1
+
+
+# ---- node functions, for rules ----
+
+
+def transpose(x: Node, order: tuple[int, ...]) -> Node:
+    return x if order == tuple(range(x.ndim)) else bind(Transpose(order), x)
+
+
+def reshape(x: Node, shape: Shape) -> Node:
+    return x if x.shape == shape else bind(Reshape(shape), x)
+
+
+def broadcast_front(x: Node, size: Size) -> Node:
+    """A new first axis of `size` repetitions."""
+    return bind(Broadcast((size, *x.shape), tuple(range(1, x.ndim + 1))), x)
+
+
+def restore_axes(x: Node, shape: Shape, axes: Sequence[int]) -> Node:
+    """Undo a reduction of `shape` along `axes`: the reduced value repeated along them."""
+    kept = tuple(i for i in range(len(shape)) if i not in axes)
+    return bind(Broadcast(shape, kept), x)
+

@@ -1,0 +1,36 @@
+"""The reference back end: every primitive by its NumPy reference, one after the other. Slow, plain, and the oracle of the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft.graph.node import Node
+from weft.graph.trace import unknown_value
+from weft.primitives.base import ConstantValue, Elementwise, Placeholder, Primitive
+from weft.runtime.data import Buffer, numpy_view, to_buffer
+
+
+def apply_reference(op: Primitive, values: Sequence[np.ndarray], dtype: dt.Dtype) -> np.ndarray:
+    """One primitive on NumPy values; halves are computed as float32 and rounded, as kernels do."""
+    with np.errstate(all="ignore"):
+        if isinstance(op, Elementwise) and op.compute_halves:
+            values = [v.astype(np.float32) if dt.from_numpy(v.dtype) in dt.HALVES else v for v in values]
+        return np.asarray(op.reference(*values)).astype(dtype.np, copy=False)
+
+
+def evaluate_reference(order: Sequence[Node], results: Sequence[Node]) -> list[Buffer]:
+    """Values of `results`, computed node by node."""
+    values: dict[Node, np.ndarray] = {}
+    for node in order:
+        if isinstance(node.value, ConstantValue):
+            values[node] = np.broadcast_to(np.asarray(node.value.number, node.dtype.np), node.shape)
+        elif node.value is not None:
+            values[node] = numpy_view(node.value, node.kind.shape, node.dtype)
+        elif isinstance(node.op, Placeholder):
+            raise unknown_value(node.op.transform)
+        else:
+            values[node] = apply_reference(node.op, [values[i] for i in node.inputs], node.dtype)
+    return [to_buffer(values[node]) for node in results]

@@ -1,0 +1,1 @@
+"""What Weft says about itself: reports for people, built from the public surface of the layers below."""

@@ -1,0 +1,1 @@
+"""The runtime: memory, machine code and its cache, threads, libraries and devices; nothing here knows of graphs."""

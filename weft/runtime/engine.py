@@ -1,0 +1,451 @@
+"""LLVM IR text in, callable addresses out: the one place that talks to LLVM about native code.
+
+`load` looks for a kernel in memory, then on disk, and compiles it at last: parse, verify, passes (level 3 only), object
+code, check of its symbols, store, link. Codegen and the program builder may come in; they bring `Source`s and get
+integers.
+
+No IR pass made explicit-vector code with its phis in place any faster (instcombine, GVN, loop rotation, simplifycfg and
+LLVM's whole O1, O2 and O3 pipelines were measured), and each costs time, so levels 0 to 2 run none and differ in the
+code generator alone. No level may fuse or reorder floating-point operations: the results have the same bits at all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+from weft.config import config
+from weft.errors import CompileError, ConfigError
+from weft.runtime.cache import ObjectCache
+from weft.version import __version__
+
+ALLOWED_SYMBOLS: Final = frozenset({"memcpy", "memmove", "memset", "fma", "fmaf"})
+"""What an object may ask of the process. The first three are what LLVM makes of copies and fills; fma and fmaf
+(correctly rounded, so their bits are the instruction's) are what it calls on CPUs before x86-64-v3."""
+
+# The instruction sets that WEFT_CPU can name, each with features that tell whether this machine has it.
+_CPU_NEEDS: Final = {
+    "x86-64-v2": {"sse4.2", "popcnt"},
+    "x86-64-v3": {"avx2", "fma", "f16c", "bmi2"},
+    "x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+}
+
+# Code whose edits change kernels without changing their keys; part of every key on disk.
+_CODE: Final = ("codegen", "primitives", "runtime")
+
+_COMPILERS: Final = 8  # threads; more would wait for llvmlite's lock, which parsing and verifying take
+_MAPS_CHECKED_EVERY: Final = 1024  # objects
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A kernel that can be made: `key` describes it completely, in every process alike; `name` is its symbol in the
+    module that `ir` writes. Whatever else the module defines must be private or internal."""
+
+    key: str
+    name: str
+    ir: Callable[[], str]
+
+
+@dataclass(slots=True)
+class Stats:
+    """What `load` has done in this process; `seconds` is the time spent on kernels that were not in memory."""
+
+    compiled: int = 0
+    disk_hits: int = 0
+    loaded: int = 0
+    seconds: float = 0.0
+
+
+stats: Final = Stats()
+
+# Held while kernels are found, compiled and linked. Forks wait for it, so that no child is born with LLVM in mid-work.
+_lock: Final = threading.RLock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+
+
+def load(sources: Sequence[Source]) -> list[int]:
+    """The native addresses of `sources`, in order. Thread-safe; an address stays good for the life of the process."""
+    target = _target(config.cpu, config.llvm_level)
+    known = target.addresses
+    try:
+        return [known[source.key] for source in sources]
+    except KeyError:
+        pass
+    with _lock:
+        start = time.perf_counter()
+        missing = {source.key: source for source in sources if source.key not in known}
+        if missing:  # another thread may have been here first
+            _load_missing(target, list(missing.values()))
+        stats.seconds += time.perf_counter() - start
+    return [known[source.key] for source in sources]
+
+
+def llvm_text(source: Source) -> str:
+    """The LLVM IR of `source` as codegen writes it, comments and all, once LLVM has accepted it."""
+    text = source.ir()
+    with _target(config.cpu, config.llvm_level).module(source.name, text):
+        return text
+
+
+def assembly(source: Source) -> str:
+    """The assembly of `source` for the current CPU and level."""
+    target = _target(config.cpu, config.llvm_level)
+    with target.module(source.name, source.ir()) as (module, machine):
+        machine.optimise(module)
+        return machine.assembly(module)
+
+
+def _load_missing(target: Target, sources: list[Source]) -> None:
+    _dump(sources)
+    store = ObjectCache(config.cache_dir, config.cache_limit) if config.cache_dir else None
+    digests = [target.digest(source) for source in sources]
+    objects = [store.get(digest) if store is not None else None for digest in digests]
+    cold = [i for i, found in enumerate(objects) if found is None]
+    compiled = _compile(target, [(sources[i], _symbol(sources[i], digests[i])) for i in cold])
+    for i, made in zip(cold, compiled, strict=True):
+        objects[i] = made
+        if store is not None:
+            store.put(digests[i], made)
+    symbols = [_symbol(source, digest) for source, digest in zip(sources, digests, strict=True)]
+    addresses = _linker().link(symbols, [made for made in objects if made is not None])
+    target.addresses.update(zip((source.key for source in sources), addresses, strict=True))
+    stats.compiled += len(cold)
+    stats.disk_hits += len(sources) - len(cold)
+    stats.loaded += len(sources)
+
+
+def _symbol(source: Source, digest: str) -> str:
+    """The kernel's name in the process: unique, since all objects share one linker, and readable in a profile."""
+    return f"{source.name}.{digest[:16]}"
+
+
+def _dump(sources: list[Source]) -> None:
+    for source in sources:
+        if "llvm" in config.dump:  # before anything else is done with it: it may be what LLVM chokes on
+            print(f"; ---- LLVM IR of {source.name}: {source.key}\n{source.ir()}", file=sys.stderr)
+        if "asm" in config.dump:
+            print(f"# ---- assembly of {source.name}: {source.key}\n{assembly(source)}", file=sys.stderr)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Targets
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _llvm() -> Any:
+    """llvmlite's binding, ready for this machine's code."""
+    import llvmlite.binding as llvm  # late, because it takes 30 ms and `import weft` has no need of it
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()  # for inline assembly, without which LLVM ends the process when it meets some
+    for name in ALLOWED_SYMBOLS:
+        if llvm.address_of_symbol(name) is None:  # a Python that is linked without libm
+            llvm.add_symbol(name, ctypes.cast(ctypes.CDLL("libm.so.6")[name], ctypes.c_void_p).value)
+    return llvm
+
+
+class Target:
+    """An instruction set and an optimisation level, with what has been loaded for them."""
+
+    __slots__ = ("addresses", "cpu", "features", "identity", "level", "machines")
+
+    def __init__(self, cpu: str, level: int) -> None:
+        llvm = _llvm()
+        self.cpu, self.features = _instruction_set(cpu)
+        self.level = level
+        self.addresses: dict[str, int] = {}
+        self.machines: SimpleQueue[Machine] = SimpleQueue()  # those that no thread is using
+        versions = f"{__version__} {sys.modules['llvmlite'].__version__} {llvm.llvm_version_info}"
+        machine = [llvm.get_default_triple(), self.cpu, self.features, str(level)]
+        # Everything that an object depends on, but the kernel itself.
+        self.identity = hashlib.sha256("\n".join([versions, _code_stamp(), *machine, ""]).encode())
+
+    def digest(self, source: Source) -> str:
+        """The name of `source`'s object on disk."""
+        digest = self.identity.copy()
+        digest.update(f"{source.name}\n{source.key}".encode())
+        return digest.hexdigest()
+
+    @contextmanager
+    def module(self, name: str, text: str) -> Iterator[tuple[Any, Machine]]:
+        """`text` parsed and verified, and a machine to compile it with. Neither the module's context nor the machine is
+        in use elsewhere: that is what LLVM asks of threads."""
+        llvm = _llvm()
+        with self._machine() as machine, llvm.create_context() as context:
+            try:
+                module = llvm.parse_assembly(text, context)
+            except RuntimeError as error:
+                raise CompileError(f"LLVM cannot read kernel {name}: {error}") from None
+            with module:
+                module.triple, module.data_layout = machine.handle.triple, str(machine.handle.target_data)
+                try:
+                    module.verify()  # passes and code generation may crash on a module that is not well-formed
+                except RuntimeError as error:
+                    raise CompileError(f"LLVM rejects kernel {name}: {error}") from None
+                yield module, machine
+
+    @contextmanager
+    def _machine(self) -> Iterator[Machine]:
+        try:
+            machine = self.machines.get_nowait()
+        except Empty:
+            machine = Machine(self.cpu, self.features, self.level)
+        try:
+            yield machine
+        finally:
+            self.machines.put(machine)
+
+
+class Machine:
+    """LLVM's target machine with its passes; serves one thread at a time."""
+
+    __slots__ = ("handle", "pass_builder")
+
+    def __init__(self, cpu: str, features: str, level: int) -> None:
+        self.handle = _new_handle(cpu, features, level)
+        # Below level 3 there is nothing to gain: see the top.
+        self.pass_builder = _new_pass_builder(self.handle) if level == 3 else None
+
+    def optimise(self, module: Any) -> None:
+        if self.pass_builder is None:
+            return
+        passes = self.pass_builder.getModulePassManager()  # anew for each module: a run uses them up
+        try:
+            passes.run(module, self.pass_builder)
+        finally:  # by hand, because a manager's `close` finds the empty method of another base class and leaks 80 KB
+            _llvm().newpassmanagers.NewPassManager._dispose(passes)
+            passes.detach()
+
+    def object(self, module: Any) -> bytes:
+        """Object code; consumes the module."""
+        return _emitter()(self.handle, module)
+
+    def assembly(self, module: Any) -> str:
+        """The same as text; consumes the module."""
+        return str(self.handle.emit_assembly(module))
+
+
+_targets: Final[dict[tuple[str, int], Target]] = {}
+
+
+def _target(cpu: str, level: int) -> Target:
+    found = _targets.get((cpu, level))
+    if found is not None:
+        return found
+    if level not in range(4):
+        raise ConfigError(f"config.llvm_level is {level!r}; allowed: 0, 1, 2 or 3.")
+    with _lock:
+        return _targets.setdefault((cpu, level), Target(cpu, level))
+
+
+@functools.cache
+def _instruction_set(cpu: str) -> tuple[str, str]:
+    """LLVM's names for the CPU and its features."""
+    llvm = _llvm()
+    features = llvm.get_host_cpu_features()
+    if cpu == "native":
+        return llvm.get_host_cpu_name(), features.flatten()
+    lacking = [feature for feature in sorted(_CPU_NEEDS.get(cpu, {cpu})) if not features.get(feature)]
+    if lacking:
+        raise ConfigError(f"WEFT_CPU is {cpu!r}, but this machine's CPU lacks {', '.join(lacking)}.")
+    return cpu, ""
+
+
+def _new_handle(cpu: str, features: str, level: int) -> Any:
+    # The JIT's default code model reaches any address: nobody promises that code, constants and libc are neighbours.
+    native = _llvm().Target.from_default_triple()
+    return native.create_target_machine(cpu=cpu, features=features, opt=level, codemodel="jitdefault", jit=True)
+
+
+def _new_pass_builder(handle: Any) -> Any:
+    """A maker of LLVM's own pipeline, for kernels that somebody wrote as scalar loops."""
+    llvm = _llvm()
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = options.slp_vectorization = True
+    options.loop_unrolling = False  # doubles the time for kernels of several loops, and their speed stays the same
+    return llvm.create_pass_builder(handle, options)
+
+
+def _code_stamp() -> str:
+    """Names, sizes and times of the files that decide a kernel's text: who edits them must not meet old objects."""
+    stamps = []
+    for part in _CODE:
+        directory = os.path.join(os.path.dirname(__file__), os.pardir, part)
+        with suppress(OSError), os.scandir(directory) as listing:
+            files = [(part, item.name, item.stat()) for item in listing if item.name.endswith(".py")]
+            stamps += [f"{part}/{name} {status.st_size} {status.st_mtime_ns}" for part, name, status in files]
+    return " ".join(sorted(stamps))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Compiling
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _compile(target: Target, jobs: list[tuple[Source, str]]) -> list[bytes]:
+    """The objects of (source, symbol) pairs. All IR is written first, in this thread: `ir` may use thread-local state,
+    and would keep the interpreter lock from the helpers. LLVM runs without it: two threads take 0.55 of one's time."""
+    texts = [source.ir() for source, _ in jobs]
+    made: list[bytes | BaseException] = [b""] * len(jobs)
+    todo = list(reversed(range(len(jobs))))
+
+    def work() -> None:
+        while todo:
+            try:
+                i = todo.pop()
+            except IndexError:  # another thread was quicker
+                return
+            try:
+                made[i] = _compile_one(target, jobs[i][0].name, jobs[i][1], texts[i])
+            except BaseException as error:
+                made[i] = error
+
+    helpers = [threading.Thread(target=work) for _ in range(min(config.threads, len(jobs), _COMPILERS) - 1)]
+    for helper in helpers:
+        helper.start()
+    work()
+    for helper in helpers:
+        helper.join()
+    for result in made:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in made if isinstance(result, bytes)]
+
+
+def _compile_one(target: Target, name: str, symbol: str, text: str) -> bytes:
+    with target.module(name, text) as (module, machine):
+        _rename(module, name, symbol)
+        machine.optimise(module)
+        made = machine.object(module)
+    defined, undefined = global_symbols(made)
+    if strange := sorted(undefined - ALLOWED_SYMBOLS):
+        raise CompileError(
+            f"kernel {name} calls {', '.join(strange)}, which is not in ALLOWED_SYMBOLS of weft.runtime.engine. Most "
+            "likely an operation in it has no instruction on this CPU; WEFT_DUMP=llvm shows the kernel."
+        )
+    if extra := sorted(defined - {symbol}):
+        raise CompileError(f"kernel {name} also exports {', '.join(extra)}; give them private or internal linkage.")
+    return made
+
+
+def _rename(module: Any, name: str, symbol: str) -> None:
+    try:
+        kernel = module.get_function(name)
+    except NameError:
+        raise CompileError(f"the module of kernel {name} has no function of that name.") from None
+    if kernel.is_declaration:
+        raise CompileError(f"the module of kernel {name} declares it but does not define it.")
+    kernel.name = symbol
+    for function in module.functions:
+        if not function.is_declaration:  # nothing throws, so no unwind tables need be made and registered
+            function.add_function_attribute("nounwind")
+
+
+@functools.cache
+def _emitter() -> Callable[[Any, Any], bytes]:
+    """A function from (target machine, module) to object code that several threads can run at the same time.
+
+    llvmlite takes one lock around every call. LLVM itself asks only that threads share no context and no target
+    machine, so we call the same entry point through a handle of our own; should a later llvmlite lack it, its method
+    will do.
+    """
+    llvm = _llvm()
+    lib = llvm.ffi.lib
+    try:
+        emit = ctypes.CDLL(lib._name).LLVMPY_TargetMachineEmitToMemory
+        emit.argtypes, emit.restype = lib.LLVMPY_TargetMachineEmitToMemory.argtypes, llvm.ffi.LLVMMemoryBufferRef
+    except (AttributeError, OSError):
+        return lambda machine, module: bytes(machine.emit_object(module))
+
+    def unlocked(machine: Any, module: Any) -> bytes:
+        with llvm.ffi.OutputString() as message:
+            buffer = emit(machine, module, True, message)
+            if not buffer:
+                raise CompileError(f"LLVM cannot generate code: {message}")
+        try:
+            return ctypes.string_at(lib.LLVMPY_GetBufferStart(buffer), lib.LLVMPY_GetBufferSize(buffer))
+        finally:
+            lib.LLVMPY_DisposeMemoryBuffer(buffer)
+
+    return unlocked
+
+
+def global_symbols(elf: bytes) -> tuple[set[str], set[str]]:
+    """(defined, undefined) global symbols of a 64-bit little-endian ELF object."""
+    if elf[:6] != b"\x7fELF\x02\x01":
+        raise CompileError("LLVM made something that is not a 64-bit little-endian ELF object.")
+    table, size, count = *struct.unpack_from("<Q", elf, 0x28), *struct.unpack_from("<HH", elf, 0x3A)
+    # name, type, flags, address, offset, size, link, info, alignment, entry size
+    sections = [struct.unpack_from("<IIQQQQIIQQ", elf, table + i * size) for i in range(count)]
+    defined: set[str] = set()
+    undefined: set[str] = set()
+    for _, kind, _, _, offset, length, link, first_global, _, each in sections:
+        if kind != 2:  # SHT_SYMTAB
+            continue
+        strings = sections[link][4]
+        for at in range(offset + first_global * each, offset + length, each):
+            name, _, _, section = struct.unpack_from("<IBBH", elf, at)
+            start = strings + name
+            (defined if section else undefined).add(elf[start : elf.index(b"\0", start)].decode())
+    return defined, undefined
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Linking
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Linker:
+    """One MCJIT engine for all objects of the process: 0.04 ms and 8 KB for each, the 8,192nd like the first."""
+
+    __slots__ = ("engine", "linked")
+
+    def __init__(self) -> None:
+        llvm = _llvm()
+        name, features = _instruction_set("native")
+        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _new_handle(name, features, 0))
+        self.linked = 0
+
+    def link(self, symbols: list[str], objects: list[bytes]) -> list[int]:
+        """The addresses of `symbols`, defined one by each object. Together, because every call takes whole pages."""
+        if self.linked // _MAPS_CHECKED_EVERY != (self.linked + len(objects)) // _MAPS_CHECKED_EVERY:
+            _check_maps()
+        llvm = _llvm()
+        for made in objects:
+            self.engine.add_object_file(llvm.ObjectFileRef.from_data(made))
+        self.engine.finalize_object()
+        self.linked += len(objects)
+        return [self.engine.get_function_address(symbol) for symbol in symbols]
+
+
+@functools.cache
+def _linker() -> Linker:
+    return Linker()
+
+
+def _check_maps(proc: str = "/proc") -> None:
+    """Raise while there is room: LLVM ends the process when it cannot map memory, and each `link` makes two maps."""
+    try:
+        with open(f"{proc}/sys/vm/max_map_count") as setting, open(f"{proc}/self/maps") as maps_file:
+            limit, maps = int(setting.read()), sum(1 for _ in maps_file)
+    except (OSError, ValueError):
+        return
+    if maps > limit - limit // 8:
+        raise CompileError(
+            f"this process has {maps} memory maps of {limit} allowed, too many to link more kernels: "
+            "raise vm.max_map_count, or compile fewer different programs in one process."
+        )
