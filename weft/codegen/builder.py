@@ -187,6 +187,7 @@ class Builder:
         self.name, self.lanes = name, lanes
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}
+        self.metadata: dict[str, str] = {}
         self.block = "entry"
         self._names = 0
         self._params = ", ".join(f"{_LLVM[dtype]} %{param}" for param, dtype in params)
@@ -216,7 +217,8 @@ class Builder:
         """The whole module as text."""
         body = "\n".join(self.lines)
         declared = "".join(line + "\n" for line in self.declarations.values())
-        return f"{declared}\ndefine {self._result} @{self.name}({self._params}) {{\nentry:\n{body}\n}}\n"
+        metadata = "".join(f"{name} = {text}\n" for name, text in self.metadata.items())
+        return f"{declared}\ndefine {self._result} @{self.name}({self._params}) {{\nentry:\n{body}\n}}\n{metadata}"
 
     def ret(self, value: Value | None = None) -> None:
         self.raw(f"ret {value.type} {value.text}" if value is not None else "ret void")
@@ -580,16 +582,20 @@ class Builder:
         call = f"call {shape} @{name}(<{lanes} x ptr> align {dtype.size} {places}, <{lanes} x i1> splat (i1 true), {shape} poison)"
         return self.op(call, dtype, lanes)
 
-    def store(self, x: AnyValue, pointer: Value, mask: Value | None = None) -> None:
-        """Consecutive elements to memory; masked-off lanes are not touched."""
+    def store(self, x: AnyValue, pointer: Value, mask: Value | None = None, stream: bool = False) -> None:
+        """Consecutive elements to memory; masked-off lanes are not touched. `stream` writes past the caches: the address must be
+        aligned to the whole vector."""
         if isinstance(x, Complex):
             if x.lanes == 1:
                 pair = self.insert(self.insert(self.poison(x.re.dtype, 2), x.re, 0), x.im, 1)
                 return self.store(pair, pointer)
             order = [i // 2 + (i % 2) * x.lanes for i in range(2 * x.lanes)]
             wide_mask = None if mask is None else self.shuffle(mask, None, [i // 2 for i in range(2 * x.lanes)])
-            return self.store(self.shuffle(x.re, x.im, order), pointer, wide_mask)
+            return self.store(self.shuffle(x.re, x.im, order), pointer, wide_mask, stream)
         shape, text = self._to_memory(x)
+        if stream and mask is None:
+            self.metadata["!0"] = "!{i32 1}"
+            return self.raw(f"store {shape} {text}, ptr {pointer.text}, align {x.lanes * x.dtype.size}, !nontemporal !0")
         if mask is None:
             return self.raw(f"store {shape} {text}, ptr {pointer.text}, align {x.dtype.size}")
         name = f"llvm.masked.store.v{x.lanes}{_SUFFIX[_memory_type(x.dtype)]}.p0"

@@ -163,7 +163,8 @@ class Scope:
         if self.lanes == 1:
             return b.store(x, b.gep(base, self.j * self.frame[f"i{k}"]))
         if access.inner == "unit":
-            return b.store(x, b.gep(base, self.j * access.dtype.size), self.mask)
+            stream = self.kernel.stream and access.level == "full"
+            return b.store(x, b.gep(base, self.j * access.dtype.size), self.mask, stream)
         for lane in range(self.lanes):
             address = b.gep(base, (self.j + lane) * self.frame[f"i{k}"])
             element = Complex(b.extract(x.re, lane), b.extract(x.im, lane)) if isinstance(x, Complex) else b.extract(x, lane)

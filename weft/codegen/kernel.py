@@ -63,7 +63,8 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One loop nest. `outer` counts the axes of the parallel dimension; `blocked` says that it also counts blocks of the inner loop."""
+    """One loop nest. `outer` counts the axes of the parallel dimension; `blocked` says that it also counts blocks of the inner loop;
+    `stream` that results are too large for the caches and are written past them."""
 
     form: str
     outer: int
@@ -71,9 +72,10 @@ class Kernel:
     steps: tuple[Step, ...]
     stores: tuple[Store, ...]
     blocked: bool = False
+    stream: bool = False
 
     def __str__(self) -> str:
-        head = f"{self.form} outer={self.outer}{' blocked' if self.blocked else ''}"
+        head = f"{self.form} outer={self.outer}{' blocked' if self.blocked else ''}{' stream' if self.stream else ''}"
         loads = [f"  {i} = load {a}" for i, a in enumerate(self.loads)]
         steps = [f"  {len(self.loads) + i} = {s}" for i, s in enumerate(self.steps)]
         return "\n".join([head, *loads, *steps, *(f"  store {s}" for s in self.stores)])

@@ -11,6 +11,7 @@ import math
 import sys
 
 from weft.array import NAMESPACE, array
+from weft.core import random
 from weft.core._methods import attach
 from weft.core.creating import (
     arange, eye, full, identity, linspace, ones, ones_like, tri, tril, triu, zeros, zeros_like,
@@ -29,6 +30,7 @@ from weft.core.shaping import (
     broadcast_arrays, broadcast_shapes, broadcast_to, expand_dims, flatten, flip, moveaxis, permute_dims, reshape, split, squeeze,
     swapaxes, transpose,
 )
+from weft.core.transforming import grad, jvp, value_and_grad, vjp, vmap
 from weft.dtypes import (
     Dtype, DtypeCategory, bfloat16, bool_, complex64, complex128, complexfloating, finfo, float16, float32, float64, floating,
     generic, iinfo, inexact, int8, int16, int32, int64, integer, issubdtype, number, signedinteger, uint8, uint16, uint32, uint64,
@@ -39,6 +41,7 @@ from weft.runtime.buffer import (
     clear_cache, get_active_memory, get_cache_memory, get_memory_limit, get_peak_memory, reset_peak_memory, set_cache_limit,
     set_memory_limit, set_wired_limit,
 )
+from weft.transforms.compile import compile, disable_compile, enable_compile
 
 inf, nan, pi, e, euler_gamma = math.inf, math.nan, math.pi, math.e, 0.5772156649015329
 newaxis = None

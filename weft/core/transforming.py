@@ -195,7 +195,8 @@ def vmap(fun: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callab
             for leaf, axis in zip(leaves, axes, strict=True)
         ]
         mapped = [i for i, axis in enumerate(axes) if axis is not None]
-        result = fun(*structure.unflatten(inputs))
+        with trace():
+            result = fun(*structure.unflatten(inputs))
         outs, out_structure = tree.flatten(result)
         for y in outs:
             if not isinstance(y, array):

@@ -27,6 +27,11 @@ def keeps_inputs() -> int | None:
     return _traces.open[0] if _traces.open else None
 
 
+def is_tracing() -> bool:
+    """Whether a transform is tracing a function on this thread."""
+    return bool(_traces.open)
+
+
 @contextmanager
 def trace() -> Iterator[None]:
     """While open, nodes made from now on keep their inputs when they are evaluated."""

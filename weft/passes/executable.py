@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from weft.codegen.launch import Launch, Pointer
 from weft.graph.node import Node
-from weft.passes.lower import Item
-from weft.passes.memory import Plan, base_of, nbytes_of
+from weft.passes.lower import Item, nbytes_of
+from weft.passes.memory import Plan, base_of
 from weft.passes.views import Strided, contiguous
 from weft.primitives.base import Constant, ConstantValue, Parameter
 from weft.runtime import engine

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weft.codegen import cpu
@@ -25,6 +25,8 @@ from weft.runtime.engine import Source
 
 LONG_INNER = 1 << 14
 """An inner loop beyond this is cut into blocks that threads can share."""
+STREAM_BYTES = 1 << 23
+"""Results from this size on are written past the caches."""
 STRIP_BYTES = 1 << 14
 """Bytes of one level of accumulators of a column kernel: half of the first-level cache."""
 
@@ -119,6 +121,10 @@ def _renumbered(launch: Launch, places: Sequence[Pointer], reads: int) -> Launch
         else:
             words.append(Pointer(reads + word.value - len(places), word.offset))
     return Launch(launch.source, tuple(words), launch.grain, launch.scratch, launch.call)
+
+
+def nbytes_of(node: Node) -> int:
+    return _int(node.kind.size) * node.dtype.size
 
 
 def _int(n: Size) -> int:
@@ -226,6 +232,8 @@ class _GroupLowering:
         units = _product(outer)
         blocked = n > LONG_INNER and units < 64
         kernel = self._kernel("map", outer, inner, blocked=blocked)
+        if self._streams(outer, inner):
+            kernel = replace(kernel, stream=True)
         numbers = {"n": n}
         cost = self._cost()
         if blocked:
@@ -234,6 +242,18 @@ class _GroupLowering:
             units, n = units * numbers["chunks"], width
         numbers["units"] = units
         return kernel, self._fill(numbers, outer, inner), _grain(n, cost), 0
+
+    def _streams(self, outer: list[_Axis], inner: _Axis) -> bool:
+        """Whether the full-level results are so large that keeping them in the caches only drives other data out: then they are written past
+        the caches, which saves reading their lines first. Every vector that is written must be aligned."""
+        total = 0
+        for k, store in enumerate(self.stores, len(self.loads)):
+            if store.level != "full":
+                continue
+            total += nbytes_of(store.node)
+            if inner.strides[k] != 1 or any(_int(a.strides[k]) * store.dtype.size % 64 for a in outer):
+                return False
+        return total >= STREAM_BYTES
 
     def _tile_axis(self, outer: list[_Axis], inner: _Axis) -> int | None:
         """The outer axis along which an operand that jumps in the inner loop lies contiguous."""

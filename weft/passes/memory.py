@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from weft.graph.node import Graph, Node
-from weft.passes.lower import Item
+from weft.passes.lower import Item, nbytes_of
 from weft.passes.views import Strided
 from weft.primitives.base import Constant, Parameter
 
@@ -66,10 +66,6 @@ class _Home:
     first: int
     last: int
     output: int | None = None
-
-
-def nbytes_of(node: Node) -> int:
-    return int(node.kind.size) * node.dtype.size
 
 
 def base_of(output: Node) -> Node:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.graph.node import Graph, Node
-from weft.passes.memory import Plan, nbytes_of
+from weft.passes.lower import nbytes_of
+from weft.passes.memory import Plan
 from weft.primitives.base import Constant, Parameter
 
 Range = tuple[str, int, int, int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.primitives import contraction, creation, elementwise, reductions, views
+from weft.primitives import contraction, creation, elementwise, random, reductions, views
 from weft.primitives.base import OPERATORS, Primitive
 
 OPERATORS["transpose"] = views.transpose
@@ -16,7 +16,7 @@ REGISTRY: tuple[type[Primitive], ...] = (
     elementwise.Floor, elementwise.Ceil, elementwise.Rint, elementwise.Square, elementwise.Sqrt, elementwise.Rsqrt,
     # elementwise: exponentials, trigonometry, special functions
     elementwise.Exp, elementwise.Expm1, elementwise.Log, elementwise.Log1p, elementwise.Tanh, elementwise.Sin,
-    elementwise.Cos, elementwise.Erf, elementwise.Sigmoid, elementwise.LogAddExp,
+    elementwise.Cos, elementwise.Erf, elementwise.ErfInv, elementwise.Sigmoid, elementwise.LogAddExp,
     # elementwise: comparison, logic, bits
     elementwise.Equal, elementwise.NotEqual, elementwise.Less, elementwise.LessEqual, elementwise.Greater,
     elementwise.GreaterEqual, elementwise.IsNan, elementwise.BitwiseAnd, elementwise.BitwiseOr, elementwise.BitwiseXor,
@@ -31,6 +31,8 @@ REGISTRY: tuple[type[Primitive], ...] = (
     reductions.ArgMax, reductions.ArgMin,
     # creation
     creation.Iota,
+    # random
+    random.Threefry,
     # contraction
     contraction.Matmul,
 )  # fmt: skip

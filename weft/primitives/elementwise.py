@@ -492,6 +492,24 @@ class Erf(Smooth):
         return vecmath.erf(b, x)
 
 
+class ErfInv(Smooth):
+    """The inverse of the error function on (-1, 1); infinite at its ends."""
+
+    samples = samples((-0.9, 0.9))
+    dtypes = dt.FLOATS
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        from scipy.special import erfinv  # only the reference needs it, and it takes longer to import than all of Weft
+
+        return np.asarray(erfinv(x.astype(np.float64))).astype(x.dtype)
+
+    def partials(self, out: Node, x: Node) -> Partials:
+        return (full_like(x, math.sqrt(math.pi) / 2) * exp(out * out),)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return vecmath.erfinv(b, x)
+
+
 class Sigmoid(Smooth):
     """1 / (1 + e ** -x)."""
 

@@ -399,7 +399,7 @@ class Program:
         return max(last, default=0) + 1
 
     def _lay_out(self, team: int) -> tuple[int, int, deque[int]]:
-        """For that many threads: the address of the table, the size of a workspace, and the idle blocks of that size."""
+        """For that many threads: the address of the table, the size of a workspace, and idle blocks of that size."""
         # Only kernels that may run on several threads need scratch memory for each.
         scratch = [(c.kind == Kind.KERNEL and c.grain > 0, c.scratch_bytes_per_thread) for c in self._commands]
         stride = _aligned(max((nbytes for many, nbytes in scratch if many), default=0), 2 * ALIGNMENT)

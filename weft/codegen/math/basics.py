@@ -138,12 +138,31 @@ def exact_product(b: Builder, a: Value, c: Operand) -> Pair:
     return Pair(total, b.fma(a, c, -total))
 
 
+def quotient_pair(b: Builder, n: Pair, d: Pair) -> Pair:
+    """n / d: the rounded quotient of the first parts and what is missing, found from a remainder that is exact."""
+    inverse = 1.0 / d.hi
+    q = n.hi * inverse
+    remainder = b.fma(-q, d.hi, n.hi) + b.fma(-q, d.lo, n.lo)
+    return Pair(q, remainder * inverse)
+
+
 def quotient(b: Builder, n: Pair, d: Pair) -> Value:
-    """n / d, almost correctly rounded: one Newton step on a quotient whose remainder is exact."""
+    """n / d, almost correctly rounded."""
     inverse = 1.0 / d.hi
     q = n.hi * inverse
     remainder = b.fma(-q, d.hi, n.hi) + b.fma(-q, d.lo, n.lo)
     return b.fma(remainder, inverse, q)
+
+
+def root_pair(b: Builder, x: Value, lo: Value | None = None) -> Pair:
+    """√(x + lo) for a normal or zero x: the rounded root, and its error to 4 %."""
+    root = b.sqrt(x)
+    remainder = b.fma(-root, root, x)
+    if lo is not None:
+        remainder = remainder + lo
+    # 1 / (2 √x): halving and negating the exponent in the bits, with a constant that spreads the error evenly.
+    magic = pick(x, 0x5EB759DF, 0x5FD6EB50C7B537A9)
+    return Pair(root, remainder * from_bits(b, magic - (to_bits(b, x) >> 1)))
 
 
 # ---- bits ----

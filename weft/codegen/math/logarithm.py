@@ -135,16 +135,31 @@ def log10(b: Builder, x: Value) -> Value:
 
 
 def log1p(b: Builder, x: Value) -> Value:
-    """log(1 + x), accurate near 0: what 1 + x loses in rounding is carried into f."""
+    """log(1 + x), accurate near 0."""
+    y = log1p_pair(b, x)
+    y = b.choose(x > -1.0, y, b.choose(x.eq(-1.0), b.like(x, -INF), NAN))
+    y = b.choose(x < INF, y, x)
+    return b.choose(b.abs(x) < 2.0 ** -(format_of(x).digits + 2), x, y)
+
+
+def log1p_pair(b: Builder, x: Value, x_lo: Value | None = None, doubled: Value | None = None) -> Value:
+    """log(1 + x + x_lo) for finite x > -1, plus log 2 in the lanes that are `doubled`.
+
+    What 1 + x loses in rounding is carried into f.
+    """
     fmt = format_of(x)
     u, lost = exact_sum(x, b.like(x, 1.0))
+    if x_lo is not None:
+        lost = lost + x_lo
     k, t, exponent = reduce(b, u)
     # 2**-k; past 2**(bias - 1) nothing is lost that matters, and 2**-k would underflow.
     last = 2 * fmt.bias - 1
     scaled = lost * power_of_two(b, 2 * fmt.bias - b.choose(exponent > last, last, exponent))
     f = t + scaled
-    q = rest(b, f) + (scaled - (f - t))
-    result = _assemble(b, k, f, q, NATURAL)
-    result = b.choose(x > -1.0, result, b.choose(x.eq(-1.0), b.like(x, -INF), NAN))
-    result = b.choose(x < INF, result, x)
-    return b.choose(b.abs(x) < 2.0 ** -(fmt.digits + 2), x, result)
+    error = scaled - (f - t)
+    if x_lo is not None:
+        error = b.fma(-f, error, error)  # about error / (1 + f); 1 + x alone is exact where that would matter
+    q = rest(b, f) + error
+    if doubled is not None:
+        k = b.choose(doubled, k + 1.0, k)
+    return _assemble(b, k, f, q, NATURAL)

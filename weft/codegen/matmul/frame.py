@@ -109,14 +109,22 @@ class Frame:
         """`new` inside the part, `old` outside."""
         return new if part is None else self.b.select(part.mask, new, old)
 
-    def put_apart(self, x: AnyValue, at: Value, distance: int) -> None:
+    def prefetch(self, places: Sequence[Value]) -> None:
+        """Ask for cache lines that will be read soon. They need not exist."""
+        for at in places:
+            self.b.call_void("llvm.prefetch.p0", at, "i32 0", "i32 3", "i32 1")
+
+    def put_apart(self, x: AnyValue, at: Value, distance: Value | int) -> None:
         """The parts of a complex value go `distance` bytes apart, so that loading them takes no shuffles."""
         for i, piece in enumerate(el.flat([x])):
-            self.b.store(piece, self.b.gep(at, i * distance))
+            self.b.store(piece, self._apart(at, i, distance))
 
-    def get_apart(self, kind: Elements, at: Value, lanes: int, distance: int) -> AnyValue:
-        pieces = [self.b.load(self.b.gep(at, i * distance), kind.part, lanes) for i in range(kind.parts)]
+    def get_apart(self, kind: Elements, at: Value, lanes: int, distance: Value | int) -> AnyValue:
+        pieces = [self.b.load(self._apart(at, i, distance), kind.part, lanes) for i in range(kind.parts)]
         return el.unflat(kind, el.flat(pieces))[0]
+
+    def _apart(self, at: Value, number: int, distance: Value | int) -> Value:
+        return at if number == 0 else self.b.gep(at, distance)
 
 
 def block(words: Sequence[str], values: Mapping[str, Word], axes: Sequence[tuple[int, ...]]) -> tuple[Word, ...]:

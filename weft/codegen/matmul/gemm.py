@@ -22,12 +22,14 @@ from weft.codegen.matmul.frame import Frame, Part
 CHUNK: Final = 256
 """Terms of one partial sum. Part of the specified order: another number gives other bits."""
 
+_AHEAD: Final = 8  # rows of b that are fetched early when it is read in place: their pieces are too short for processors to guess
+
 Read = Literal["direct", "rows", "columns", "any"]
 """How a kernel reads an operand: where it lies, or packed from contiguous rows, from contiguous columns, from any strides."""
 
 WORDS: Final = (
     "tasks", "*a", "*b", "*out", "m", "n", "k", "a_row", "a_k", "b_k", "b_column", "chunks",
-    "block_m", "block_n", "blocks_m", "blocks_n", "at_a", "at_partial", "at_total",
+    "block_m", "block_n", "blocks_m", "blocks_n", "panel", "at_a", "at_partial", "at_total",
 )  # fmt: skip
 
 
@@ -51,8 +53,9 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Where a task keeps things, in bytes from the start of its scratch memory; packed panels of b come first."""
+    """Where a task keeps things, in bytes from the start of its scratch memory; packed panels of b, `panel` bytes each, come first."""
 
+    panel: int
     at_a: int
     at_partial: int
     at_total: int
@@ -82,21 +85,22 @@ class Gemm:
         self.size = kind.work.size
         self.a_row = CHUNK * self.size  # bytes of a packed row of a
         self.panel_row = tile.columns * self.size  # bytes of one k in a packed panel of b
-        self.panel = CHUNK * self.panel_row
 
     @property
     def name(self) -> str:
         t, kinds = self.tile, f"{self.kind.memory.name}_{self.result.memory.name}"
         return f"gemm_{kinds}_{self.read_a}_{self.read_b}_{t.rows}x{t.vectors}x{t.lanes}{'_flipped' * self.flipped}"
 
-    def scratch(self, block_m: int, block_n: int) -> Scratch:
+    def scratch(self, block_m: int, block_n: int, k: int) -> Scratch:
         """The layout of scratch memory for blocks of that size."""
         rows = _round_up(block_m, self.tile.turn)
         panels = -(-block_n // self.tile.columns)
-        at_a = panels * self.panel if self.read_b != "direct" else 0
+        panel = _round_up(min(k, CHUNK), self.tile.turn) * self.panel_row
+        at_a = panels * panel if self.read_b != "direct" else 0
         at_partial = at_a + (rows * self.a_row if self.read_a != "direct" else 0)
         at_total = at_partial + rows * self.panel_row
-        return Scratch(at_a, at_partial, at_total, at_total + (rows * panels * self.panel_row if self.result.narrow else 0))
+        totals = rows * panels * self.panel_row if self.result.narrow else 0
+        return Scratch(panel, at_a, at_partial, at_total, at_total + totals)
 
     def ir(self) -> str:
         self.frame = f = Frame(self.name, WORDS, 2)
@@ -153,7 +157,7 @@ class Gemm:
 
         def put(k: Value, j: Value, x: AnyValue) -> None:
             panel, inside = f.divide(j, self.tile.columns)
-            place = panel * self.panel + k * self.panel_row
+            place = panel * f["panel"] + k * self.panel_row
             if self.kind.parts == 2:
                 vector, lane = f.divide(inside, lanes)
                 place = place + vector * (lanes * self.size) + lane * self.kind.part.size
@@ -212,7 +216,7 @@ class Gemm:
         partial = _Sums(b.gep(f.scratch, f["at_partial"]), b.i64(self.panel_row))
         with b.loop(0, columns, tile.columns) as panel:
             j = panel.index
-            skip = j * self.size if self.read_b == "direct" else f.divide(j, tile.columns)[0] * self.panel
+            skip = j * self.size if self.read_b == "direct" else f.divide(j, tile.columns)[0] * f["panel"]
             right = b.gep(panels, skip)
             rest = f.least(columns - j, tile.columns)
             total = _Sums(b.gep(totals.at, j * self.size), totals.row)
@@ -256,6 +260,8 @@ class Gemm:
             at_a, at_b, *carried = loop.carried
             sums = el.unflat(kind, carried)
             y = [self._load_right(b.gep(at_b, v * lanes * self.size), parts[v]) for v in range(vectors)]
+            if self.read_b == "direct":
+                f.prefetch([b.gep(at_b, b_step * _AHEAD + v * lanes * self.size) for v in range(vectors)])
             for i, offset in enumerate(offsets):
                 x = el.spread(b, f.load(self.wide, b.gep(at_a, offset), 1), lanes)
                 for v in range(vectors):

@@ -17,19 +17,19 @@ from weft.codegen.matmul.gemm import Gemm
 from weft.codegen.matmul.machine import machine
 from weft.config import config
 from weft.runtime.engine import Source
+from weft.runtime.threads import get_threads
 
 # Work is counted in real multiply-adds, of which a core does some 50 in a nanosecond; an element that comes from memory takes as long
 # as _STREAM of them.
 _STREAM: Final = 8
 _PARALLEL: Final = 1 << 20  # less work than this stays on one thread
 _TASK: Final = 1 << 17  # the least that is worth handing to a thread
-_TASKS: Final = 16  # as many tasks as there should be if there is work enough: threads take them as they come
+_SPLIT: Final = 8  # chunks of k that are worth being tasks of their own
 
 _BLOCK_M: Final = 128
 _BLOCK_N: Final = 1536  # bytes of a packed row of b: with 256 of them, a third to a half of a second-level cache
-_IN_PLACE: Final = 1 << 17  # bytes of b that may be read in place, row by row, however often
+_MANY: Final = 64  # rows or columns that make packing the other operand worth it
 _FEW: Final = 32  # rows of x that the skinny kernel takes together
-_SPLIT: Final = 8  # chunks of k that are worth being tasks of their own
 
 
 def lower(a: Layout, b: Layout, out: Layout) -> Lowering:
@@ -43,8 +43,14 @@ def lower(a: Layout, b: Layout, out: Layout) -> Lowering:
 
 
 def is_skinny(m: int, n: int, k: int) -> bool:
-    """Whether a product is summed in the order of dot.py. A function of these sizes alone: the order decides the bits."""
+    """Whether a product is summed in the order of dot.py. A function of these sizes alone, because the order decides the bits."""
     return k >= 64 if min(m, n) == 1 else min(m, n) <= 8 and k >= 128
+
+
+# ---- products ----
+
+Axes = tuple[tuple[int, int, int], ...]
+"""Batch axes, innermost first: extent, stride of a, stride of b."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ class _Operand:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A batch of products. `axes`: (extent, stride of a, stride of b), innermost first; members of `out` lie one after the other."""
+    """A batch of products, whose results lie one after the other. `flipped`: seen with its operands exchanged."""
 
     kind: Elements
     m: int
@@ -71,12 +77,12 @@ class _Product:
     a: _Operand
     b: _Operand
     out: _Operand
-    axes: tuple[tuple[int, ...], ...]
+    axes: Axes
     flipped: bool = False
 
     @property
     def members(self) -> int:
-        return math.prod(extent for extent, *_ in self.axes)
+        return math.prod(extent for extent, _, _ in self.axes)
 
     @property
     def terms(self) -> int:
@@ -90,6 +96,19 @@ class _Product:
         a, b, out = self.b.transposed, self.a.transposed, self.out.transposed
         return replace(self, m=self.n, n=self.m, a=a, b=b, out=out, axes=axes, flipped=not self.flipped)
 
+    def with_rows_of_batch(self, most: int | None = None) -> _Product:
+        """The members along the innermost batch axis as rows of one taller a, if b is the same for all of them."""
+        if not self.axes:
+            return self
+        (extent, stride, same), *outer = self.axes
+        if same != 0 or (most is not None and extent * self.m > most):
+            return self
+        row = stride if self.m == 1 else self.a.row
+        if stride != self.m * row:
+            return self
+        out = replace(self.out, row=self.n * self.out.column) if self.m == 1 else self.out
+        return replace(self, m=extent * self.m, a=replace(self.a, row=row), out=out, axes=tuple(outer))
+
 
 def _product(a: Layout, b: Layout) -> _Product:
     kind, size = elements_of(a.dtype), a.dtype.size
@@ -100,26 +119,25 @@ def _product(a: Layout, b: Layout) -> _Product:
     return _Product(kind, m, n, k, left, right, _Operand(Pointer(2), n * size, size), _merged(axes))
 
 
-def _merged(axes: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+def _merged(axes: Sequence[tuple[int, int, int]]) -> Axes:
     """Batch axes (outermost first) as few as possible, innermost first."""
-    merged: list[tuple[int, ...]] = []
-    for extent, *strides in reversed(axes):
+    merged: list[tuple[int, int, int]] = []
+    for extent, a, b in reversed(axes):
         if extent == 1:
             continue
-        if merged and all(stride == merged[-1][0] * inner for stride, inner in zip(strides, merged[-1][1:], strict=True)):
+        if merged and (a, b) == (merged[-1][0] * merged[-1][1], merged[-1][0] * merged[-1][2]):
             merged[-1] = (extent * merged[-1][0], *merged[-1][1:])
         else:
-            merged.append((extent, *strides))
+            merged.append((extent, a, b))
     return tuple(merged)
 
 
-def _blocks(extent: int, largest: int, step: int) -> int:
-    """The length, a multiple of `step`, of blocks that are equal but for the last and not longer than `largest`."""
-    return _round_up(-(-extent // -(-extent // largest)), step)
+# ---- tasks ----
 
 
-def _round_up(x: int, step: int) -> int:
-    return -(-x // step) * step
+def _tasks(work: int) -> int:
+    """How many tasks there should be: threads take them as they come, and cores are not equally fast."""
+    return 1 if work < _PARALLEL or get_threads() == 1 else 4 * get_threads()
 
 
 def _grain(work: int, tasks: int) -> int:
@@ -127,13 +145,17 @@ def _grain(work: int, tasks: int) -> int:
     return 0 if work < _PARALLEL or tasks == 1 else -(-_TASK * tasks // work)
 
 
+def _blocks(extent: int, largest: int, step: int) -> int:
+    """The length, a multiple of `step`, of blocks that are equal but for the last and not much longer than `largest`."""
+    each = -(-extent // -(-extent // largest))
+    return -(-each // step) * step
+
+
 def _launch(
-    kernel: Gemm | Dot | Combine, words: Sequence[str], values: Mapping[str, Word], axes: Sequence[tuple[int, ...]], work: int, scratch: int
+    kernel: Gemm | Dot | Combine, words: Sequence[str], values: Mapping[str, Word], axes: Axes, tasks: int, work: int, scratch: int
 ) -> Launch:
-    tasks = values["tasks"]
-    assert isinstance(tasks, int)
     source = Source(f"matmul:{kernel.name}", kernel.name, kernel.ir)
-    return Launch(source, block(words, values, axes), _grain(work, tasks), scratch)
+    return Launch(source, block(words, {"tasks": tasks, **values}, axes), _grain(work, tasks), scratch)
 
 
 # ---- tiled ----
@@ -141,21 +163,27 @@ def _launch(
 
 def _tiled(product: _Product) -> Lowering:
     p = product.transposed if product.n == 1 else product
-    if p.axes and p.axes[0][1:] == (p.m * p.a.row, 0):  # one b for all members: they are more rows of a
-        p = replace(p, m=p.m * p.axes[0][0], axes=p.axes[1:])
+    p = p.with_rows_of_batch()
     whole = _gemm(p)
-    # A partial result that takes more memory traffic than the operands it is made from does not pay.
-    if p.terms >= 4 * _PARALLEL and whole.words[0] < _TASKS // 2 and 4 * p.m * p.n <= (p.m + p.n) * gemm.CHUNK:
+    # Partial results that take more memory than the operands they are made from would not pay.
+    pays = p.terms >= 4 * _PARALLEL and 4 * p.m * p.n <= (p.m + p.n) * gemm.CHUNK
+    if pays and 2 * _count(whole) <= _tasks(p.terms):
         return _split(p, gemm.CHUNK, _gemm) or Lowering((whole,))
     return Lowering((whole,))
+
+
+def _count(launch: Launch) -> int:
+    tasks = launch.words[0]
+    assert isinstance(tasks, int)
+    return tasks
 
 
 def _gemm(p: _Product, partial: bool = False) -> Launch:
     processor = machine(config.cpu)
     tile = processor.tile(p.kind)
-    kernel = Gemm(p.kind, tile, *_reads(p, processor.masks), flipped=p.flipped, partial=partial)
+    kernel = Gemm(p.kind, tile, *_reads(p, processor.in_place), flipped=p.flipped, partial=partial)
     block_m, block_n = _BLOCK_M, max(_BLOCK_N // p.kind.work.size, tile.columns)
-    while p.terms >= _PARALLEL and p.members * -(-p.m // block_m) * -(-p.n // block_n) < _TASKS:
+    while p.members * -(-p.m // block_m) * -(-p.n // block_n) < _tasks(p.terms):
         if block_m * 4 > block_n and block_m > 4 * tile.rows:
             block_m //= 2
         elif block_n > 2 * tile.columns:
@@ -164,26 +192,30 @@ def _gemm(p: _Product, partial: bool = False) -> Launch:
             break
     block_m, block_n = _blocks(p.m, block_m, tile.rows), _blocks(p.n, block_n, tile.columns)
     blocks_m, blocks_n = -(-p.m // block_m), -(-p.n // block_n)
-    scratch = kernel.scratch(block_m, block_n)
+    scratch = kernel.scratch(block_m, block_n, p.k)
     values: dict[str, Word] = {
-        "tasks": p.members * blocks_m * blocks_n, "a": p.a.pointer, "b": p.b.pointer, "out": p.out.pointer, "m": p.m, "n": p.n, "k": p.k,
+        "a": p.a.pointer, "b": p.b.pointer, "out": p.out.pointer, "m": p.m, "n": p.n, "k": p.k,
         "a_row": p.a.row, "a_k": p.a.column, "b_k": p.b.row, "b_column": p.b.column, "chunks": max(1, -(-p.k // gemm.CHUNK)),
         "block_m": block_m, "block_n": block_n, "blocks_m": blocks_m, "blocks_n": blocks_n,
-        "at_a": scratch.at_a, "at_partial": scratch.at_partial, "at_total": scratch.at_total,
+        "panel": scratch.panel, "at_a": scratch.at_a, "at_partial": scratch.at_partial, "at_total": scratch.at_total,
     }  # fmt: skip
-    return _launch(kernel, gemm.WORDS, values, p.axes, p.terms, scratch.size)
+    return _launch(kernel, gemm.WORDS, values, p.axes, p.members * blocks_m * blocks_n, p.terms, scratch.size)
 
 
-def _reads(p: _Product, masks: bool) -> tuple[gemm.Read, gemm.Read]:
-    """How the tiled kernel reads a and b. Elements of a are used one by one, so any strides will do unless they must be widened."""
+def _reads(p: _Product, in_place: int) -> tuple[gemm.Read, gemm.Read]:
+    """How the tiled kernel reads a and b. It takes elements of a one by one, so these may lie anywhere, but should not have to be
+    widened again and again, nor come one from each page."""
     size = p.kind.memory.size
     read_a: gemm.Read = "direct"
     if p.kind.narrow:
         read_a = "rows" if p.a.column == size or p.k == 1 else "columns" if p.a.row == size else "any"
-    if p.b.column == size:
-        in_place = masks and not p.kind.narrow and (p.m < 64 or p.k * p.n * size <= _IN_PLACE)
-        return read_a, "direct" if in_place else "rows"
-    return read_a, "columns" if p.b.row == size or p.k == 1 else "any"
+    elif p.a.row == size and p.a.column >= 1024 and min(p.m, p.n) >= _MANY:
+        read_a = "columns"
+    if p.b.column != size:
+        return read_a, "columns" if p.b.row == size or p.k == 1 else "any"
+    if in_place and not p.kind.narrow and (p.m < _MANY or p.k * p.n * size <= in_place):
+        return read_a, "direct"
+    return read_a, "rows"
 
 
 # ---- skinny ----
@@ -191,12 +223,10 @@ def _reads(p: _Product, masks: bool) -> tuple[gemm.Read, gemm.Read]:
 
 def _skinny(product: _Product) -> Lowering:
     p = product if product.m <= product.n else product.transposed
-    if p.m == 1 and p.axes and p.axes[0][2] == 0 and p.axes[0][0] <= _FEW:  # one w for all members: they are more rows of x
-        members, stride, _ = p.axes[0]
-        rows = replace(p.a, row=stride)
-        p = replace(p, m=members, a=rows, out=replace(p.out, row=p.n * p.out.column), axes=p.axes[1:])
+    if p.m == 1:
+        p = p.with_rows_of_batch(most=_FEW)
     whole = _dot(p)
-    if _streamed(p) >= 4 * _PARALLEL and whole.words[0] < _TASKS // 2:
+    if _streamed(p) >= 4 * _PARALLEL and 2 * _count(whole) <= _tasks(_streamed(p)):
         return _split(p, dot.CHUNK, _dot) or Lowering((whole,))
     return Lowering((whole,))
 
@@ -209,20 +239,21 @@ def _streamed(p: _Product) -> int:
 def _dot(p: _Product, partial: bool = False) -> Launch:
     size, work = p.kind.memory.size, _streamed(p)
     read: dot.Read = "rows" if p.b.row == size or p.k == 1 else "columns" if p.b.column == size or p.n == 1 else "any"
-    kernel = Dot(p.kind, 1 if p.m == 1 else 4, read, machine(config.cpu).lanes(p.kind), flipped=p.flipped, partial=partial)
-    # A task copies all of x first, so it should have many more rows of w.
-    least = _round_up(16 * p.m, kernel.panel if read == "columns" else 16)
-    wanted = -(-p.n * p.members // _TASKS) if work >= _PARALLEL else p.n
-    length = _blocks(p.n, max(least, min(wanted, 4096)), kernel.panel if read == "columns" else dot.ROWS)
+    lanes = machine(config.cpu).lanes(p.kind)
+    kernel = Dot(p.kind, 1 if p.m == 1 else 4, read, lanes, flipped=p.flipped, partial=partial)
+    # Tasks that read long pieces of rows are faster than tasks of equal length, and a task may have to copy all of x first.
+    tasks = -(-_tasks(work) // 2) if read == "columns" else _tasks(work)
+    wanted = max(16 * p.m, -(-p.n * p.members // tasks))
+    length = _blocks(p.n, min(wanted, kernel.longest), dot.LANES)
     blocks = -(-p.n // length)
-    scratch = kernel.scratch(p.m, length)
+    scratch = kernel.scratch(p.m, length, copies=p.kind.narrow or p.a.column != size)
     values: dict[str, Word] = {
-        "tasks": p.members * blocks, "x": p.a.pointer, "w": p.b.pointer, "out": p.out.pointer, "few": p.m, "many": p.n, "k": p.k,
+        "x": p.a.pointer, "w": p.b.pointer, "out": p.out.pointer, "few": p.m, "many": p.n, "k": p.k,
         "x_row": p.a.row, "x_k": p.a.column, "w_row": p.b.column, "w_k": p.b.row, "out_few": p.out.row, "out_many": p.out.column,
         "chunks": max(1, -(-p.k // dot.CHUNK)), "block": length, "blocks": blocks,
         "at_sums": scratch.at_sums, "at_total": scratch.at_total,
     }  # fmt: skip
-    return _launch(kernel, dot.WORDS, values, p.axes, work, scratch.size)
+    return _launch(kernel, dot.WORDS, values, p.axes, p.members * blocks, work, scratch.size)
 
 
 # ---- long sums of few elements ----
@@ -236,20 +267,22 @@ def _split(p: _Product, chunk: int, one: Callable[[_Product, bool], Launch]) -> 
     elements, wide = p.m * p.n, p.kind.work.size
     ratio = wide // p.kind.memory.size
 
-    def partial(number: int, first: int, k: int, axes: tuple[tuple[int, ...], ...]) -> Launch:
-        a, b = (replace(x, pointer=Pointer(x.pointer.value, first * step)) for x, step in ((p.a, p.a.column), (p.b, p.b.row)))
+    def partial(number: int, first: int, k: int, axes: Axes) -> Launch:
+        a = replace(p.a, pointer=Pointer(p.a.pointer.value, first * p.a.column))
+        b = replace(p.b, pointer=Pointer(p.b.pointer.value, first * p.b.row))
         out = _Operand(Pointer(number), p.out.row * ratio, p.out.column * ratio)
         return one(replace(p, k=k, a=a, b=b, out=out, axes=axes), True)
 
     parts = partial(3, 0, chunk, ((count, chunk * p.a.column, chunk * p.b.row), *p.axes))
     rest = partial(4, count * chunk, p.k - count * chunk, p.axes)
     lanes = machine(config.cpu).lanes(p.kind)
-    length = min(_round_up(elements, lanes), 16 * lanes)
+    length = _blocks(elements, 16 * lanes, lanes)
     blocks = -(-elements // length)
     values: dict[str, Word] = {
-        "tasks": p.members * blocks, "parts": Pointer(3), "rest": Pointer(4), "out": Pointer(2),
+        "parts": Pointer(3), "rest": Pointer(4), "out": Pointer(2),
         "count": count, "elements": elements, "block": length, "blocks": blocks,
     }  # fmt: skip
-    total = _launch(Combine(p.kind, lanes), combine.WORDS, values, (), _STREAM * p.members * elements * count, 0)
+    work = _STREAM * p.members * elements * count
+    total = _launch(Combine(p.kind, lanes), combine.WORDS, values, (), p.members * blocks, work, 0)
     each = p.members * elements * wide
     return Lowering((parts, rest, total), (count * each, each))

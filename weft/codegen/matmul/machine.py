@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from weft.codegen.matmul.elements import Elements
 from weft.codegen.matmul.gemm import Tile
 
-_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Vector registers: bytes in one, how many there are, and whether loads and stores of a part of one are one instruction."""
+    """Vector registers: bytes in one, and how many there are. `in_place`: the bytes of a right operand that is read faster where it
+    lies than packed; 0 where loads of a part of a vector are not one instruction."""
 
     vector: int
     registers: int
-    masks: bool
+    in_place: int
 
     def lanes(self, kind: Elements) -> int:
         return self.vector // kind.part.size
@@ -29,14 +29,22 @@ class Machine:
         return Tile(rows, 3, self.lanes(kind)) if kind.parts == 1 else Tile(rows // 2, 2, self.lanes(kind))
 
 
+_AVX512 = Machine(64, 32, in_place=2 << 20)
+_AVX2 = Machine(32, 16, in_place=128 << 10)
+_SSE = Machine(16, 16, in_place=0)
+_NEON = Machine(16, 32, in_place=0)
+
+
 @functools.cache
 def machine(cpu: str) -> Machine:
     """The registers of an instruction set that `config.cpu` names."""
     if platform.machine() == "aarch64":
-        return Machine(16, 32, masks=False)
+        return _NEON
     if cpu == "native":
         import llvmlite.binding as llvm  # late, because it takes 30 ms and `import weft` has no need of it
 
         features = llvm.get_host_cpu_features()
-        cpu = "x86-64-v4" if all(features.get(name) for name in _AVX512) else "x86-64-v3" if features.get("avx2") else "x86-64-v2"
-    return {"x86-64-v4": Machine(64, 32, masks=True), "x86-64-v3": Machine(32, 16, masks=True)}.get(cpu, Machine(16, 16, masks=False))
+        if all(features.get(name) for name in ("avx512f", "avx512bw", "avx512dq", "avx512vl")):
+            return _AVX512
+        return _AVX2 if features.get("avx2") and features.get("fma") else _SSE
+    return {"x86-64-v4": _AVX512, "x86-64-v3": _AVX2}.get(cpu, _SSE)
