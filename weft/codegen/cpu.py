@@ -23,7 +23,7 @@ def emit_kernel(kernel: Kernel, name: str) -> str:
     params = [("args", PTR), ("begin", dt.int64), ("end", dt.int64), ("scratch", PTR)]
     b = Builder(name, params, lanes=LANES)
     frame = Frame(b, kernel)
-    {"map": emit_map, "row": emit_row, "column": emit_column, "tile": emit_tile}[kernel.form](frame)
+    FORMS[kernel.form](frame)
     b.ret()
     return b.module()
 
@@ -48,7 +48,7 @@ class Frame:
         sources = [a.source for a in kernel.accesses()]
         self.words: dict[str, Value] = {}
         for index, name in enumerate(kernel.fields()):
-            pointer = name[0] == "p" and sources[int(name[1:])] != "iota"
+            pointer = name[0] == "q" or (name[0] == "p" and sources[int(name[1:])] != "iota")
             self.words[name] = b.word(self.args, index, PTR if pointer else dt.int64)
         self.constants: dict[int, AnyValue] = {}
         for k, access in enumerate(kernel.loads):
@@ -520,15 +520,79 @@ def _lanes(b: Builder, x: AnyValue, order: range) -> AnyValue:
     return b.extract(x, order[0]) if len(order) == 1 else b.shuffle(x, None, list(order))
 
 
+# ---- a long row on several threads ----
+
+
+def emit_partial(frame: Frame) -> None:
+    """First half of a long row: every block of 4096 elements to its partial result, blocks side by side."""
+    b, kernel = frame.b, frame.kernel
+    loads = len(kernel.loads)
+    reductions = [n for n, s in enumerate(kernel.steps, loads) if s.reduces]
+    n, block, chunks = frame["n"], frame["block"], frame["chunks"]
+    with b.loop(frame.begin, frame.end, 1) as units:
+        place = b.op(f"sdiv i64 {units.index.text}, {chunks.text}", dt.int64, 1)
+        start = (units.index - place * chunks) * block
+        stop = b.choose(start + block < n, start + block, n)
+        bases = frame.bases(frame.indices(place))
+
+        def body(j: Value, mask: Value | None, state: State) -> State:
+            scope = Scope(frame, bases, j, LANES, mask, {})
+            for k, store in enumerate(kernel.stores, loads):
+                if store.access.level == "full":
+                    scope.store(k, store.access, scope.value(store.value))
+            return _reduce_step(b, kernel, reductions, scope, j, mask, state)
+
+        partial = vector_loop(b, start, stop, body, _start(b, kernel, reductions))
+        component = 0
+        for number, state in _per_reduction(kernel, reductions, partial):
+            (whole,) = _tree(b, kernel.steps[number - loads].op, state)
+            for x in whole:
+                b.store(x, b.gep(frame[f"q{component}"], units.index * kernel.partials[component].size))
+                component += 1
+
+
+def emit_final(frame: Frame) -> None:
+    """Second half of a long row: partial results to lanes, lanes to one, and what follows it."""
+    b, kernel = frame.b, frame.kernel
+    loads = len(kernel.loads)
+    reductions = [n for n, s in enumerate(kernel.steps, loads) if s.reduces]
+    chunks = frame["chunks"]
+    with b.loop(frame.begin, frame.end, 1) as units:
+        bases = frame.bases(frame.indices(units.index))
+
+        def body(j: Value, mask: Value | None, state: State) -> State:
+            parts = [
+                b.load(b.gep(frame[f"q{c}"], (units.index * chunks + j) * d.size), d, LANES, mask)
+                for c, d in enumerate(kernel.partials)
+            ]
+            following: list[AnyValue] = []
+            pairs = zip(_per_reduction(kernel, reductions, state), _per_reduction(kernel, reductions, tuple(parts)), strict=True)
+            for (number, held), (_, new) in pairs:
+                merged = kernel.steps[number - loads].op.merge(b, held, new)
+                following.extend(merged if mask is None else [b.select(mask, x, y) for x, y in zip(merged, held, strict=True)])
+            return tuple(following)
+
+        final = vector_loop(b, b.i64(0), chunks, body, _start(b, kernel, reductions))
+        scalars = Scope(frame, bases, b.i64(0), 1, None, {})
+        for number, state in _per_reduction(kernel, reductions, final):
+            step = kernel.steps[number - loads]
+            (whole,) = _tree(b, step.op, state)
+            scalars.values[number] = step.op.finish(b, whole, _operand_dtype(kernel, step))
+        for k, store in enumerate(kernel.stores, loads):
+            if store.access.level == "reduced":
+                scalars.store(k, store.access, scalars.value(store.value))
+
+
 # ---- column ----
 
 
 def column_scratch(kernel: Kernel, width: int) -> int:
     """Bytes of per-thread memory of a column kernel whose strips are `width` columns wide (a multiple of 16)."""
-    return sum(2 * LANES * width * d.size for d in _column_state(kernel))
+    return sum(2 * LANES * width * d.size for d in state_dtypes(kernel))
 
 
-def _column_state(kernel: Kernel) -> list[Dtype]:
+def state_dtypes(kernel: Kernel) -> list[Dtype]:
+    """Dtypes of the state of all reductions, one after the other."""
     found: list[Dtype] = []
     for step in kernel.steps:
         if step.reduces:
@@ -569,7 +633,7 @@ def emit_column(frame: Frame) -> None:
     b, kernel = frame.b, frame.kernel
     loads = len(kernel.loads)
     reductions = [n for n, s in enumerate(kernel.steps, loads) if s.reduces]
-    strip = _Strip(frame, _column_state(kernel))
+    strip = _Strip(frame, state_dtypes(kernel))
     rows, n, width, chunks, block = (frame[name] for name in ("rows", "n", "width", "chunks", "block"))
     with b.loop(frame.begin, frame.end, 1) as units:
         place = b.op(f"sdiv i64 {units.index.text}, {chunks.text}", dt.int64, 1)
@@ -731,3 +795,7 @@ def _transposed(b: Builder, rows: list[AnyValue]) -> list[AnyValue]:
         rows = [b.shuffle(x, y, order) for x, y in pairs for order in (low, high)]  # type: ignore[arg-type]
     return rows
 
+
+FORMS: dict[str, Callable[[Frame], None]] = {
+    "map": emit_map, "row": emit_row, "partial": emit_partial, "final": emit_final, "column": emit_column, "tile": emit_tile,
+}  # fmt: skip

@@ -61,6 +61,17 @@ class Store:
         return f"{self.value} -> {self.access}"
 
 
+_OWN_FIELDS = {
+    "map": [],
+    "row": ["block"],
+    "partial": ["block", "chunks"],
+    "final": ["chunks"],
+    "column": ["rows", "width", "chunks", "block"],
+    "tile": ["m", "strips"],
+}
+"""Sizes that only one form of kernel needs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """One loop nest. `outer` counts the axes of the parallel dimension; `blocked` says that it also counts blocks of the inner loop;
@@ -73,6 +84,8 @@ class Kernel:
     stores: tuple[Store, ...]
     blocked: bool = False
     stream: bool = False
+    partials: tuple[Dtype, ...] = ()
+    """Dtypes of the partial results that a "partial" kernel leaves for its "final" one, in arrays `qK`."""
 
     def __str__(self) -> str:
         head = f"{self.form} outer={self.outer}{' blocked' if self.blocked else ''}{' stream' if self.stream else ''}"
@@ -87,7 +100,9 @@ class Kernel:
         """Names of the argument words, in order. `pK` is the address of access K (for iota: the value at index 0), `sK.A` its stride in
         bytes along outer axis A, `iK` along the inner loop, `rK` along the reduced loop, `tK` along the tile axis."""
         names = ["units", "n"]
-        names += {"map": [], "row": ["block"], "column": ["rows", "width", "chunks", "block"], "tile": ["m", "strips"]}[self.form]
+        names += _OWN_FIELDS[self.form]
+        if self.form in ("partial", "final"):
+            names += [f"q{c}" for c, _ in enumerate(self.partials)]
         if self.blocked:
             names += ["width", "chunks"]
         names += [f"e{axis}" for axis in range(self.outer)]

@@ -274,3 +274,206 @@ def concatenate(operands: Sequence[Layout], out: Layout, axis: int) -> Lowering:
         launches += copy(x, place, Pointer(k), Pointer(len(operands), at * out.strides[axis] * out.dtype.size))
         at += x.shape[axis]
     return Lowering(tuple(launches))
+
+
+def run(b: Builder, source: Value, target: Value, count: Value, size: int, stream: bool = False) -> None:
+    """Copy `count` consecutive elements of `size` bytes: four vectors at a time, then one, then the rest by halves."""
+    kind = _BITS[min(size, 8)]
+    parts = size // kind.size
+    lanes, count = 64 // kind.size, count * parts
+
+    def move(at: Value, many: int, vectors: int = 1) -> None:
+        places = [at * kind.size + v * many * kind.size for v in range(vectors)]
+        held = [b.load(b.gep(source, place), kind, many) for place in places]
+        for place, x in zip(places, held, strict=True):
+            b.store(x, b.gep(target, place), stream=stream and many == lanes)
+
+    whole = count & -(4 * lanes)
+    with b.loop(0, whole, 4 * lanes) as loop:
+        move(loop.index, lanes, 4)
+    with b.loop(whole, count & -lanes, lanes) as loop:
+        move(loop.index, lanes)
+    half = lanes // 2
+    while half:
+        with b.when((count & half).ne(0)):
+            move(count & (-2 * half), half)
+        half //= 2
+
+
+def steps_through(b: Builder, source: Value, target: Value, count: Value, kind: Dtype, strides: tuple[Value, Value]) -> None:
+    """Copy `count` elements that lie `strides` bytes apart, one by one."""
+    with b.loop(0, count, 1) as loop:
+        x = b.load(b.gep(source, loop.index * strides[0]), kind, 1)
+        b.store(x, b.gep(target, loop.index * strides[1]))
+
+
+# ---- gathers ----
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An array of indices as a kernel sees it: its dtype and how the inner loop steps through it."""
+
+    dtype: Dtype
+    step: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name} {self.step}"
+
+
+def resolve(b: Builder, index: Value, size: Value) -> Value:
+    """The place that an index means on an axis of `size` elements: negative ones count from the end, and none is outside."""
+    last = size - 1
+    if index.dtype.kind == "u":
+        wide = b.cast(index, dt.uint64)
+        return b.bitcast(b.intrinsic("umin", wide, b.like(wide, b.bitcast(last, dt.uint64))), dt.int64)
+    wide = b.cast(index, dt.int64)
+    wrapped = b.choose(wide < 0, wide + size, wide)
+    return b.intrinsic("smin", b.intrinsic("smax", wrapped, b.like(wrapped, 0)), b.like(wrapped, last))
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """out[r] = x[place of r], where the places of some axes come from index arrays. Operands: x, the index arrays, out.
+
+    form: "run" if the inner loop walks x at one place of the index arrays, "lanes" if each element has a place of its own.
+    """
+
+    size: int
+    form: str
+    step: str
+    indices: tuple[Index, ...]
+    outer: int
+    blocked: bool
+    stream: bool
+
+    def __str__(self) -> str:
+        flags = f"{' blocked' if self.blocked else ''}{' stream' if self.stream else ''}"
+        return f"gather {self.form} {self.size} bytes {self.step} outer={self.outer}{flags} [{', '.join(map(str, self.indices))}]"
+
+    def fields(self) -> list[str]:
+        more = [f"{name}{j}" for j in range(len(self.indices)) for name in ("size", "jump")]
+        return fields_of(self.outer, len(self.indices) + 2, *more, blocked=self.blocked)
+
+    def emit(self, name: str) -> str:
+        frame = Frame(name, self.fields(), self.outer)
+        b, count = frame.b, len(self.indices)
+        with b.loop(frame.begin, frame.end, 1) as units:
+            place, start, stop = frame.part(units.index, self.blocked)
+            at = frame.indices(place)
+            x, out = frame.at(0, at), frame.at(count + 1, at)
+            places = [frame.at(1 + j, at) for j in range(count)]
+            if self.form == "run":
+                self._run(frame, x, out, places, start, stop)
+            else:
+                self._lanes(frame, x, out, places, start, stop)
+        return frame.module()
+
+    def _run(self, frame: Frame, x: Value, out: Value, places: Sequence[Value], start: Value, stop: Value) -> None:
+        b = frame.b
+        for j, (index, place) in enumerate(zip(self.indices, places, strict=True)):
+            found = b.load(place, index.dtype, 1)
+            assert isinstance(found, Value)
+            x = b.gep(x, resolve(b, found, frame[f"size{j}"]) * frame[f"jump{j}"])
+        x, out = b.gep(x, start * frame["i0"]), b.gep(out, start * self.size)
+        if self.step == "unit":
+            run(b, x, out, stop - start, self.size, self.stream)
+        else:
+            steps_through(b, x, out, stop - start, _BITS[self.size], (frame["i0"], b.i64(self.size)))
+
+    def _lanes(self, frame: Frame, x: Value, out: Value, places: Sequence[Value], start: Value, stop: Value) -> None:
+        b, kind = frame.b, _BITS[self.size]
+
+        def body(at: Value, lanes: int) -> None:
+            jumps = self._jumps(frame, places, at, lanes)
+            b.store(gathered(b, b.gep(x, at * frame["i0"]), jumps, kind), b.gep(out, at * self.size))
+
+        whole = start
+        if self.size <= 8:
+            whole = start + ((stop - start) & -LANES)
+            with b.loop(start, whole, LANES) as loop:
+                body(loop.index, LANES)
+        with b.loop(whole, stop, 1) as loop:
+            body(loop.index, 1)
+
+    def _jumps(self, frame: Frame, places: Sequence[Value], at: Value, lanes: int) -> Value:
+        """How far from the address of x at `at` each of `lanes` elements lies, in bytes."""
+        b = frame.b
+        total = b.iota(dt.int64, lanes) * frame["i0"] if self.step != "repeat" else None
+        for j, index in enumerate(self.indices):
+            stride = frame[f"i{1 + j}"]
+            found = index_vector(b, index, b.gep(places[j], at * stride), stride, lanes)
+            jump = resolve(b, found, frame[f"size{j}"]) * frame[f"jump{j}"]
+            total = jump if total is None else total + jump
+        assert total is not None
+        return total
+
+
+def index_vector(b: Builder, index: Index, address: Value, stride: Value, lanes: int) -> Value:
+    """`lanes` indices from an address on."""
+    if lanes == 1 or index.step == "repeat":
+        return b.splat(b.load(address, index.dtype, 1), lanes)  # type: ignore[arg-type]
+    if index.step == "unit":
+        return b.load(address, index.dtype, lanes)  # type: ignore[return-value]
+    found = b.poison(index.dtype, lanes)
+    for lane in range(lanes):
+        found = b.insert(found, b.load(b.gep(address, stride * lane), index.dtype, 1), lane)  # type: ignore[arg-type]
+    return found
+
+
+def gathered(b: Builder, base: Value, jumps: Value, kind: Dtype) -> AnyValue:
+    """The elements at `jumps` bytes from `base`, one for each lane."""
+    lanes = jumps.lanes
+    if lanes == 1:
+        return b.load(b.gep(base, jumps), kind, 1)
+    places = b.fresh()
+    b.raw(f"{places} = getelementptr i8, ptr {base.text}, {jumps.type} {jumps.text}")
+    bits, shape = f"i{kind.bits}", f"<{lanes} x i{kind.bits}>"
+    name, mask = f"llvm.masked.gather.v{lanes}{bits}.v{lanes}p0", f"<{lanes} x i1>"
+    b.declarations.setdefault(name, f"declare {shape} @{name}(<{lanes} x ptr>, {mask}, {shape})")
+    call = f"call {shape} @{name}(<{lanes} x ptr> align {kind.size} {places}, {mask} splat (i1 true), {shape} poison)"
+    return b.op(call, kind, lanes)
+
+
+def gather(x: Layout, indices: Sequence[Layout], out: Layout, where: Sequence[int | None], axes: Sequence[int]) -> Lowering:
+    """out[r] = x[...], where axis k of x is walked along axis where[k] of the result, or by the next index array if that is None.
+
+    `axes` are the result's axes along which the index arrays run. Pointers: 0 x, then the index arrays, then out.
+    """
+    if 0 in out.shape:
+        return Lowering(())
+    walk, jumps, sizes = along_result(x, len(out.shape), where)
+    size = x.dtype.size
+    places = [spread(i, len(out.shape), axes) for i in indices]
+    outer = merged(axes_of(out.shape, walk, *places, scaled(out)))
+    inner = outer.pop() if outer else Axis(1, (0,) * (len(indices) + 1) + (size,))
+    form = "lanes" if any(inner.strides[1:-1]) else "run"
+    blocked, numbers = cut(inner.size, product(outer))
+    units, each = numbers["units"], (BLOCK if blocked else inner.size) * size
+    steps = tuple(Index(i.dtype, stepping(s, i.dtype.size)) for i, s in zip(indices, inner.strides[1:-1], strict=True))
+    stream = form == "run" and inner.size * size % 64 == 0 and math.prod(out.shape) * size >= STREAM
+    kernel = Gather(size, form, stepping(inner.strides[0], size), steps, len(outer), blocked, stream)
+    for j, (jump, n) in enumerate(zip(jumps, sizes, strict=True)):
+        numbers |= {f"jump{j}": jump, f"size{j}": n}
+    words = words_of(kernel.fields(), [Pointer(k) for k in range(len(indices) + 2)], outer, inner, numbers)
+    return Lowering((Launch(source(str(kernel), "gather", kernel.emit), words, grain(units, each, 1 if form == "run" else 4)),))
+
+
+def along_result(x: Layout, ndim: int, where: Sequence[int | None]) -> tuple[list[int], list[int], list[int]]:
+    """(strides of x along the result's axes, strides along its indexed axes, sizes of those), strides in bytes."""
+    walk, jumps, sizes = [0] * ndim, [], []
+    for axis, stride, n in zip(where, scaled(x), x.shape, strict=True):
+        if axis is None:
+            jumps.append(stride)
+            sizes.append(n)
+        else:
+            walk[axis] += stride
+    return walk, jumps, sizes
+
+
+def spread(index: Layout, ndim: int, axes: Sequence[int]) -> list[int]:
+    """Strides in bytes of an index array along all axes of the result."""
+    strides = [0] * ndim
+    for axis, stride in zip(axes, scaled(index), strict=True):
+        strides[axis] = stride
+    return strides

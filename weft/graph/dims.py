@@ -235,7 +235,7 @@ class DimEnv:
         return holds
 
     def number(self, dim: Dim) -> int:
-        """The number of `dim` in this trace, if it has one and may still be read. Recording that is left to the caller."""
+        """The number of `dim` in this trace, if it has one and may still be read. The caller records that."""
         if self.closed:
             raise RuntimeError(
                 f"[shapeless] the size {dim.text} (of {_symbol_names(dim)}) was read after its function was traced; "

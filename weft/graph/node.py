@@ -65,9 +65,7 @@ class Node:
 
     __slots__ = ("handle", "id", "inputs", "kind", "op", "stream", "value")
 
-    def __init__(
-        self, op: Primitive, inputs: tuple[Node, ...], kind: Kind, value: Any = None, stream: Any = None
-    ) -> None:
+    def __init__(self, op: Primitive, inputs: tuple[Node, ...], kind: Kind, value: Any = None, stream: Any = None) -> None:
         self.op, self.inputs, self.kind, self.value, self.stream = op, inputs, kind, value, stream
         self.handle: ref[Any] | tuple[ref[Any], ...] | None = None
         self.id = next_id()

@@ -27,6 +27,8 @@ LONG_INNER = 1 << 14
 """An inner loop beyond this is cut into blocks that threads can share."""
 STREAM_BYTES = 1 << 23
 """Results from this size on are written past the caches."""
+FEW_ROWS, LONG_ROW = 16, 1 << 15
+"""Fewer rows than this, each at least so long, are reduced in two stages, so that threads can share a row."""
 STRIP_BYTES = 1 << 14
 """Bytes of one level of accumulators of a column kernel: half of the first-level cache."""
 
@@ -198,15 +200,17 @@ class _GroupLowering:
     def item(self) -> Item:
         outer, reduced = self._merged()
         build = {"map": self._map, "row": self._row, "column": self._column}[self.group.form]
-        kernel, numbers, grain, scratch = build(outer, reduced)
         reads: list[Node] = []
         for operand in self.loads:
             if operand.source != "iota" and operand.node not in reads:
                 reads.append(operand.node)
-        words = self._words(kernel, numbers, reads)
-        launch = Launch(kernel_source(kernel), words, grain, scratch)
+        built = build(outer, reduced)
+        launches = tuple(
+            Launch(kernel_source(part.kernel), self._words(part, reads), part.grain, part.scratch) for part in built.parts
+        )
         writes = tuple(s.node for s in self.stores)
-        return Item(self.group, (launch,), tuple(reads), writes, (), self._overwritable(kernel, reads))
+        overwritable = self._overwritable(built.parts[0].kernel, reads)
+        return Item(self.group, launches, tuple(reads), writes, built.temporaries, overwritable)
 
     def _merged(self) -> tuple[list[_Axis], list[_Axis]]:
         """(kept axes, reduced axes) with sizes of 1 dropped and neighbours merged where every operand allows."""
@@ -241,7 +245,7 @@ class _GroupLowering:
             numbers |= {"width": width, "chunks": -(-n // width)}
             units, n = units * numbers["chunks"], width
         numbers["units"] = units
-        return kernel, self._fill(numbers, outer, inner), _grain(n, cost), 0
+        return _Built([_Part(kernel, self._fill(numbers, outer, inner), _grain(n, cost))])
 
     def _streams(self, outer: list[_Axis], inner: _Axis) -> bool:
         """Whether the full-level results are so large that keeping them in the caches only drives other data out: then they are written past
@@ -273,14 +277,27 @@ class _GroupLowering:
         strips = -(-m // LANES)
         kernel = self._kernel("tile", outer, inner, tile=tile)
         numbers = {"n": n, "m": m, "strips": strips, "units": _product(outer) * strips}
-        return kernel, self._fill(numbers, outer, inner, tile=tile), _grain(n * LANES, self._cost()), cpu.tile_scratch(kernel)
+        words = self._fill(numbers, outer, inner, tile=tile)
+        return _Built([_Part(kernel, words, _grain(n * LANES, self._cost()), cpu.tile_scratch(kernel))])
 
     def _row(self, outer: list[_Axis], reduced: list[_Axis]) -> _Built:
         inner = reduced[0] if reduced else _Axis(1, [1] * (len(self.loads) + len(self.stores)))
         n = _int(inner.size)
         kernel = self._kernel("row", outer, inner)
-        numbers = {"n": n, "block": BLOCK, "units": _product(outer)}
-        return kernel, self._fill(numbers, outer, inner), _grain(n, self._cost()), cpu.row_scratch(kernel, n)
+        units = _product(outer)
+        if units < FEW_ROWS and n >= LONG_ROW and cpu.Phases(kernel).count == 1:
+            return self._two_stages(kernel, outer, inner, units, n)
+        words = self._fill({"n": n, "block": BLOCK, "units": units}, outer, inner)
+        return _Built([_Part(kernel, words, _grain(n, self._cost()), cpu.row_scratch(kernel, n))])
+
+    def _two_stages(self, kernel: Kernel, outer: list[_Axis], inner: _Axis, units: int, n: int) -> _Built:
+        """A few long rows: their blocks are reduced side by side, then the partial results of each row; the order is the same."""
+        chunks = -(-n // BLOCK)
+        partials = tuple(cpu.state_dtypes(kernel))
+        words = self._fill({"n": n, "block": BLOCK, "chunks": chunks, "units": units * chunks}, outer, inner)
+        first = _Part(replace(kernel, form="partial", partials=partials), words, _grain(BLOCK, self._cost()))
+        last = _Part(replace(kernel, form="final", partials=partials), {**words, "units": units}, 0)
+        return _Built([first, last], tuple(units * chunks * d.size for d in partials))
 
     def _column(self, outer: list[_Axis], reduced: list[_Axis]) -> _Built:
         if not outer or not reduced:
@@ -288,12 +305,13 @@ class _GroupLowering:
         inner = outer.pop(self._unit_axis(outer))
         rows, n = _int(reduced[0].size), _int(inner.size)
         kernel = self._kernel("column", outer, inner)
-        widest = max(d.size for d in cpu._column_state(kernel))
+        widest = max(d.size for d in cpu.state_dtypes(kernel))
         width = min(-(-n // LANES) * LANES, STRIP_BYTES // (LANES * widest) // LANES * LANES)
         chunks = -(-n // width)
         numbers = {"n": n, "rows": rows, "block": BLOCK, "width": width, "chunks": chunks, "units": _product(outer) * chunks}
         words = self._fill(numbers, outer, inner, rows=reduced[0])
-        return kernel, words, _grain(rows * min(n, width), self._cost()), cpu.column_scratch(kernel, width)
+        grain = _grain(rows * min(n, width), self._cost())
+        return _Built([_Part(kernel, words, grain, cpu.column_scratch(kernel, width))])
 
     def _unit_axis(self, outer: list[_Axis]) -> int:
         """The kept axis that most operands walk element by element; the last of equals."""
@@ -342,12 +360,15 @@ class _GroupLowering:
                 numbers[f"t{k}"] = _int(tile.strides[k]) * size
         return numbers
 
-    def _words(self, kernel: Kernel, numbers: Mapping[str, int], reads: Sequence[Node]) -> tuple[int | Pointer, ...]:
+    def _words(self, part: _Part, reads: Sequence[Node]) -> tuple[int | Pointer, ...]:
         words: list[int | Pointer] = []
         operands = [*self.loads, *self.stores]
-        for name in kernel.fields():
+        for name in part.kernel.fields():
+            if name[0] == "q":
+                words.append(Pointer(len(reads) + len(self.stores) + int(name[1:])))
+                continue
             if name[0] != "p":
-                words.append(numbers[name])
+                words.append(part.words[name])
                 continue
             k = int(name[1:])
             operand = operands[k]
@@ -371,7 +392,22 @@ class _GroupLowering:
         return frozenset(pairs)
 
 
-_Built = tuple[Kernel, dict[str, int], int, int]
+@dataclass(slots=True)
+class _Part:
+    """One launch of a group: the kernel, its words by name, the grain, scratch bytes per thread."""
+
+    kernel: Kernel
+    words: dict[str, int]
+    grain: int
+    scratch: int = 0
+
+
+@dataclass(slots=True)
+class _Built:
+    """The launches of a group, and the sizes of the temporaries that pass between them."""
+
+    parts: list[_Part]
+    temporaries: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

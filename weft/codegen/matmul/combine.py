@@ -40,7 +40,8 @@ class Combine:
             with b.loop(1, f["count"], 1, *el.flat([first])) as term:
                 more = f.load(wide, b.gep(parts, term.index * whole + at), self.lanes, part)
                 term.carry(*el.flat([el.add(el.unflat(kind, term.carried)[0], more)]))
-            total = el.add(el.unflat(kind, term.carried)[0], f.load(wide, b.gep(f["rest"], member * whole + at), self.lanes, part))
+            rest = f.load(wide, b.gep(f["rest"], member * whole + at), self.lanes, part)
+            total = el.add(el.unflat(kind, term.carried)[0], rest)
             f.store(kind, total, b.gep(f["out"], (member * f["elements"] + start + i) * kind.memory.size), part)
 
         f.sweep(f.least(f["elements"] - start, f["block"]), self.lanes, one)

@@ -1,13 +1,13 @@
-"""The skinny kernel: long sums of which one side has only a few rows, so that all that counts is to stream the other one once.
+"""The skinny kernel: long sums of which one side has only a few rows, so that streaming the other is what takes time.
 
-`x` is the operand with few rows, `w` the one with many; both are seen as rows of length k. Each element of the output is
+`x` is the operand with few rows, `w` the one with many; both are seen as rows of length k. An element of the output is
 
-    P(0) + P(1) + …  from the left,    P(c) = the sum over chunk c of k, `CHUNK` long, as
-    LANES interleaved sums  p(l) = fma(x[k], w[k], …) over the k of the chunk that are l modulo LANES, upwards, from +0,
-    and then p(l) + p(l + 8), of these l + 4, l + 2, l + 1.
+    P(0) + P(1) + …  from the left,
+    P(c) = p(0) + … + p(15) by a tree: p(l) + p(l + 8), then of these l + 4, l + 2, l + 1,
+    p(l) = … fma(x[k], w[k], +0) …  over every sixteenth k of chunk c from its l-th on, upwards.
 
-Either layout of `w` is read in the order in which it lies. Where k is contiguous, the interleaved sums are the lanes of one vector;
-where it is not, they are LANES vectors in scratch memory, and the lanes are neighbouring elements of the output.
+Either layout of `w` is read in the order in which it lies. Where k is contiguous, the interleaved sums p are the lanes
+of one vector; where it is not, they are vectors in scratch memory whose lanes are neighbouring elements of the output.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHUNK: Final = 2048
 """Interleaved sums, and terms of one partial sum. Part of the specified order: other numbers give other bits."""
 
 ROWS: Final = 4  # rows of w that go together where k is contiguous
-_STEPS: Final = 4  # terms of an interleaved sum that are added between reading and writing it, where k is not contiguous
+_STEPS: Final = 4  # where it is not, terms of an interleaved sum that are added between reading and writing it
 
 Read = Literal["rows", "columns", "any"]
 """How `w` lies: k contiguous, rows contiguous, or neither."""
@@ -46,10 +46,10 @@ class Scratch:
 
 
 class Dot:
-    """Writes the skinny kernel for one kind of elements. `few`: rows of x that go together (1 or 4); `lanes` of vectors across outputs.
+    """Writes the skinny kernel for one kind of elements, with `few` rows of x (1 or 4) together.
 
-    `flipped`: x is the right operand of the product, so complex factors change places. `partial`: the output holds sums as they are in
-    flight, because others will be added to them.
+    `lanes`: of vectors that lie across outputs. `flipped`: x is the right operand of the product, so complex factors
+    change places. `partial`: the output holds sums as they are in flight, because others will be added to them.
     """
 
     def __init__(self, kind: Elements, few: int, read: Read, lanes: int, *, flipped: bool, partial: bool) -> None:
@@ -66,8 +66,8 @@ class Dot:
 
     @property
     def longest(self) -> int:
-        """The most outputs in a task. Where interleaved sums stand in memory they should stay in the second-level cache, but long
-        pieces of rows are what a processor fetches ahead of time."""
+        """The most outputs in a task. Interleaved sums in memory should stay in the second-level cache, but it is long
+        pieces of rows that processors fetch ahead of time."""
         return 4096 if self.read != "columns" else (16384 if self.few == 1 else 1024) // self.size
 
     def scratch(self, few: int, block: int, copies: bool) -> Scratch:
@@ -116,8 +116,8 @@ class Dot:
                 source, target = b.gep(x, row.index * f["x_row"]), b.gep(f.scratch, row.index * packed_row)
 
                 def one(k: Value, part: Part | None) -> None:
-                    values = f.load(self.kind, b.gep(source, k * (size if stride is None else stride)), LANES, part, stride)
-                    f.store(self.wide, values, b.gep(target, k * self.size))
+                    at = b.gep(source, k * (size if stride is None else stride))
+                    f.store(self.wide, f.load(self.kind, at, LANES, part, stride), b.gep(target, k * self.size))
 
                 f.sweep(depth, LANES, one)
 
@@ -162,7 +162,7 @@ class Dot:
         stride = f["w_k"] if self.read == "any" else None
         sums = [el.zero(b, self.kind, LANES)] * (len(x) * ROWS)
         whole = depth & -LANES
-        for begin, end, tail in ((b.i64(0), whole, False), (whole, depth, True)):  # the second loop runs once or not at all
+        for begin, end, tail in ((b.i64(0), whole, False), (whole, depth, True)):  # the second runs once, or not at all
             with b.loop(begin, end, LANES, *el.flat(sums)) as loop:
                 k, sums = loop.index, el.unflat(self.kind, loop.carried)
                 part = f.part(depth - k, LANES) if tail else None

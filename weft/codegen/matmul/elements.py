@@ -1,6 +1,7 @@
-"""Elements of matrix products: how they lie in memory, in which dtype they are multiplied and summed, and how a tile of them is turned.
+"""Elements of matrix products: how they lie in memory, how they are multiplied and summed, and how a tile is turned.
 
-The kernels of this package are written once for all dtypes; what differs between real, narrow, complex and integer elements is here.
+The kernels of this package are written once for all dtypes; what differs between real, narrow, complex and integer
+elements is here.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Elements:
 
 
 def elements_of(dtype: Dtype) -> Elements:
-    """Halves are summed in float32. Integers wrap, so their sign does not matter and short ones may be cut to size at the end."""
+    """Halves are summed in float32. Integers wrap, so signs do not matter, and short ones may be cut at the end."""
     if dtype in dt.HALVES:
         return Elements(dtype, dt.float32)
     if dtype.is_integer:
@@ -78,18 +79,21 @@ def spread(b: Builder, x: AnyValue, lanes: int) -> AnyValue:
 def add(x: AnyValue, y: AnyValue) -> AnyValue:
     if isinstance(x, Complex) and isinstance(y, Complex):
         return x + y
-    assert isinstance(x, Value) and isinstance(y, Value)
+    assert isinstance(x, Value)
+    assert isinstance(y, Value)
     return x + y
 
 
 def multiply_add(b: Builder, x: AnyValue, y: AnyValue, total: AnyValue) -> AnyValue:
-    """total + x * y; floats with one rounding, the parts of complex numbers with two, in the order that is written here."""
+    """total + x * y; floats with one rounding, the parts of complex numbers with two, in the order written here."""
     if isinstance(total, Complex):
-        assert isinstance(x, Complex) and isinstance(y, Complex)
+        assert isinstance(x, Complex)
+        assert isinstance(y, Complex)
         re = b.fma(-x.im, y.im, b.fma(x.re, y.re, total.re))
         im = b.fma(x.im, y.re, b.fma(x.re, y.im, total.im))
         return Complex(re, im)
-    assert isinstance(x, Value) and isinstance(y, Value)
+    assert isinstance(x, Value)
+    assert isinstance(y, Value)
     return b.fma(x, y, total) if total.dtype.is_float else total + x * y
 
 

@@ -35,7 +35,8 @@ class Frame:
         self.b = b = Builder(name, [("args", PTR), ("begin", dt.int64), ("end", dt.int64), ("scratch", PTR)])
         self._args, self.begin, self.end, self.scratch = b.params
         self._words = {
-            word.lstrip("*"): b.word(self._args, i, PTR if word.startswith("*") else dt.int64) for i, word in enumerate(words)
+            word.lstrip("*"): b.word(self._args, i, PTR if word.startswith("*") else dt.int64)
+            for i, word in enumerate(words)
         }
         self._table, self._operands = len(words), operands
         self._axes = b.word(self._args, self._table)
@@ -88,7 +89,9 @@ class Frame:
         with b.when(rest > 0):
             body(whole, self.part(rest, lanes))
 
-    def load(self, kind: Elements, at: Value, lanes: int, part: Part | None = None, stride: Value | None = None) -> AnyValue:
+    def load(
+        self, kind: Elements, at: Value, lanes: int, part: Part | None = None, stride: Value | None = None
+    ) -> AnyValue:
         """`lanes` elements, consecutive or `stride` bytes apart; those outside the part read as 0."""
         if stride is None:
             return el.load(self.b, kind, at, lanes, None if part is None else part.mask)

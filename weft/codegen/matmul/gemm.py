@@ -1,9 +1,11 @@
-"""The tiled kernel: products of which both sides are wider than a few rows, and everything that is short.
+"""The tiled kernel: products of which both sides are wider than a few rows, and all short sums.
 
-A task is a block of the output. It goes through k in chunks of `CHUNK`; per chunk it copies ("packs") what it needs of the operands
-into scratch memory, unless they can be read where they lie, and then runs a register tile over the block. Each element of the output is
+A task is a block of the output. It goes through k in chunks of `CHUNK`; per chunk it copies ("packs") what it needs of
+the operands into scratch memory, unless they can be read where they lie, and then runs a register tile over the block.
+Each element of the output is
 
-    P(0) + P(1) + …  from the left,    P(c) = … fma(a[i, k+1], b[k+1, j], fma(a[i, k], b[k, j], +0)) …  over the k of chunk c
+    P(0) + P(1) + …  from the left,
+    P(c) = … fma(a[i, k + 1], b[k + 1, j], fma(a[i, k], b[k, j], +0)) …  over the k of chunk c, upwards,
 
 whatever the tile, the block and the layouts: they only choose which elements are in flight together.
 """
@@ -11,7 +13,7 @@ whatever the tile, the block and the layouts: they only choose which elements ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from weft.codegen.builder import AnyValue, Value
@@ -22,15 +24,19 @@ from weft.codegen.matmul.frame import Frame, Part
 CHUNK: Final = 256
 """Terms of one partial sum. Part of the specified order: another number gives other bits."""
 
-_AHEAD: Final = 8  # rows of b that are fetched early when it is read in place: their pieces are too short for processors to guess
+# How early a row of b is asked for when it is read in place: its pieces are too short for processors to guess.
+_AHEAD: Final = 8
 
 Read = Literal["direct", "rows", "columns", "any"]
-"""How a kernel reads an operand: where it lies, or packed from contiguous rows, from contiguous columns, from any strides."""
+"""How an operand is read: where it lies, or packed from contiguous rows, from contiguous columns, from any strides."""
 
 WORDS: Final = (
     "tasks", "*a", "*b", "*out", "m", "n", "k", "a_row", "a_k", "b_k", "b_column", "chunks",
     "block_m", "block_n", "blocks_m", "blocks_n", "panel", "at_a", "at_partial", "at_total",
 )  # fmt: skip
+
+Put = Callable[[Value, Value, AnyValue], None]
+"""put(row, column, vector): where packed elements go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +59,29 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Where a task keeps things, in bytes from the start of its scratch memory; packed panels of b, `panel` bytes each, come first."""
+    """Where a task keeps things, in bytes from the start of its scratch memory; packed panels of b come first."""
 
-    panel: int
+    panel: int  # bytes of one panel
     at_a: int
     at_partial: int
     at_total: int
     size: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A chunk of a block's operands, ready to be multiplied."""
+
+    left: Value
+    right: Value
+    rows: Value
+    columns: Value
+    depth: Value
+
+
+@dataclass(frozen=True, slots=True)
 class _Sums:
-    """A block of sums in memory, as it is written: `row` bytes from row to row."""
+    """A block of sums in memory, `row` bytes from row to row."""
 
     at: Value
     row: Value
@@ -73,8 +90,8 @@ class _Sums:
 class Gemm:
     """Writes the tiled kernel for one kind of elements, one tile and one way of reading each operand.
 
-    `flipped`: the operands have changed places (a product with one column is computed as its transpose), so complex factors must too.
-    `partial`: the output holds sums as they are in flight, because others will be added to them.
+    `flipped`: the operands have changed places (a product with one column is computed as its transpose), so complex
+    factors must too. `partial`: the output holds sums as they are in flight, because others will be added to them.
     """
 
     def __init__(self, kind: Elements, tile: Tile, read_a: Read, read_b: Read, *, flipped: bool, partial: bool) -> None:
@@ -89,7 +106,8 @@ class Gemm:
     @property
     def name(self) -> str:
         t, kinds = self.tile, f"{self.kind.memory.name}_{self.result.memory.name}"
-        return f"gemm_{kinds}_{self.read_a}_{self.read_b}_{t.rows}x{t.vectors}x{t.lanes}{'_flipped' * self.flipped}"
+        flipped = "_flipped" * self.flipped
+        return f"gemm_{kinds}_{self.read_a}_{self.read_b}_{t.rows}x{t.vectors}x{t.lanes}{flipped}"
 
     def scratch(self, block_m: int, block_n: int, k: int) -> Scratch:
         """The layout of scratch memory for blocks of that size."""
@@ -116,27 +134,32 @@ class Gemm:
         offset_a, offset_b = f.offsets(member)
         i, j = block_i * f["block_m"], block_j * f["block_n"]
         rows, columns = f.least(f["m"] - i, f["block_m"]), f.least(f["n"] - j, f["block_n"])
-        a = b.gep(f["a"], offset_a + i * f["a_row"])
+        left = b.gep(f["a"], offset_a + i * f["a_row"])
         right = b.gep(f["b"], offset_b + j * f["b_column"])
-        out = b.gep(f["out"], ((member * f["m"] + i) * f["n"] + j) * memory)
-        totals = _Sums(out, f["n"] * memory)
+        out = _Sums(b.gep(f["out"], ((member * f["m"] + i) * f["n"] + j) * memory), f["n"] * memory)
+        totals = out
         if self.result.narrow:
             totals = _Sums(b.gep(f.scratch, f["at_total"]), f["block_n"] * self.size)
-        with b.loop(0, f["chunks"], 1) as chunk:
-            k = chunk.index * CHUNK
-            depth = f.least(f["k"] - k, CHUNK)
-            left = self._left(b.gep(a, k * f["a_k"]), rows, depth)
-            panels = self._right(b.gep(right, k * f["b_k"]), columns, depth)
-            self._block(left, panels, totals, rows, columns, depth, chunk.index.eq(0))
+        with b.loop(0, f["chunks"], 1) as loop:
+            k = loop.index * CHUNK
+            a, y = b.gep(left, k * f["a_k"]), b.gep(right, k * f["b_k"])
+            chunk = self._packed(_Chunk(a, y, rows, columns, f.least(f["k"] - k, CHUNK)))
+            self._block(chunk, totals, loop.index.eq(0))
         if self.result.narrow:
             self._round(totals, out, rows, columns)
 
     # ---- packing ----
 
-    def _left(self, a: Value, rows: Value, depth: Value) -> Value:
-        """A chunk of `a` where it lies, or packed row by row."""
-        if self.read_a == "direct":
-            return a
+    def _packed(self, chunk: _Chunk) -> _Chunk:
+        """The chunk with those operands packed that are not read where they lie."""
+        if self.read_a != "direct":
+            chunk = replace(chunk, left=self._pack_left(chunk))
+        if self.read_b != "direct":
+            chunk = replace(chunk, right=self._pack_right(chunk))
+        return chunk
+
+    def _pack_left(self, chunk: _Chunk) -> Value:
+        """Row by row, each CHUNK elements long."""
         f, b = self.frame, self.b
         packed = b.gep(f.scratch, f["at_a"])
 
@@ -144,38 +167,35 @@ class Gemm:
             f.store(self.wide, x, b.gep(packed, i * self.a_row + k * self.size))
 
         if self.read_a == "columns":
-            self._turn(a, f["a_k"], depth, rows, put)
+            self._turn(chunk.left, f["a_k"], chunk.depth, chunk.rows, put)
         else:
-            self._copy(a, f["a_row"], f["a_k"] if self.read_a == "any" else None, rows, depth, put)
+            step = f["a_k"] if self.read_a == "any" else None
+            self._copy(chunk.left, f["a_row"], step, chunk.rows, chunk.depth, put)
         return packed
 
-    def _right(self, right: Value, columns: Value, depth: Value) -> Value:
-        """A chunk of `b` where it lies, or packed into panels as wide as the tile."""
-        if self.read_b == "direct":
-            return right
+    def _pack_right(self, chunk: _Chunk) -> Value:
+        """In panels as wide as the tile; in each, row by row; in each of these, vector by vector, complex parts apart."""
         f, b, lanes = self.frame, self.b, self.tile.lanes
 
         def put(k: Value, j: Value, x: AnyValue) -> None:
             panel, inside = f.divide(j, self.tile.columns)
-            place = panel * f["panel"] + k * self.panel_row
-            if self.kind.parts == 2:
-                vector, lane = f.divide(inside, lanes)
-                place = place + vector * (lanes * self.size) + lane * self.kind.part.size
-            else:
-                place = place + inside * self.size
-            f.put_apart(x, b.gep(f.scratch, place), lanes * self.kind.part.size)
+            vector, lane = f.divide(inside, lanes)
+            offset = vector * (lanes * self.size) + lane * self.kind.part.size
+            place = b.gep(f.scratch, panel * f["panel"] + k * self.panel_row + offset)
+            f.put_apart(x, place, lanes * self.kind.part.size)
 
         if self.read_b == "columns":
-            whole = (columns + (lanes - 1)) & -lanes  # so that no lane of a vector holds what was there before
-            self._turn(right, f["b_column"], columns, depth, put, whole)
+            whole = (chunk.columns + (lanes - 1)) & -lanes  # so that no lane of a vector holds what was there before
+            self._turn(chunk.right, f["b_column"], chunk.columns, chunk.depth, put, whole)
         else:
-            self._copy(right, f["b_k"], f["b_column"] if self.read_b == "any" else None, depth, columns, put)
+            step = f["b_column"] if self.read_b == "any" else None
+            self._copy(chunk.right, f["b_k"], step, chunk.depth, chunk.columns, put)
         return f.scratch
 
     def _copy(
-        self, source: Value, row: Value, step: Value | None, rows: Value, columns: Value, put: Callable[[Value, Value, AnyValue], None]
-    ) -> None:
-        """`put(row, column, vector)` for all of a source whose rows are contiguous, or have elements `step` apart."""
+        self, source: Value, row: Value, step: Value | None, rows: Value, columns: Value, put: Put
+    ) -> None:  # fmt: skip
+        """`put` all of a source whose rows are contiguous, or have elements `step` bytes apart."""
         f, b, lanes = self.frame, self.b, self.tile.lanes
         with b.loop(0, rows, 1) as r:
             start = b.gep(source, r.index * row)
@@ -187,13 +207,9 @@ class Gemm:
             f.sweep(columns, lanes, one)
 
     def _turn(
-        self,
-        source: Value, row: Value, rows: Value, columns: Value, put: Callable[[Value, Value, AnyValue], None], whole: Value | None = None,
+        self, source: Value, row: Value, rows: Value, columns: Value, put: Put, whole: Value | None = None
     ) -> None:  # fmt: skip
-        """`put(column, row, vector along rows)` for all of a source whose rows are contiguous, by square tiles.
-
-        Rows past the last one (up to `whole`) repeat it.
-        """
+        """`put` the transpose of a source whose rows are contiguous. Rows past the last (up to `whole`) repeat it."""
         f, b, turn = self.frame, self.b, self.tile.turn
         with b.loop(0, rows if whole is None else whole, turn) as strip:
             starts = [b.gep(source, f.least(strip.index + r, rows - 1) * row) for r in range(turn)]
@@ -208,60 +224,55 @@ class Gemm:
 
     # ---- computing ----
 
-    def _block(
-        self, left: Value, panels: Value, totals: _Sums, rows: Value, columns: Value, depth: Value, first: Value
-    ) -> None:
-        """A chunk's partial sums: written where the totals belong, or, after the first chunk, beside and then added to them."""
+    def _block(self, chunk: _Chunk, totals: _Sums, first: Value) -> None:
+        """A chunk's sums: put where the totals belong, or, after the first chunk, beside and then added to them."""
         f, b, tile = self.frame, self.b, self.tile
-        partial = _Sums(b.gep(f.scratch, f["at_partial"]), b.i64(self.panel_row))
-        with b.loop(0, columns, tile.columns) as panel:
+        beside = _Sums(b.gep(f.scratch, f["at_partial"]), b.i64(self.panel_row))
+        with b.loop(0, chunk.columns, tile.columns) as panel:
             j = panel.index
             skip = j * self.size if self.read_b == "direct" else f.divide(j, tile.columns)[0] * f["panel"]
-            right = b.gep(panels, skip)
-            rest = f.least(columns - j, tile.columns)
+            columns = f.least(chunk.columns - j, tile.columns)
+            part = replace(chunk, right=b.gep(chunk.right, skip), columns=columns)
             total = _Sums(b.gep(totals.at, j * self.size), totals.row)
-            target = _Sums(b.choose(first, total.at, partial.at), b.choose(first, total.row, partial.row))
+            target = _Sums(b.choose(first, total.at, beside.at), b.choose(first, total.row, beside.row))
             for vectors in range(1, tile.vectors + 1):
-                count = rest - (vectors - 1) * tile.lanes  # columns in the last vector
-                with b.when((count > 0) & (count <= tile.lanes)):
-                    last = f.part(count, tile.lanes)
-                    self._strips(vectors, last, left, right, target, rows, depth)
+                last = columns - (vectors - 1) * tile.lanes
+                with b.when((last > 0) & (last <= tile.lanes)):
+                    self._strips(part, target, vectors, f.part(last, tile.lanes))
             with b.when(~first):
-                self._accumulate(partial, total, rows, rest)
+                self._accumulate(beside, total, chunk.rows, columns)
 
-    def _strips(
-        self, vectors: int, last: Part, left: Value, right: Value, target: _Sums, rows: Value, depth: Value
-    ) -> None:
+    def _strips(self, chunk: _Chunk, target: _Sums, vectors: int, last: Part) -> None:
         """Tiles from the first row to the last: whole ones, then one of each smaller power of two that is left."""
         b, height = self.b, self.tile.rows
         row = self.frame["a_row"] if self.read_a == "direct" else b.i64(self.a_row)
 
         def one(i: Value, height: int) -> None:
-            place = _Sums(b.gep(target.at, i * target.row), target.row)
-            self._tile(height, vectors, last, b.gep(left, i * row), right, place, depth)
+            below = replace(chunk, left=b.gep(chunk.left, i * row))
+            self._tile(below, _Sums(b.gep(target.at, i * target.row), target.row), height, vectors, last)
 
-        with b.loop(0, rows & -height, height) as strip:
+        with b.loop(0, chunk.rows & -height, height) as strip:
             one(strip.index, height)
         while height := height // 2:
-            with b.when((rows & height).ne(0)):
-                one(rows & -(2 * height), height)
+            with b.when((chunk.rows & height).ne(0)):
+                one(chunk.rows & -(2 * height), height)
 
-    def _tile(self, rows: int, vectors: int, last: Part, left: Value, right: Value, target: _Sums, depth: Value) -> None:
-        """One register tile over one chunk."""
+    def _tile(self, chunk: _Chunk, target: _Sums, rows: int, vectors: int, last: Part) -> None:
+        """One register tile; `last` is the part of its last vector that there is."""
         f, b, lanes, kind = self.frame, self.b, self.tile.lanes, self.kind
         if self.read_a == "direct":
             offsets, a_step = [f["a_row"] * i for i in range(rows)], f["a_k"]
         else:
             offsets, a_step = [b.i64(self.a_row * i) for i in range(rows)], b.i64(self.size)
         b_step = f["b_k"] if self.read_b == "direct" else b.i64(self.panel_row)
-        parts = [*[None] * (vectors - 1), last]
-        nothing = el.zero(b, kind, lanes)
-        with b.loop(0, depth, 1, left, right, *el.flat([nothing] * (rows * vectors))) as loop:
+        columns = [(v * lanes * self.size, None if v < vectors - 1 else last) for v in range(vectors)]
+        sums = [el.zero(b, kind, lanes)] * (rows * vectors)
+        with b.loop(0, chunk.depth, 1, chunk.left, chunk.right, *el.flat(sums)) as loop:
             at_a, at_b, *carried = loop.carried
             sums = el.unflat(kind, carried)
-            y = [self._load_right(b.gep(at_b, v * lanes * self.size), parts[v]) for v in range(vectors)]
+            y = [self._load_right(b.gep(at_b, column), part) for column, part in columns]
             if self.read_b == "direct":
-                f.prefetch([b.gep(at_b, b_step * _AHEAD + v * lanes * self.size) for v in range(vectors)])
+                f.prefetch([b.gep(at_b, b_step * _AHEAD + column) for column, _ in columns])
             for i, offset in enumerate(offsets):
                 x = el.spread(b, f.load(self.wide, b.gep(at_a, offset), 1), lanes)
                 for v in range(vectors):
@@ -271,35 +282,35 @@ class Gemm:
         sums = el.unflat(kind, loop.carried[2:])
         for i in range(rows):
             start = b.gep(target.at, target.row * i)
-            for v in range(vectors):
-                f.store(self.wide, sums[i * vectors + v], b.gep(start, v * lanes * self.size), parts[v])
+            for v, (column, part) in enumerate(columns):
+                f.store(self.wide, sums[i * vectors + v], b.gep(start, column), part)
 
     def _load_right(self, at: Value, part: Part | None) -> AnyValue:
         if self.read_b == "direct":
             return self.frame.load(self.wide, at, self.tile.lanes, part)
         return self.frame.get_apart(self.kind, at, self.tile.lanes, self.tile.lanes * self.kind.part.size)
 
-    def _accumulate(self, partial: _Sums, totals: _Sums, rows: Value, columns: Value) -> None:
+    def _accumulate(self, more: _Sums, totals: _Sums, rows: Value, columns: Value) -> None:
         f, b, lanes, wide = self.frame, self.b, self.tile.lanes, self.wide
         with b.loop(0, rows, 1) as row:
-            more, total = b.gep(partial.at, row.index * partial.row), b.gep(totals.at, row.index * totals.row)
+            source, target = b.gep(more.at, row.index * more.row), b.gep(totals.at, row.index * totals.row)
 
             def one(j: Value, part: Part | None) -> None:
-                at = b.gep(total, j * self.size)
-                sums = el.add(f.load(wide, at, lanes, part), f.load(wide, b.gep(more, j * self.size), lanes, part))
-                f.store(wide, sums, at, part)
+                at = b.gep(target, j * self.size)
+                term = f.load(wide, b.gep(source, j * self.size), lanes, part)
+                f.store(wide, el.add(f.load(wide, at, lanes, part), term), at, part)
 
             f.sweep(columns, lanes, one)
 
-    def _round(self, totals: _Sums, out: Value, rows: Value, columns: Value) -> None:
+    def _round(self, totals: _Sums, out: _Sums, rows: Value, columns: Value) -> None:
         """Totals from scratch memory to the output: the one rounding of narrow elements."""
-        f, b, lanes, memory = self.frame, self.b, self.tile.lanes, self.kind.memory.size
+        f, b, lanes = self.frame, self.b, self.tile.lanes
         with b.loop(0, rows, 1) as row:
-            source, target = b.gep(totals.at, row.index * totals.row), b.gep(out, row.index * f["n"] * memory)
+            source, target = b.gep(totals.at, row.index * totals.row), b.gep(out.at, row.index * out.row)
 
             def one(j: Value, part: Part | None) -> None:
                 x = f.load(self.wide, b.gep(source, j * self.size), lanes, part)
-                f.store(self.kind, x, b.gep(target, j * memory), part)
+                f.store(self.kind, x, b.gep(target, j * self.kind.memory.size), part)
 
             f.sweep(columns, lanes, one)
 

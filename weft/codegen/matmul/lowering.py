@@ -1,9 +1,9 @@
-"""From two layouts to launches: which kernel computes a product, how it reads its operands, and how the output is cut into tasks."""
+"""From two layouts to launches: which kernel computes a product, how it reads its operands, and what its tasks are."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,8 +19,8 @@ from weft.config import config
 from weft.runtime.engine import Source
 from weft.runtime.threads import get_threads
 
-# Work is counted in real multiply-adds, of which a core does some 50 in a nanosecond; an element that comes from memory takes as long
-# as _STREAM of them.
+# Work is counted in real multiply-adds, of which a core does some 50 in a nanosecond; an element that comes from memory
+# takes as long as _STREAM of them.
 _STREAM: Final = 8
 _PARALLEL: Final = 1 << 20  # less work than this stays on one thread
 _TASK: Final = 1 << 17  # the least that is worth handing to a thread
@@ -33,7 +33,10 @@ _FEW: Final = 32  # rows of x that the skinny kernel takes together
 
 
 def lower(a: Layout, b: Layout, out: Layout) -> Lowering:
-    """out[..., m, n] = a[..., m, k] @ b[..., k, n], one dtype, equal batch axes; `out` is contiguous. Pointers: 0 a, 1 b, 2 out."""
+    """out[..., m, n] = a[..., m, k] @ b[..., k, n]; one dtype, equal batch axes, `out` contiguous.
+
+    Pointers: 0 is a, 1 is b, 2 is out.
+    """
     if math.prod(out.shape) == 0:
         return Lowering(())
     product = _product(a, b)
@@ -43,7 +46,7 @@ def lower(a: Layout, b: Layout, out: Layout) -> Lowering:
 
 
 def is_skinny(m: int, n: int, k: int) -> bool:
-    """Whether a product is summed in the order of dot.py. A function of these sizes alone, because the order decides the bits."""
+    """Whether a product is summed in the order of dot.py. It decides the bits, so nothing else may have a say in it."""
     return k >= 64 if min(m, n) == 1 else min(m, n) <= 8 and k >= 128
 
 
@@ -146,16 +149,15 @@ def _grain(work: int, tasks: int) -> int:
 
 
 def _blocks(extent: int, largest: int, step: int) -> int:
-    """The length, a multiple of `step`, of blocks that are equal but for the last and not much longer than `largest`."""
+    """The length, a multiple of `step`, of blocks that are equal but for the last and hardly longer than `largest`."""
     each = -(-extent // -(-extent // largest))
     return -(-each // step) * step
 
 
-def _launch(
-    kernel: Gemm | Dot | Combine, words: Sequence[str], values: Mapping[str, Word], axes: Axes, tasks: int, work: int, scratch: int
-) -> Launch:
-    source = Source(f"matmul:{kernel.name}", kernel.name, kernel.ir)
-    return Launch(source, block(words, {"tasks": tasks, **values}, axes), _grain(work, tasks), scratch)
+def _launch(kernel: Gemm | Dot | Combine, words: tuple[Word, ...], work: int, scratch: int = 0) -> Launch:
+    tasks = words[0]
+    assert isinstance(tasks, int)
+    return Launch(Source(f"matmul:{kernel.name}", kernel.name, kernel.ir), words, _grain(work, tasks), scratch)
 
 
 # ---- tiled ----
@@ -194,17 +196,18 @@ def _gemm(p: _Product, partial: bool = False) -> Launch:
     blocks_m, blocks_n = -(-p.m // block_m), -(-p.n // block_n)
     scratch = kernel.scratch(block_m, block_n, p.k)
     values: dict[str, Word] = {
-        "a": p.a.pointer, "b": p.b.pointer, "out": p.out.pointer, "m": p.m, "n": p.n, "k": p.k,
-        "a_row": p.a.row, "a_k": p.a.column, "b_k": p.b.row, "b_column": p.b.column, "chunks": max(1, -(-p.k // gemm.CHUNK)),
+        "tasks": p.members * blocks_m * blocks_n, "a": p.a.pointer, "b": p.b.pointer, "out": p.out.pointer,
+        "m": p.m, "n": p.n, "k": p.k, "chunks": max(1, -(-p.k // gemm.CHUNK)),
+        "a_row": p.a.row, "a_k": p.a.column, "b_k": p.b.row, "b_column": p.b.column,
         "block_m": block_m, "block_n": block_n, "blocks_m": blocks_m, "blocks_n": blocks_n,
         "panel": scratch.panel, "at_a": scratch.at_a, "at_partial": scratch.at_partial, "at_total": scratch.at_total,
     }  # fmt: skip
-    return _launch(kernel, gemm.WORDS, values, p.axes, p.members * blocks_m * blocks_n, p.terms, scratch.size)
+    return _launch(kernel, block(gemm.WORDS, values, p.axes), p.terms, scratch.size)
 
 
 def _reads(p: _Product, in_place: int) -> tuple[gemm.Read, gemm.Read]:
-    """How the tiled kernel reads a and b. It takes elements of a one by one, so these may lie anywhere, but should not have to be
-    widened again and again, nor come one from each page."""
+    """How the tiled kernel reads a and b. It takes elements of a one by one, so these may lie anywhere, but should not
+    have to be widened again and again, nor come one from each page."""
     size = p.kind.memory.size
     read_a: gemm.Read = "direct"
     if p.kind.narrow:
@@ -241,26 +244,27 @@ def _dot(p: _Product, partial: bool = False) -> Launch:
     read: dot.Read = "rows" if p.b.row == size or p.k == 1 else "columns" if p.b.column == size or p.n == 1 else "any"
     lanes = machine(config.cpu).lanes(p.kind)
     kernel = Dot(p.kind, 1 if p.m == 1 else 4, read, lanes, flipped=p.flipped, partial=partial)
-    # Tasks that read long pieces of rows are faster than tasks of equal length, and a task may have to copy all of x first.
+    # Long pieces of rows come faster than short ones, and a task may have to copy all of x first.
     tasks = -(-_tasks(work) // 2) if read == "columns" else _tasks(work)
     wanted = max(16 * p.m, -(-p.n * p.members // tasks))
     length = _blocks(p.n, min(wanted, kernel.longest), dot.LANES)
     blocks = -(-p.n // length)
     scratch = kernel.scratch(p.m, length, copies=p.kind.narrow or p.a.column != size)
     values: dict[str, Word] = {
-        "x": p.a.pointer, "w": p.b.pointer, "out": p.out.pointer, "few": p.m, "many": p.n, "k": p.k,
-        "x_row": p.a.row, "x_k": p.a.column, "w_row": p.b.column, "w_k": p.b.row, "out_few": p.out.row, "out_many": p.out.column,
-        "chunks": max(1, -(-p.k // dot.CHUNK)), "block": length, "blocks": blocks,
+        "tasks": p.members * blocks, "x": p.a.pointer, "w": p.b.pointer, "out": p.out.pointer,
+        "few": p.m, "many": p.n, "k": p.k, "chunks": max(1, -(-p.k // dot.CHUNK)),
+        "x_row": p.a.row, "x_k": p.a.column, "w_row": p.b.column, "w_k": p.b.row,
+        "out_few": p.out.row, "out_many": p.out.column, "block": length, "blocks": blocks,
         "at_sums": scratch.at_sums, "at_total": scratch.at_total,
     }  # fmt: skip
-    return _launch(kernel, dot.WORDS, values, p.axes, p.members * blocks, work, scratch.size)
+    return _launch(kernel, block(dot.WORDS, values, p.axes), work, scratch.size)
 
 
 # ---- long sums of few elements ----
 
 
 def _split(p: _Product, chunk: int, one: Callable[[_Product, bool], Launch]) -> Lowering | None:
-    """Every chunk of k a member of a larger batch, so that threads share them, and then the sum of their partial results."""
+    """Every chunk of k a member of a larger batch, so that threads share them, and then the sum of their results."""
     count = (p.k - 1) // chunk  # the last chunk, which may be shorter, goes on its own
     if count < _SPLIT:
         return None
@@ -279,10 +283,10 @@ def _split(p: _Product, chunk: int, one: Callable[[_Product, bool], Launch]) -> 
     length = _blocks(elements, 16 * lanes, lanes)
     blocks = -(-elements // length)
     values: dict[str, Word] = {
-        "parts": Pointer(3), "rest": Pointer(4), "out": Pointer(2),
+        "tasks": p.members * blocks, "parts": Pointer(3), "rest": Pointer(4), "out": Pointer(2),
         "count": count, "elements": elements, "block": length, "blocks": blocks,
     }  # fmt: skip
     work = _STREAM * p.members * elements * count
-    total = _launch(Combine(p.kind, lanes), combine.WORDS, values, (), p.members * blocks, work, 0)
+    total = _launch(Combine(p.kind, lanes), block(combine.WORDS, values, ()), work)
     each = p.members * elements * wide
     return Lowering((parts, rest, total), (count * each, each))

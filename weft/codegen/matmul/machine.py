@@ -1,4 +1,4 @@
-"""What the register tile has to know of the processor. It decides speed only: the bits of a product are the same for every tile."""
+"""What the kernels' writer has to know of the processor. It decides speed only: every tile gives the same bits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from weft.codegen.matmul.elements import Elements
 from weft.codegen.matmul.gemm import Tile
 
 
-
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Vector registers: bytes in one, and how many there are. `in_place`: the bytes of a right operand that is read faster where it
-    lies than packed; 0 where loads of a part of a vector are not one instruction."""
+    """Vector registers: bytes in one, and how many there are. `in_place`: the bytes of a right operand that is read
+    faster where it lies than packed; 0 where loads of a part of a vector are not one instruction."""
 
     vector: int
     registers: int

@@ -1,0 +1,396 @@
+"""The contract of every primitive, tested from the registry: a new class with samples is tested by being listed there.
+
+The default run tries every primitive in every dtype, and every layout in one dtype of each element size; tests marked slow do the whole
+product. Derivatives and batching are checked on the reference back end, where they cost no compilation.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from tests import contract
+from tests.contract import Case, by_reference, leaf, mismatch, native, place, reference, same_bits, subsets, values_of
+from weft import dtypes as dt
+from weft import primitives
+from weft.array import array, evaluate_nodes, wrap
+from weft.dtypes import Dtype
+from weft.graph.dims import DimEnv
+from weft.graph.node import Kind, Node, kind_of
+from weft.primitives import REGISTRY
+from weft.primitives.base import Elementwise, Opaque, Primitive, Reduction, View, bind, constant
+from weft.primitives.elementwise import Add, Select
+from weft.primitives.reductions import Sum
+from weft.primitives.views import Transpose
+from weft.runtime.engine import stats
+from weft.transforms.jvp import push_forward
+from weft.transforms.vjp import pull_back
+from weft.transforms.vmap import batch
+
+LEADERS = (dt.bool_, dt.bfloat16, dt.float32, dt.int64, dt.complex64)
+"""One dtype of each element size, and one of pairs: how elements are reached does not depend on more."""
+MOST_COMPILATIONS = 16
+"""LLVM compilations that the default run may cost for each pair of a primitive and a dtype, on average."""
+
+PAIRS = [(cls, dtype) for cls in REGISTRY for dtype in cls.dtypes]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_compilations(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Kernels do not depend on sizes, so samples share them; whatever breaks that shows here before it shows in the clock."""
+    before = stats.compiled
+    yield
+    if not request.config.getoption("markexpr"):  # the full product is meant to be large
+        return
+    compiled = stats.compiled - before
+    assert compiled <= MOST_COMPILATIONS * len(PAIRS), f"{compiled} kernels for {len(PAIRS)} pairs of primitive and dtype"
+
+
+def name_of(value: object) -> str:
+    if isinstance(value, type) and issubclass(value, Primitive):
+        return value.name()
+    return value.name if isinstance(value, Dtype) else str(value)
+
+
+def check(case: Case, placed: Sequence[array]) -> None:
+    values = [values_of(x) for x in placed]
+    problem = mismatch(case, values, native(case.op, placed), reference(case.op, values))
+    assert not problem, problem
+
+
+# ---- the registry ----
+
+
+def concrete(cls: type[Primitive]) -> Iterator[type[Primitive]]:
+    """All classes below `cls` that can be computed."""
+    for sub in cls.__subclasses__():
+        yield from concrete(sub)
+        own = sub.__module__.startswith("weft.primitives.")
+        if own and sub.reference is not Primitive.reference:
+            yield sub
+
+
+def test_every_primitive_is_listed_once() -> None:
+    assert len(set(REGISTRY)) == len(REGISTRY)
+    missing = {cls.name() for cls in concrete(Primitive)} - {cls.name() for cls in REGISTRY}
+    assert not missing, f"not in weft.primitives.REGISTRY: {sorted(missing)}"
+    assert len({cls.name() for cls in REGISTRY}) == len(REGISTRY), "two primitives have one name"
+
+
+@pytest.mark.parametrize("cls", REGISTRY, ids=name_of)
+def test_every_rule_is_written(cls: type[Primitive]) -> None:
+    """Samples, words, and every rule of the contract, by the class itself or by its family."""
+    assert cls.__doc__, "says what it is"
+    assert cls.samples, "has samples"
+    assert cls.dtypes, "has dtypes"
+    for rule in ("infer", "reference", "jvp", "vjp", "batch"):
+        assert getattr(cls, rule) is not getattr(Primitive, rule), f"no {rule} rule"
+    if issubclass(cls, Elementwise):
+        assert cls.emit is not Elementwise.emit, "no emit"
+    if issubclass(cls, Opaque):
+        assert cls.lower is not Opaque.lower, "no lower"
+    if issubclass(cls, Reduction):
+        assert cls.identity is not Reduction.identity, "no identity"
+    assert set(cls.tolerance) <= set(dt.ALL), "tolerances are per dtype"
+    for case in contract.cases(cls, cls.dtypes[:1]):
+        assert case.op is type(case.op)(*(getattr(case.op, f) for f in case.op.__dataclass_fields__)), "is interned"
+
+
+# ---- values ----
+
+
+@pytest.mark.parametrize(("cls", "dtype"), PAIRS, ids=name_of)
+def test_native_is_reference(cls: type[Primitive], dtype: Dtype) -> None:
+    for case in contract.cases(cls, [dtype]):
+        check(case, [place(v) for v in case.operands()])
+
+
+def layout_params() -> list[object]:
+    params = []
+    for cls, dtype in PAIRS:
+        leaders = [d for d in LEADERS if d in cls.dtypes] or cls.dtypes[:1]
+        params.append(pytest.param(cls, dtype, marks=() if dtype in leaders else pytest.mark.slow))
+    return params
+
+
+@pytest.mark.parametrize(("cls", "dtype"), layout_params(), ids=name_of)
+def test_layouts(cls: type[Primitive], dtype: Dtype) -> None:
+    """Strides of any sign, 0 among them, and addresses of any alignment."""
+    for case in contract.cases(cls, [dtype]):
+        operands = case.operands()
+        for layout in contract.layouts_for(operands):
+            check(case, contract.lay_out(operands, layout))
+
+
+@pytest.mark.parametrize(("cls", "dtype"), layout_params(), ids=name_of)
+def test_constants_as_operands(cls: type[Primitive], dtype: Dtype) -> None:
+    """A number in place of an array: read as a scalar, or used by an exact simplification."""
+    for case in contract.cases(cls, [dtype]):
+        operands = case.operands()
+        for position, number in itertools.product(range(len(operands)), (0, 1, None)):
+            v = operands[position]
+            if v.size == 0:
+                continue
+            value = np.full_like(v, v.flat[0] if number is None else number)
+            placed = [place(w) if i != position else wrap(constant(value.flat[0], kind_of(v.shape, dt.from_numpy(v.dtype))))
+                      for i, w in enumerate(operands)]  # fmt: skip
+            values = [value if i == position else w for i, w in enumerate(operands)]
+            got = values_of(wrap(bind(case.op, *[p._node for p in placed])))
+            problem = mismatch(case, values, got, reference(case.op, values))
+            assert not problem, f"operand {position} is {value.flat[0]}: {problem}"
+
+
+# ---- fused and unfused ----
+
+
+def neighbourhood(op: Primitive, operands: Sequence[array], others: Sequence[array], ask: array, eager: bool) -> list[np.ndarray]:
+    """What a primitive gives between elementwise producers and various readers; `eager` evaluates every node by itself."""
+
+    def made(node: Node) -> Node:
+        if eager:
+            evaluate_nodes([node])
+        return node
+
+    masks = [made(_broadcast(ask._node, x.shape)) for x in operands]
+    before = [made(bind(Select(), m, x._node, y._node)) for m, x, y in zip(masks, operands, others, strict=True)]
+    result = made(bind(op, *before))
+    after = made(bind(Add(), result, result))
+    found = [result, after]
+    if result.ndim:
+        found.append(made(bind(Sum((result.ndim - 1,)), result)))
+        found.append(made(bind(Sum((0,)), after)))
+        turned = made(bind(Transpose(tuple(reversed(range(result.ndim)))), result))
+        found.append(made(bind(Add(), turned, turned)))
+    handles = [wrap(node) for node in found]
+    if not eager:
+        evaluate_nodes(found)
+    return [values_of(h) for h in handles]
+
+
+def _broadcast(node: Node, shape: tuple[int, ...]) -> Node:
+    return bind(primitives.views.Broadcast(shape, ()), node)
+
+
+@pytest.mark.parametrize(("cls", "dtype"), PAIRS, ids=name_of)
+def test_fused_is_unfused(cls: type[Primitive], dtype: Dtype) -> None:
+    """One rounding an operation, wherever it stands: in a kernel of its own, or among others."""
+    ask = place(np.asarray(True))
+    for case in contract.cases(cls, [dtype]):
+        operands = [place(v) for v in case.operands()]
+        others = [place(v[::-1].copy() if v.ndim else v) for v in case.operands()]
+        whole = neighbourhood(case.op, operands, others, ask, eager=False)
+        alone = neighbourhood(case.op, operands, others, ask, eager=True)
+        for i, (x, y) in enumerate(zip(whole, alone, strict=True)):
+            assert same_bits(x, y), f"{case}, reader {i}: {contract.differences(x, y)}"
+
+
+# ---- shapes ----
+
+
+@pytest.mark.parametrize("cls", REGISTRY, ids=name_of)
+def test_symbolic_shapes(cls: type[Primitive]) -> None:
+    """The shape rule over symbols, evaluated at numbers, is the shape rule over those numbers."""
+    for case in contract.cases(cls, cls.dtypes[-1:]):
+        kinds = [kind_of(v.shape, dt.from_numpy(v.dtype)) for v in case.operands()]
+        sizes = sorted({n for kind in kinds for n in kind.shape if n > 1})
+        env = DimEnv()
+        symbol = {n: env.symbol(f"n{n}", n) for n in sizes}
+        symbolic = _infer(case.op, kinds, lambda n: symbol.get(n, n))
+        for grow in (0, 5):
+            numbers = {f"n{n}": n + grow for n in sizes}
+            if grow and env.check(numbers) is not None:
+                continue  # a guard says that this size is traced anew
+            assert env.check(numbers) is None
+            expected = _infer(case.op, kinds, lambda n: n + grow if n in symbol else n)
+            found = tuple(env.evaluate(n, numbers) for n in symbolic.shape)
+            assert (found, symbolic.dtype) == (expected.shape, expected.dtype), f"{case} at {numbers}"
+
+
+def _infer(op: Primitive, kinds: Sequence[Kind], size: object) -> Kind:
+    changed = contract.with_sizes(op, size)
+    return changed.infer(*[kind_of(tuple(size(n) for n in kind.shape), kind.dtype) for kind in kinds])
+
+
+# ---- derivatives ----
+
+WIDE = (dt.float64, dt.complex128)
+
+
+def smooth_cases(cls: type[Primitive]) -> list[tuple[Case, tuple[int, ...]]]:
+    """Every smooth sample in double precision, with every non-empty subset of its inexact operands."""
+    found = []
+    for case in contract.cases(cls, WIDE):
+        if not case.sample.smooth:
+            continue
+        traced = [i for i, v in enumerate(case.operands()) if v.dtype.kind in "fc"]
+        found += [(case, subset) for subset in subsets(traced)]
+    return found
+
+
+def direction(rng: np.random.Generator, like: np.ndarray) -> np.ndarray:
+    values = rng.uniform(-1, 1, like.shape)
+    if like.dtype.kind == "c":
+        values = values + 1j * rng.uniform(-1, 1, like.shape)
+    return np.asarray(values).astype(like.dtype)
+
+
+def pushed(op: Primitive, values: Sequence[np.ndarray], tangents: dict[int, np.ndarray]) -> np.ndarray:
+    """The tangent by the primitive's rule, computed by the reference back end."""
+    nodes = [leaf(v) for v in values]
+    out = bind(op, *nodes)
+    (tangent,) = push_forward([nodes[i] for i in tangents], [out], [leaf(t) for t in tangents.values()])
+    return by_reference([tangent])[0] if tangent is not None else np.zeros(out.shape, out.dtype.np)
+
+
+def slope(function: object, step: float = 1e-4) -> np.ndarray:
+    """The derivative at 0 by central differences of fourth order."""
+    near = (function(step) - function(-step)) / (2 * step)
+    far = (function(2 * step) - function(-2 * step)) / (4 * step)
+    return (4 * near - far) / 3
+
+
+def moved(values: Sequence[np.ndarray], tangents: dict[int, np.ndarray], by: float) -> list[np.ndarray]:
+    return [v + by * tangents[i] if i in tangents else v for i, v in enumerate(values)]
+
+
+def assert_close(got: np.ndarray, expected: np.ndarray, relative: float, what: str) -> None:
+    """Within `relative` of the largest element: differences of functions lose what small elements have in common with large ones."""
+    assert got.shape == expected.shape, what
+    if not got.size:
+        return
+    scale = max(1.0, float(np.abs(expected).max()))
+    error = float(np.abs(got - expected).max())
+    assert error <= relative * scale, f"{what}: off by {error:.3g} at scale {scale:.3g}"
+
+
+@pytest.mark.parametrize("cls", REGISTRY, ids=name_of)
+def test_jvp_is_the_derivative(cls: type[Primitive]) -> None:
+    for case, traced in smooth_cases(cls):
+        rng, values = contract.generator(f"{case} jvp"), case.operands()
+        tangents = {i: direction(rng, values[i]) for i in traced}
+        expected = slope(lambda by, v=values, t=tangents, op=case.op: reference(op, moved(v, t, by)))
+        assert_close(pushed(case.op, values, tangents), expected, 1e-8, f"{case} by {traced}")
+
+
+def inner(x: np.ndarray, y: np.ndarray) -> float:
+    """The real inner product, in which MLX's complex gradients are adjoint: Re(conj(x) y)."""
+    return float(np.sum(np.real(np.conjugate(x) * y)))
+
+
+@pytest.mark.parametrize("cls", REGISTRY, ids=name_of)
+def test_vjp_is_adjoint_to_jvp(cls: type[Primitive]) -> None:
+    for case, traced in smooth_cases(cls):
+        rng, values = contract.generator(f"{case} vjp"), case.operands()
+        tangents = {i: direction(rng, values[i]) for i in traced}
+        forward = pushed(case.op, values, tangents)
+        nodes = [leaf(v) for v in values]
+        out = bind(case.op, *nodes)
+        cotangent = direction(rng, np.zeros(out.shape, out.dtype.np))
+        found = pull_back([nodes[i] for i in traced], [out], [leaf(cotangent)])
+        backward = by_reference([constant(0, nodes[i].kind) if n is None else n for i, n in zip(traced, found, strict=True)])
+        left = inner(cotangent, forward)
+        right = sum(inner(b, tangents[i]) for i, b in zip(traced, backward, strict=True))
+        scale = max(1.0, float(np.sum(np.abs(cotangent) * np.abs(forward))))
+        assert abs(left - right) <= 1e-11 * scale, f"{case} by {traced}: {left} and {right}"
+
+
+@pytest.mark.parametrize("cls", REGISTRY, ids=name_of)
+def test_second_derivatives(cls: type[Primitive]) -> None:
+    """Forward over reverse, against differences of the first derivative."""
+    for case, traced in smooth_cases(cls):
+        rng, values = contract.generator(f"{case} second"), case.operands()
+        if sum(v.size for v in values) > 512:
+            continue
+        tangents = {i: direction(rng, values[i]) for i in traced}
+        cotangent = direction(rng, np.zeros(*_kind(case.op, values)))
+
+        def gradient(by: float, values=values, tangents=tangents, op=case.op, ct=cotangent, traced=traced) -> np.ndarray:
+            nodes = [leaf(v) for v in moved(values, tangents, by)]
+            return _flat(by_reference(_pulled(nodes, bind(op, *nodes), leaf(ct), traced)))
+
+        nodes = [leaf(v) for v in values]
+        gradients = _pulled(nodes, bind(case.op, *nodes), leaf(cotangent), traced)
+        second = push_forward([nodes[i] for i in traced], gradients, [leaf(tangents[i]) for i in traced])
+        found = by_reference([constant(0, g.kind) if s is None else s for s, g in zip(second, gradients, strict=True)])
+        assert_close(_flat(found), slope(gradient), 1e-7, f"{case} by {traced}")
+
+
+def _kind(op: Primitive, values: Sequence[np.ndarray]) -> tuple[tuple[int, ...], np.dtype]:
+    kind = op.infer(*[kind_of(v.shape, dt.from_numpy(v.dtype)) for v in values])
+    return kind.shape, kind.dtype.np
+
+
+def _pulled(nodes: Sequence[Node], out: Node, cotangent: Node, traced: Sequence[int]) -> list[Node]:
+    found = pull_back([nodes[i] for i in traced], [out], [cotangent])
+    return [constant(0, nodes[i].kind) if n is None else n for i, n in zip(traced, found, strict=True)]
+
+
+def _flat(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([p.reshape(-1) for p in parts])
+
+
+@pytest.mark.parametrize(("cls", "dtype"), [(c, d) for c, d in PAIRS if d.is_inexact], ids=name_of)
+def test_derivatives_have_the_dtype_of_what_they_belong_to(cls: type[Primitive], dtype: Dtype) -> None:
+    """Also where finite differences say nothing (steps, ties): the drivers refuse a rule that gives another kind."""
+    for case in contract.cases(cls, [dtype]):
+        values = case.operands()
+        traced = [i for i, v in enumerate(values) if dt.from_numpy(v.dtype).is_inexact]
+        for subset in subsets(traced):
+            nodes = [leaf(v) for v in values]
+            out = bind(case.op, *nodes)
+            inputs = [nodes[i] for i in subset]
+            (tangent,) = push_forward(inputs, [out], [constant(1, n.kind) for n in inputs])
+            assert tangent is None or tangent.kind is out.kind
+            if out.dtype.is_inexact:
+                for node, found in zip(inputs, pull_back(inputs, [out], [constant(1, out.kind)]), strict=True):
+                    assert found is None or found.kind is node.kind
+
+
+# ---- batching ----
+
+
+def vmap_params() -> list[object]:
+    return [
+        pytest.param(cls, dtype, marks=() if dtype is _main_dtype(cls) else pytest.mark.slow) for cls, dtype in PAIRS
+    ]
+
+
+def _main_dtype(cls: type[Primitive]) -> Dtype:
+    """The dtype to try when one must do."""
+    return next((d for d in (dt.float64, dt.int64, dt.bool_) if d in cls.dtypes), cls.dtypes[0])
+
+
+@pytest.mark.parametrize(("cls", "dtype"), vmap_params(), ids=name_of)
+@pytest.mark.parametrize("size", [3, 1, 0])
+def test_vmap_is_a_loop(cls: type[Primitive], dtype: Dtype, size: int) -> None:
+    """Every subset of operands, every place of the batch axis."""
+    for case in contract.cases(cls, [dtype]):
+        values = case.operands()
+        for subset in subsets(range(len(values))):
+            for axes in itertools.product(*(range(values[i].ndim + 1) for i in subset)):
+                _check_batch(case, values, dict(zip(subset, axes, strict=True)), size)
+
+
+def _check_batch(case: Case, values: Sequence[np.ndarray], axes: dict[int, int], size: int) -> None:
+    pieces = {i: [case.sample.make(contract.generator(f"{case} {k}"), case.dtype)[i] for k in range(size)] for i in axes}
+    stacked = {
+        i: np.stack(pieces[i], axes[i]) if size else np.zeros((*v.shape[: axes[i]], 0, *v.shape[axes[i] :]), v.dtype)
+        for i, v in enumerate(values)
+        if i in axes
+    }
+    nodes = [leaf(v) for v in values]
+    out = bind(case.op, *nodes)
+    ((found, axis),) = batch(
+        [nodes[i] for i in axes], [out], [leaf(stacked[i]) for i in axes], list(axes.values()), size
+    )
+    assert axis is not None, f"{case} with batch axes {axes} forgot its batch"
+    (got,) = by_reference([found])
+    got = np.moveaxis(got, axis, 0)
+    assert got.shape == (size, *out.shape), f"{case} with batch axes {axes}"
+    for k in range(size):
+        one = [pieces[i][k] if i in axes else v for i, v in enumerate(values)]
+        problem = mismatch(case, one, np.ascontiguousarray(got[k]).reshape(out.shape), reference(case.op, one))
+        assert not problem, f"batch axes {axes}, element {k}: {problem}"
