@@ -477,3 +477,247 @@ def spread(index: Layout, ndim: int, axes: Sequence[int]) -> list[int]:
     for axis, stride in zip(axes, scaled(index), strict=True):
         strides[axis] = stride
     return strides
+
+
+# ---- scans ----
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """y[j] = combine(y[j - 1], x[j], ...) along one axis, one rounding a step; `op` is the primitive. Operands: the inputs, then out.
+
+    form: "across" if lanes are neighbours on a kept axis, "along" if lanes are 16 rows whose elements lie one after the other (they are turned
+    in registers, 16 × 16 at a time), "single" for one row at a time. `jK` is the stride of operand K along the scanned axis.
+    """
+
+    op: Any
+    dtype: Dtype
+    result: Dtype
+    form: str
+    steps: tuple[str, ...]
+    outer: int
+    reverse: bool
+    exclusive: bool
+    vectors: int = 1
+
+    def __str__(self) -> str:
+        flags = f"{' reverse' if self.reverse else ''}{' exclusive' if self.exclusive else ''}"
+        what = f"{self.op.title} {self.dtype.name} -> {self.result.name}"
+        return f"scan {self.form} {what} outer={self.outer} vectors={self.vectors}{flags} [{', '.join(self.steps)}]"
+
+    def fields(self) -> list[str]:
+        more = {"across": ["chunks", "width"], "along": ["rows"], "single": []}[self.form]
+        return fields_of(self.outer, len(self.steps) + 1, "length", *more, *(f"j{k}" for k in range(len(self.steps) + 1)))
+
+    def emit(self, name: str) -> str:
+        frame = Frame(name, self.fields(), self.outer)
+        {"across": self._across, "along": self._along, "single": self._single}[self.form](frame)
+        return frame.module()
+
+    # ---- one step ----
+
+    def _start(self, b: Builder, lanes: int) -> AnyValue:
+        """What stands before the first element."""
+        kind = self.op.accumulator(self.dtype)
+        first = self.op.identity(kind, self.exclusive)
+        if kind.is_complex:
+            part = dt.real_of(kind)
+            return Complex(b.const(part, first.real, lanes), b.const(part, first.imag, lanes))
+        return b.const(kind, first, lanes)
+
+    def _step(self, b: Builder, carry: AnyValue, inputs: Sequence[AnyValue]) -> tuple[AnyValue, AnyValue]:
+        """(next carry, element of the result)."""
+        following = self.op.combine(b, carry, *(b.convert(x, carry.dtype) for x in inputs))
+        return following, b.convert(carry if self.exclusive else following, self.result)
+
+    def _position(self, frame: Frame, j: Value) -> Value:
+        return frame["length"] - 1 - j if self.reverse else j
+
+    # ---- lanes along a kept axis ----
+
+    def _across(self, frame: Frame) -> None:
+        """A unit is a strip of columns; whole strips keep all their carries in registers, the last one goes vector by vector."""
+        b, full = frame.b, self.vectors * LANES
+        with b.loop(frame.begin, frame.end, 1) as units:
+            place, strip = frame.divide(units.index, frame["chunks"])
+            at = frame.indices(place)
+            bases = [frame.at(k, at) for k in range(len(self.steps) + 1)]
+            start = strip * full
+            rest = b.intrinsic("smin", frame["n"] - start, b.i64(full))
+            with b.when(rest.eq(full)):
+                self._strip(frame, bases, start, self.vectors, None)
+            with b.when(rest < full), b.loop(0, rest, LANES) as column:
+                mask = b.iota(dt.int64) < b.splat(rest - column.index)
+                self._strip(frame, bases, start + column.index, 1, mask)
+
+    def _strip(self, frame: Frame, bases: Sequence[Value], column: Value, vectors: int, mask: Value | None) -> None:
+        b = frame.b
+        starts = [self._start(b, LANES) for _ in range(vectors)]
+        with b.loop(0, frame["length"], 1, *flat(starts)) as loop:
+            carries = unflat(starts, loop.carried)
+            j = self._position(frame, loop.index)
+            rows = [b.gep(base, j * frame[f"j{k}"]) for k, base in enumerate(bases)]
+            results, following = [], []
+            for v, carry in enumerate(carries):
+                at = column + v * LANES
+                inputs = [self._load(frame, k, rows[k], at, mask) for k in range(len(self.steps))]
+                carry, result = self._step(b, carry, inputs)
+                following.append(carry)
+                results.append((at, result))
+            for at, result in results:
+                b.store(result, b.gep(rows[-1], at * self.result.size), mask)
+            loop.carry(*flat(following))
+
+    def _load(self, frame: Frame, k: int, row: Value, at: Value, mask: Value | None) -> AnyValue:
+        b, stride = frame.b, frame[f"i{k}"]
+        if self.steps[k] == "unit":
+            return b.load(b.gep(row, at * self.dtype.size), self.dtype, LANES, mask)
+        if self.steps[k] == "repeat":
+            return splat(b, b.load(row, self.dtype, 1), LANES)
+        places = [at + lane for lane in range(LANES)]
+        if mask is not None:  # lanes past the end read the first element again
+            places = [b.choose(b.extract(mask, lane), place, at) for lane, place in enumerate(places)]
+        return assemble(b, [b.load(b.gep(row, place * stride), self.dtype, 1) for place in places])
+
+    # ---- lanes are rows ----
+
+    def _along(self, frame: Frame) -> None:
+        """A unit is 16 rows. Rows past the last one are the last one again: they write what it writes."""
+        b, length = frame.b, frame["length"]
+        last = frame["rows"] - 1
+        with b.loop(frame.begin, frame.end, 1) as units:
+            first = units.index * LANES
+            rows = []
+            for lane in range(LANES):
+                at = frame.indices(b.intrinsic("smin", first + lane, last))
+                rows.append([frame.at(k, at) for k in range(len(self.steps) + 1)])
+            start = self._start(b, LANES)
+            whole = length & -LANES if all(step == "unit" for step in self.steps) else b.i64(0)
+            with b.loop(0, whole, LANES, *flat([start])) as tiles:
+                (carry,) = unflat([start], tiles.carried)
+                tiles.carry(*flat([self._tile(frame, rows, tiles.index, carry)]))
+            with b.loop(whole, length, 1, *tiles.carried) as columns:
+                (carry,) = unflat([start], columns.carried)
+                columns.carry(*flat([self._column(frame, rows, self._position(frame, columns.index), carry)]))
+
+    def _tile(self, frame: Frame, rows: Sequence[Sequence[Value]], j: Value, carry: AnyValue) -> AnyValue:
+        b, size = frame.b, self.dtype.size
+        first = frame["length"] - LANES - j if self.reverse else j
+        tiles = []
+        for k in range(len(self.steps)):
+            tiles.append(turned(b, [b.load(b.gep(row[k], first * size), self.dtype, LANES) for row in rows]))
+        results: list[AnyValue] = [carry] * LANES
+        for step in range(LANES):
+            column = LANES - 1 - step if self.reverse else step
+            carry, results[column] = self._step(b, carry, [tile[column] for tile in tiles])
+        for row, result in zip(rows, turned(b, results), strict=True):
+            b.store(result, b.gep(row[-1], first * self.result.size))
+        return carry
+
+    def _column(self, frame: Frame, rows: Sequence[Sequence[Value]], j: Value, carry: AnyValue) -> AnyValue:
+        b = frame.b
+        offsets = [j * frame[f"j{k}"] for k in range(len(self.steps) + 1)]
+        inputs = []
+        for k in range(len(self.steps)):
+            inputs.append(assemble(b, [b.load(b.gep(row[k], offsets[k]), self.dtype, 1) for row in rows]))
+        carry, result = self._step(b, carry, inputs)
+        for lane, row in enumerate(rows):
+            b.store(extract(b, result, lane), b.gep(row[-1], offsets[-1]))
+        return carry
+
+    # ---- one row ----
+
+    def _single(self, frame: Frame) -> None:
+        b = frame.b
+        with b.loop(frame.begin, frame.end, 1) as units:
+            at = frame.indices(units.index)
+            bases = [frame.at(k, at) for k in range(len(self.steps) + 1)]
+            start = self._start(b, 1)
+            with b.loop(0, frame["length"], 1, *flat([start])) as loop:
+                (carry,) = unflat([start], loop.carried)
+                j = self._position(frame, loop.index)
+                places = [b.gep(base, j * frame[f"j{k}"]) for k, base in enumerate(bases)]
+                carry, result = self._step(b, carry, [b.load(place, self.dtype, 1) for place in places[:-1]])
+                b.store(result, places[-1])
+                loop.carry(*flat([carry]))
+
+
+def scan(op: Any, operands: Sequence[Layout], out: Layout, axis: int, reverse: bool, exclusive: bool, cost: int = 1) -> Lowering:
+    """A scan along an axis. Pointers: operands, then out."""
+    if 0 in out.shape:
+        return Lowering(())
+    layouts = (*operands, out)
+    axes = axes_of(out.shape, *map(scaled, layouts))
+    along = axes.pop(axis)
+    outer = merged(axes)
+    numbers = {"length": along.size, **{f"j{k}": s for k, s in enumerate(along.strides)}}
+    size = out.dtype.size
+    blank = Axis(1, (0,) * len(layouts))
+    if outer and outer[-1].strides[-1] == size and along.strides[-1] != size:
+        inner, form = outer.pop(), "across"
+    else:
+        inner, form = blank, "along" if product(outer) >= 4 else "single"
+    strides = along.strides if form == "along" else inner.strides
+    steps = tuple(stepping(s, x.dtype.size) for x, s in zip(operands, strides, strict=False))
+    vectors = 1 if cost > 8 else 4 if size > 4 else 8
+    kernel = Scan(op, operands[0].dtype, out.dtype, form, steps, len(outer), reverse, exclusive, vectors if form == "across" else 1)
+    units, each = product(outer), along.size * size
+    if form == "across":
+        strips = -(-inner.size // (LANES * vectors))
+        units, each = units * strips, each * min(inner.size, LANES * vectors)
+        numbers |= {"chunks": strips, "width": LANES * vectors}
+    elif form == "along":
+        numbers["rows"] = units
+        units, each = -(-units // LANES), each * LANES
+    numbers["units"] = units
+    words = words_of(kernel.fields(), [Pointer(k) for k in range(len(layouts))], outer, inner, numbers)
+    return Lowering((Launch(source(str(kernel), "scan", kernel.emit), words, grain(units, each, cost)),))
+
+
+# ---- vectors of any kind ----
+
+
+def flat(values: Sequence[AnyValue]) -> list[Value]:
+    """Complex values as their parts, for loops to carry."""
+    return [part for x in values for part in ((x.re, x.im) if isinstance(x, Complex) else (x,))]
+
+
+def unflat(model: Sequence[AnyValue], parts: Sequence[Value]) -> list[AnyValue]:
+    """The inverse of `flat`."""
+    rest = iter(parts)
+    return [Complex(next(rest), next(rest)) if isinstance(x, Complex) else next(rest) for x in model]
+
+
+def splat(b: Builder, x: AnyValue, lanes: int) -> AnyValue:
+    return Complex(b.splat(x.re, lanes), b.splat(x.im, lanes)) if isinstance(x, Complex) else b.splat(x, lanes)
+
+
+def extract(b: Builder, x: AnyValue, lane: int) -> AnyValue:
+    return Complex(b.extract(x.re, lane), b.extract(x.im, lane)) if isinstance(x, Complex) else b.extract(x, lane)
+
+
+def assemble(b: Builder, parts: Sequence[AnyValue]) -> AnyValue:
+    """Scalars as the lanes of one vector."""
+    if isinstance(parts[0], Complex):
+        real = assemble(b, [p.re for p in parts])  # type: ignore[union-attr]
+        imag = assemble(b, [p.im for p in parts])  # type: ignore[union-attr]
+        return Complex(real, imag)  # type: ignore[arg-type]
+    vector = b.poison(parts[0].dtype, len(parts))
+    for lane, part in enumerate(parts):
+        vector = b.insert(vector, part, lane)  # type: ignore[arg-type]
+    return vector
+
+
+def turned(b: Builder, rows: Sequence[AnyValue]) -> list[AnyValue]:
+    """As many vectors as they have lanes, rows and columns exchanged, by rounds of pairwise interleaving."""
+    if isinstance(rows[0], Complex):
+        real = turned(b, [r.re for r in rows])  # type: ignore[union-attr]
+        imag = turned(b, [r.im for r in rows])  # type: ignore[union-attr]
+        return [Complex(x, y) for x, y in zip(real, imag, strict=True)]  # type: ignore[arg-type]
+    lanes = len(rows)
+    half = lanes // 2
+    low = [i // 2 + (i % 2) * lanes for i in range(lanes)]
+    high = [i // 2 + half + (i % 2) * lanes for i in range(lanes)]
+    for _ in range(lanes.bit_length() - 1):
+        rows = [b.shuffle(rows[i], rows[i + half], order) for i in range(half) for order in (low, high)]  # type: ignore[arg-type]
+    return list(rows)

@@ -16,9 +16,13 @@ from weft.core._methods import attach
 from weft.core.creating import (
     arange, eye, full, identity, linspace, ones, ones_like, tri, tril, triu, zeros, zeros_like,
 )
+from weft.core.devices import (
+    Device, DeviceType, Stream, StreamContext, cpu, default_device, default_stream, device_count, device_info, gpu, is_available,
+    new_stream, set_default_device, set_default_stream, stream,
+)
 from weft.core.elementwise import (
     abs, add, astype, bitwise_and, bitwise_invert, bitwise_or, bitwise_xor, ceil, clip, conj, conjugate, cos, divide, equal, erf,
-    exp, expm1, floor, greater, greater_equal, imag, isfinite, isinf, isnan, left_shift, less, less_equal, log, log1p, logaddexp,
+    erfinv, exp, expm1, floor, greater, greater_equal, imag, isfinite, isinf, isnan, left_shift, less, less_equal, log, log1p, logaddexp,
     logical_and, logical_not, logical_or, maximum, minimum, multiply, negative, not_equal, positive, pow, power, real, reciprocal,
     right_shift, round, rsqrt, sigmoid, sign, sin, sqrt, square, stop_gradient, subtract, tanh, where,
 )

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from weft.codegen import moves
+from weft.codegen.launch import Layout, Lowering
 from weft.graph.node import Kind, Node, Shape, Size, kind_of
-from weft.primitives.base import OPERATORS, AxisMap, IndexMap, Linear, Sample, View, bind, move_batch_to_front, zeros
+from weft.primitives.base import OPERATORS, AxisMap, IndexMap, Linear, Opaque, Sample, View, bind, move_batch_to_front, zeros
 from weft.primitives.elementwise import draw
 
 
@@ -131,7 +133,7 @@ class Reshape(View):
         return reshape(front, (size, *self.shape)), 0
 
 
-class SliceUpdate(Linear):
+class SliceUpdate(Linear, Opaque):
     """The first operand with the second written over the slice that begins at `starts` and goes in `steps`."""
 
     starts: tuple[Size, ...]
@@ -170,6 +172,10 @@ class SliceUpdate(Linear):
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         base, part = (move_batch_to_front(x, axis, size) for x, axis in zip(inputs, axes, strict=True))
         return bind(SliceUpdate((0, *self.starts), (1, *self.steps)), base, part), 0
+
+    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
+        starts = tuple(start.__index__() for start in self.starts)
+        return moves.slice_update(operands[0], operands[1], out, starts, self.steps)
 
 
 def _is_one(n: Size) -> bool:

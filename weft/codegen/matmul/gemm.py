@@ -174,7 +174,7 @@ class Gemm:
         return packed
 
     def _pack_right(self, chunk: _Chunk) -> Value:
-        """In panels as wide as the tile; in each, row by row; in each of these, vector by vector, complex parts apart."""
+        """In panels as wide as the tile, in each row by row, in these vector by vector; complex parts apart."""
         f, b, lanes = self.frame, self.b, self.tile.lanes
 
         def put(k: Value, j: Value, x: AnyValue) -> None:
@@ -192,9 +192,7 @@ class Gemm:
             self._copy(chunk.right, f["b_k"], step, chunk.depth, chunk.columns, put)
         return f.scratch
 
-    def _copy(
-        self, source: Value, row: Value, step: Value | None, rows: Value, columns: Value, put: Put
-    ) -> None:  # fmt: skip
+    def _copy(self, source: Value, row: Value, step: Value | None, rows: Value, columns: Value, put: Put) -> None:
         """`put` all of a source whose rows are contiguous, or have elements `step` bytes apart."""
         f, b, lanes = self.frame, self.b, self.tile.lanes
         with b.loop(0, rows, 1) as r:
@@ -208,7 +206,7 @@ class Gemm:
 
     def _turn(
         self, source: Value, row: Value, rows: Value, columns: Value, put: Put, whole: Value | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`put` the transpose of a source whose rows are contiguous. Rows past the last (up to `whole`) repeat it."""
         f, b, turn = self.frame, self.b, self.tile.turn
         with b.loop(0, rows if whole is None else whole, turn) as strip:
