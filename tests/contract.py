@@ -22,7 +22,7 @@ from weft.evaluate import close as close_graph
 from weft.evaluate import evaluate
 from weft.graph.node import Graph, Node, has_handle, kind_of, reachable
 from weft.primitives import REGISTRY
-from weft.primitives.base import DATA, Elementwise, Linear, Primitive, Reduction, Sample, View, bind, constant
+from weft.primitives.base import DATA, Elementwise, Primitive, Sample, View, bind, constant
 from weft.reference import apply_reference
 from weft.runtime.buffer import allocate
 from weft.runtime.data import Buffer, numpy_view
@@ -295,12 +295,12 @@ def ulp(scale: np.ndarray, dtype: Dtype) -> np.ndarray:
 def natural_scale(op: Primitive, values: Sequence[np.ndarray], expected: np.ndarray) -> np.ndarray:
     """The size that an error is measured against, element by element (float64).
 
-    A value of an elementwise function is its own scale (the modulus, for both parts of a complex number). Where many terms are added, so
-    that they may cancel, it is the sum of their magnitudes: the operation applied to the moduli of its operands.
+    A value is its own scale (the modulus, for both parts of a complex number). Where terms are added that may cancel, it is the sum of
+    their magnitudes: the operation applied to the moduli of its operands.
     """
     scale = np.abs(expected.astype(np.complex128 if expected.dtype.kind == "c" else np.float64))
-    if isinstance(op, (Reduction, Linear)) and not isinstance(op, View):
-        wide = [np.abs(v).astype(np.float64) if v.dtype.kind in "fcV" else v for v in values]
+    if op.cancels and not isinstance(op, View):
+        wide = [np.abs(v).astype(np.float64) if dt.from_numpy(v.dtype).is_inexact else v for v in values]
         scale = np.maximum(scale, np.abs(np.asarray(op.reference(*wide), np.float64)))
     return scale
 

@@ -32,7 +32,7 @@ _lock = threading.RLock()
 class Recipe:
     """An executable for one structure, and where its constants come from: the position among the structure's constants, or fixed words."""
 
-    __slots__ = ("executable", "sources")
+    __slots__ = ("executable", "in_order", "sources")
 
     def __init__(self, executable: Executable, given: Sequence[ConstantValue]) -> None:
         position = {id(value): i for i, value in enumerate(given)}
@@ -40,8 +40,12 @@ class Recipe:
         self.sources: list[tuple[int | None, tuple[int, ...]]] = [
             (position.get(id(value)), value.words) for value in executable.constants
         ]
+        self.in_order = [at for at, _ in self.sources] == list(range(len(given)))
+        """Whether the program reads all of the structure's constants, in their order: the usual case, and the fast one."""
 
     def words(self, given: Sequence[ConstantValue]) -> list[int]:
+        if self.in_order:
+            return [word for value in given for word in value.words]
         words: list[int] = []
         for position, fixed in self.sources:
             words.extend(fixed if position is None else given[position].words)
@@ -53,22 +57,23 @@ PROGRAMS: dict[tuple[Any, ...], Recipe] = {}
 
 def evaluate(roots: Sequence[Node]) -> None:
     """Give every root a value."""
-    pending = [node for node in roots if node.value is None]
+    pending = {node for node in roots if node.value is None}
     if not pending:
         return
-    seen = set(pending)
-    stack = list(seen)
+    seen = pending.copy()
+    stack = list(pending)
+    pop, push, see = stack.pop, stack.append, seen.add
     while stack:
-        for node in stack.pop().inputs:
+        for node in pop().inputs:
             if node not in seen:
-                seen.add(node)
+                see(node)
                 if node.value is None:
-                    stack.append(node)
+                    push(node)
     order = sorted(seen, key=_by_id)
     if len(order) <= WINDOW:
-        _run(order, set(pending))
-        return
-    _run_windows(order, set(pending))
+        _run(order, pending)
+    else:
+        _run_windows(order, pending)
 
 
 def _run_windows(order: list[Node], wanted: set[Node]) -> None:
@@ -89,28 +94,30 @@ def _run(order: list[Node], wanted: set[Node]) -> None:
     """Evaluate a topologically ordered piece whose leaves have values."""
     index: dict[Node, int] = {}
     key: list[Any] = []
+    add = key.append
     leaves: list[Buffer] = []
     constants: list[ConstantValue] = []
     results: list[Node] = []
-    for node in order:
-        index[node] = len(index)
+    for number, node in enumerate(order):
+        index[node] = number
         value = node.value
         if value is None:
-            key.append(node.op)
-            key.append(node.kind)
+            add(node.op)
+            add(node.kind)
             for operand in node.inputs:
-                key.append(index[operand])
+                add(index[operand])
             if node in wanted or (node.handle is not None and has_handle(node)):
-                key.append(-1)
+                add(-1)
                 results.append(node)
         elif value.__class__ is ConstantValue:
-            key.append(node.op)
-            key.append(node.kind)
+            add(node.op)
+            add(node.kind)
             constants.append(value)
         else:
-            key.append(DATA)
-            key.append(node.kind)
-            key.append(value.strides)
+            add(DATA)
+            add(node.kind)
+            if value.strides is not None:
+                add(value.strides)
             leaves.append(value)
     if config.backend == "reference":
         buffers = evaluate_reference(order, results)

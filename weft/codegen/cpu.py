@@ -733,29 +733,40 @@ def _column_finish(
 
 # ---- tile ----
 
+STRIP = 64
+"""Rows of a strip: four squares side by side read four neighbouring cache lines of each row of a turned operand."""
+
 
 def emit_tile(frame: Frame) -> None:
-    """Elementwise where some operands are transposed: squares of 16 × 16 elements, turned in registers on the way in."""
-    b, kernel = frame.b, frame.kernel
+    """Elementwise where some operands are transposed: strips of 64 rows, cut into squares of 16 × 16 that are turned on the way in."""
+    b = frame.b
     m, n, strips = frame["m"], frame["n"], frame["strips"]
-    turned = [k for k, a in enumerate(kernel.loads) if a.inner == "tile"]
     with b.loop(frame.begin, frame.end, 1) as units:
         place = b.op(f"sdiv i64 {units.index.text}, {strips.text}", dt.int64, 1)
-        top = (units.index - place * strips) << 4
+        first = (units.index - place * strips) * STRIP
+        last = b.choose(first + STRIP < m, first + STRIP, m)
         bases = frame.bases(frame.indices(place))
-        height = b.choose(m - top < LANES, m - top, LANES)
-        with b.loop(0, n, LANES) as square:
-            j = square.index
-            width = b.choose(n - j < LANES, n - j, LANES)
-            tiles = {k: _turn(frame, i, k, bases, top, j, height, width) for i, k in enumerate(turned)}
-            mask = b.iota(dt.int64) < b.splat(width)
-            with b.loop(0, height, 1) as row:
-                at = frame.moved(bases, "t", top + row.index)
-                given = {
-                    k: b.load(b.gep(tile, row.index * (LANES * kernel.loads[k].dtype.size)), kernel.loads[k].dtype)
-                    for k, tile in tiles.items()
-                }
-                _store_all(Scope(frame, at, j, LANES, mask, given))
+
+        def squares(j: Value, mask: Value | None, state: State) -> State:
+            with b.loop(first, last, LANES) as top:
+                _square(frame, bases, top.index, last, j, mask)
+            return state
+
+        vector_loop(b, b.i64(0), n, squares)
+
+
+def _square(frame: Frame, bases: dict[int, Value], top: Value, last: Value, j: Value, mask: Value | None) -> None:
+    """Up to 16 rows from `top`, 16 columns from `j`."""
+    b, kernel = frame.b, frame.kernel
+    height = b.choose(last - top < LANES, last - top, LANES)
+    tiles = {k: _turn(frame, k, bases, top, j, height, mask) for k, a in enumerate(kernel.loads) if a.inner == "tile"}
+    with b.loop(0, height, 1) as row:
+        at = frame.moved(bases, "t", top + row.index)
+        given = {
+            k: b.load(b.gep(tile, row.index * (LANES * kernel.loads[k].dtype.size)), kernel.loads[k].dtype)
+            for k, tile in tiles.items()
+        }
+        _store_all(Scope(frame, at, j, LANES, mask, given))
 
 
 def tile_scratch(kernel: Kernel) -> int:
@@ -763,19 +774,18 @@ def tile_scratch(kernel: Kernel) -> int:
     return sum(LANES * LANES * a.dtype.size for a in kernel.loads if a.inner == "tile")
 
 
-def _turn(frame: Frame, position: int, k: int, bases: dict[int, Value], top: Value, j: Value, height: Value, width: Value) -> Value:
-    """A square read along its memory, written to scratch the other way round."""
+def _turn(frame: Frame, k: int, bases: dict[int, Value], top: Value, j: Value, height: Value, mask: Value | None) -> Value:
+    """A square read along its memory, written to scratch the other way round. Rows past the end read the first one again."""
     b, access = frame.b, frame.kernel.loads[k]
     size = access.dtype.size
     before = [a for a in frame.kernel.loads[:k] if a.inner == "tile"]
     tile = b.gep(frame.scratch, sum(LANES * LANES * a.dtype.size for a in before))
-    del position
     corner = b.gep(bases[k], top * frame[f"t{k}"])
-    mask = b.iota(dt.int64) < b.splat(height)
+    inside = b.iota(dt.int64) < b.splat(height)
     rows: list[AnyValue] = []
     for lane in range(LANES):
-        index = b.choose(width > lane, j + lane, j)  # past the end: read the first again
-        rows.append(b.load(b.gep(corner, index * frame[f"i{k}"]), access.dtype, LANES, mask))
+        index = j + lane if mask is None else b.choose(b.extract(mask, lane), j + lane, j)
+        rows.append(b.load(b.gep(corner, index * frame[f"i{k}"]), access.dtype, LANES, inside))
     for lane, row in enumerate(_transposed(b, rows)):
         b.store(row, b.gep(tile, lane * LANES * size))
     return tile

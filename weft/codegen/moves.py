@@ -479,6 +479,195 @@ def spread(index: Layout, ndim: int, axes: Sequence[int]) -> list[int]:
     return strides
 
 
+# ---- scatters ----
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """target[place of r] = combine(target[place of r], updates[r]). Operands: updates, the index arrays, target.
+
+    Units of work write disjoint parts of the target; within one, updates come in increasing order of their position. `op` is the elementwise
+    primitive that combines (None: the update replaces). form: "run" if the inner loop writes neighbours at one place of the index arrays, "each" if
+    every element has a place of its own. `fA` and `gK.A` are sizes, and strides of operand K, of the axes that units do not share.
+    """
+
+    op: Any
+    update: Dtype
+    target: Dtype
+    form: str
+    step: str
+    indices: tuple[Dtype, ...]
+    outer: int
+    free: int
+
+    def __str__(self) -> str:
+        how = "set" if self.op is None else self.op.title
+        what = f"{how} {self.update.name} {self.step} {self.target.name}"
+        return f"scatter {self.form} {what} outer={self.outer} free={self.free} [{', '.join(d.name for d in self.indices)}]"
+
+    def fields(self) -> list[str]:
+        count = len(self.indices)
+        more = ["count", *(f"f{a}" for a in range(self.free))]
+        more += [f"g{k}.{a}" for k in range(count + 1) for a in range(self.free)]
+        more += [f"{name}{j}" for j in range(count) for name in ("size", "jump")]
+        return fields_of(self.outer, count + 2, *more, blocked=True)
+
+    def emit(self, name: str) -> str:
+        frame = Frame(name, self.fields(), self.outer)
+        b, count = frame.b, len(self.indices)
+        with b.loop(frame.begin, frame.end, 1) as units:
+            place, start, stop = frame.part(units.index, blocked=True)
+            at = frame.indices(place)
+            bases = [frame.at(k, at) for k in range(count + 2)]
+            with b.loop(0, frame["count"], 1) as turns:
+                free = self._free_indices(frame, turns.index)
+                here = [self._moved(frame, k, base, free) for k, base in enumerate(bases[:-1])]
+                if self.form == "run":
+                    self._run(frame, here, bases[-1], start, stop)
+                else:
+                    with b.loop(start, stop, 1) as inner:
+                        self._one(frame, here, bases[-1], inner.index)
+        return frame.module()
+
+    def _free_indices(self, frame: Frame, turn: Value) -> list[Value]:
+        found: list[Value] = []
+        for axis in range(self.free - 1, 0, -1):
+            turn, index = frame.divide(turn, frame[f"f{axis}"])
+            found.append(index)
+        return [turn, *reversed(found)] if self.free else []
+
+    def _moved(self, frame: Frame, k: int, base: Value, free: Sequence[Value]) -> Value:
+        for axis, index in enumerate(free):
+            base = frame.b.gep(base, index * frame[f"g{k}.{axis}"])
+        return base
+
+    def _target(self, frame: Frame, here: Sequence[Value], target: Value, inner: Value) -> Value:
+        """Where the updates at `inner` go."""
+        b = frame.b
+        target = b.gep(target, inner * frame[f"i{len(self.indices) + 1}"])
+        for j, dtype in enumerate(self.indices):
+            index = b.load(b.gep(here[1 + j], inner * frame[f"i{1 + j}"]), dtype, 1)
+            assert isinstance(index, Value)
+            target = b.gep(target, resolve(b, index, frame[f"size{j}"]) * frame[f"jump{j}"])
+        return target
+
+    def _combined(self, b: Builder, old: AnyValue, new: AnyValue) -> AnyValue:
+        wide = dt.float32 if self.target in dt.HALVES else self.target
+        combined: AnyValue = self.op.emit(b, b.convert(old, wide), b.convert(new, wide))
+        return b.convert(combined, self.target)
+
+    def _one(self, frame: Frame, here: Sequence[Value], target: Value, inner: Value) -> None:
+        b = frame.b
+        place = self._target(frame, here, target, inner)
+        x = b.load(b.gep(here[0], inner * frame["i0"]), self.update, 1)
+        b.store(x if self.op is None else self._combined(b, b.load(place, self.target, 1), x), place)
+
+    def _run(self, frame: Frame, here: Sequence[Value], target: Value, start: Value, stop: Value) -> None:
+        b = frame.b
+        update, place = b.gep(here[0], start * frame["i0"]), self._target(frame, here, target, start)
+        if self.op is None and self.step == "unit":
+            return run(b, update, place, stop - start, self.target.size)
+
+        def body(at: Value, lanes: int) -> None:
+            x = self._updates(frame, update, at, lanes)
+            to = b.gep(place, at * self.target.size)
+            b.store(x if self.op is None else self._combined(b, b.load(to, self.target, lanes), x), to)
+
+        whole = (stop - start) & -LANES
+        with b.loop(0, whole, LANES) as loop:
+            body(loop.index, LANES)
+        with b.loop(whole, stop - start, 1) as loop:
+            body(loop.index, 1)
+        return None
+
+    def _updates(self, frame: Frame, update: Value, at: Value, lanes: int) -> AnyValue:
+        b, stride = frame.b, frame["i0"]
+        if self.step == "unit":
+            return b.load(b.gep(update, at * self.update.size), self.update, lanes)
+        if self.step == "repeat":
+            return splat(b, b.load(update, self.update, 1), lanes)
+        places = [b.gep(update, (at + lane) * stride) for lane in range(lanes)]
+        parts = [b.load(place, self.update, 1) for place in places]
+        return parts[0] if lanes == 1 else assemble(b, parts)
+
+
+def scatter(
+    op: Any, base: Layout, updates: Layout, indices: Sequence[Layout], out: Layout, where: Sequence[int | None], axes: Sequence[int],
+    widen: Any = None, narrow: Any = None,
+) -> Lowering:  # fmt: skip
+    """out = base with updates combined into it; `where` and `axes` as for `gather`. Pointers: 0 base, 1 updates, the index arrays, out.
+
+    `widen` and `narrow` are the conversions to and from the dtype in which halves are accumulated, in a temporary.
+    """
+    count = len(indices)
+    last = Pointer(count + 2)
+    if widen is None:
+        return Lowering((*copy(base, out, Pointer(0), last), *_scatter(op, updates, indices, out, where, axes, last)))
+    wide, temporary = replace(out, dtype=widen.dtype), Pointer(count + 3)
+    first = copy(base, wide, Pointer(0), temporary, widen)
+    then = _scatter(op, updates, indices, wide, where, axes, temporary)
+    return Lowering((*first, *then, *copy(wide, out, temporary, last, narrow)), (math.prod(out.shape) * wide.dtype.size,))
+
+
+def _scatter(
+    op: Any, updates: Layout, indices: Sequence[Layout], target: Layout, where: Sequence[int | None], axes: Sequence[int], to: Pointer
+) -> list[Launch]:
+    if 0 in updates.shape:
+        return []
+    walk, jumps, sizes = along_result(target, len(updates.shape), where)
+    loops = axes_of(updates.shape, scaled(updates), *(spread(i, len(updates.shape), axes) for i in indices), walk)
+    shared = set(axis for axis in where if axis is not None)
+    outer = merged([loop for r, loop in enumerate(loops) if r in shared])
+    free = merged([loop for r, loop in enumerate(loops) if r not in shared])
+    inner = _inner_axis(outer, free, target.dtype.size, len(indices) + 2)
+    bits = bits_of(target.dtype) if op is None else None
+    kinds = (bits, bits) if bits is not None else (updates.dtype, target.dtype)
+    form = "run" if is_run(inner, target.dtype.size) else "each"
+    step = stepping(inner.strides[0], updates.dtype.size) if form == "run" else "any"
+    kernel = Scatter(op, *kinds, form, step, tuple(i.dtype for i in indices), len(outer), len(free))
+    turns, units = product(free), product(outer)
+    width = _strip_width(inner.size, target.dtype.size, units)
+    chunks = -(-inner.size // width)
+    numbers = {"units": units * chunks, "width": width, "chunks": chunks, "count": turns}
+    for a, axis in enumerate(free):
+        numbers[f"f{a}"] = axis.size
+        numbers |= {f"g{k}.{a}": stride for k, stride in enumerate(axis.strides[:-1])}
+    for j, (jump, n) in enumerate(zip(jumps, sizes, strict=True)):
+        numbers |= {f"jump{j}": jump, f"size{j}": n}
+    pointers = [*(Pointer(1 + k) for k in range(len(indices) + 1)), to]
+    words = words_of(kernel.fields(), pointers, outer, inner, numbers)
+    work = grain(units * chunks, turns * width * target.dtype.size, 2)
+    return [Launch(source(str(kernel), "scatter", kernel.emit), words, work)]
+
+
+def _inner_axis(outer: list[Axis], free: Sequence[Axis], size: int, operands: int) -> Axis:
+    """The shared axis that the inner loop walks, taken out of `outer`: one that walks neighbours of the target, or one along which updates and
+    indices lie closer than along the free axes."""
+    blank = Axis(1, (0,) * operands)
+    if not outer:
+        return blank
+    nearest = min(range(len(outer)), key=lambda a: (abs(outer[a].strides[-1]), sum(map(abs, outer[a].strides))))
+    if is_run(outer[nearest], size) or all(_distance(outer[nearest]) <= _distance(f) for f in free):
+        return outer.pop(nearest)
+    return blank
+
+
+def _distance(axis: Axis) -> int:
+    return sum(map(abs, axis.strides[:-1]))
+
+
+def is_run(axis: Axis, size: int) -> bool:
+    """Whether a loop writes neighbours of the target at one place of the index arrays."""
+    return axis.strides[-1] == size and not any(axis.strides[1:-1])
+
+
+def _strip_width(n: int, size: int, units: int) -> int:
+    """Elements of the inner loop that one unit takes: all, or strips of some cache lines when there are few units."""
+    if units >= 16:
+        return n
+    return min(n, max(256 // size, -(-n // 8)))
+
+
 # ---- scans ----
 
 

@@ -751,7 +751,7 @@ def dim_min(a: int | Dim, b: int | Dim) -> int | Dim:
 def substitute(expr: int | Dim, mapping: Mapping[str, int | Dim]) -> int | Dim:
     """`expr` with symbols replaced by name: by numbers, or by sizes of this or another trace.
 
-    What replaces the size of an input must be at least 2, as that is assumed to be.
+    What replaces the size of an input must be as that is assumed to be: at least 2, and such that the guards hold.
     """
     if type(expr) is not Dim:
         return expr

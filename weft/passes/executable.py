@@ -42,15 +42,22 @@ class Executable:
         self.sizes = [nbytes_of(node) for node in plan.outputs]
         self.constants = constants
         """The constants that the program reads, in the order of their words in a call."""
-        self.simple = all(not r.from_input and r.strides is None and r.offset == 0 for r in results)
+        self.simple = all(not r.from_input and r.strides is None and r.offset == 0 and r.at == i for i, r in enumerate(results))
+        """Whether result i is simply output buffer i."""
 
     def run(self, inputs: Sequence[Buffer], words: Sequence[int]) -> list[Buffer]:
         """Compute all outputs. `words` are the words of the program's constants, in the order of `constants`."""
-        stores = [allocate(size) for size in self.sizes]
+        addresses = [buffer.address for buffer in inputs]
+        stores = []
+        for size in self.sizes:
+            store = allocate(size)
+            stores.append(store)
+            addresses.append(store.address)
         if self.program is not None:
-            self.program.run([*[b.address for b in inputs], *[s.address for s in stores], *words])
+            addresses += words
+            self.program.run(addresses)
         if self.simple:
-            return [Buffer(store := stores[r.at], store.address) for r in self.results]
+            return [Buffer(store, store.address) for store in stores]
         return [self._result(r, inputs, stores) for r in self.results]
 
     @staticmethod
@@ -73,11 +80,12 @@ def assemble(plan: Plan) -> Executable:
         places[node] = at
         constants.append(node.value)
         at += len(node.value.words)
-    program = _program(plan, places, inputs) if plan.items else None
+    program = _program(plan, places, inputs, at) if plan.items else None
     return Executable(plan, program, constants, [_result(plan, output) for output in plan.graph.outputs])
 
 
-def _program(plan: Plan, constants: dict[Node, int], inputs: int) -> Program:
+def _program(plan: Plan, constants: dict[Node, int], inputs: int, given: int) -> Program:
+    """Commands, words and relocations; a call gives `given` addresses and words of constants."""
     launches = [launch for item in plan.items for launch in item.launches]
     addresses = engine.load([launch.source for launch in launches])
     commands: list[Command] = []
@@ -94,7 +102,7 @@ def _program(plan: Plan, constants: dict[Node, int], inputs: int) -> Program:
                 else:
                     words.append(word)
             commands.append(_command(launch, next(number), first))
-    return Program(commands, words, relocations, plan.arena)
+    return Program(commands, words, relocations, plan.arena, given)
 
 
 def _command(launch: Launch, address: int, first: int) -> Command:

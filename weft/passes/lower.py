@@ -274,11 +274,13 @@ class _GroupLowering:
     def _tile(self, outer: list[_Axis], inner: _Axis, position: int) -> _Built:
         tile = outer.pop(position)
         m, n = _int(tile.size), _int(inner.size)
-        strips = -(-m // LANES)
+        strips = -(-m // cpu.STRIP)
         kernel = self._kernel("tile", outer, inner, tile=tile)
+        if self._streams([*outer, tile], inner):
+            kernel = replace(kernel, stream=True)
         numbers = {"n": n, "m": m, "strips": strips, "units": _product(outer) * strips}
         words = self._fill(numbers, outer, inner, tile=tile)
-        return _Built([_Part(kernel, words, _grain(n * LANES, self._cost()), cpu.tile_scratch(kernel))])
+        return _Built([_Part(kernel, words, _grain(n * cpu.STRIP, self._cost()), cpu.tile_scratch(kernel))])
 
     def _row(self, outer: list[_Axis], reduced: list[_Axis]) -> _Built:
         inner = reduced[0] if reduced else _Axis(1, [1] * (len(self.loads) + len(self.stores)))
@@ -306,7 +308,7 @@ class _GroupLowering:
         rows, n = _int(reduced[0].size), _int(inner.size)
         kernel = self._kernel("column", outer, inner)
         widest = max(d.size for d in cpu.state_dtypes(kernel))
-        width = min(-(-n // LANES) * LANES, STRIP_BYTES // (LANES * widest) // LANES * LANES)
+        width = min(max(-(-n // LANES), 1) * LANES, STRIP_BYTES // (LANES * widest) // LANES * LANES)
         chunks = -(-n // width)
         numbers = {"n": n, "rows": rows, "block": BLOCK, "width": width, "chunks": chunks, "units": _product(outer) * chunks}
         words = self._fill(numbers, outer, inner, rows=reduced[0])

@@ -63,6 +63,9 @@ class Primitive(metaclass=_Interned):
     dtypes: ClassVar[tuple[Dtype, ...]] = dt.ALL
     tolerance: ClassVar[Mapping[Dtype, float]] = {}
     """Largest error against `reference`, in units of the last place of the dtype, where it is not exact."""
+    cancels: ClassVar[bool] = False
+    """Whether the result is a sum whose terms may cancel: `tolerance` is then relative to the sum of their magnitudes, which is
+    the reference of the operands' moduli; otherwise to the result."""
 
     def infer(self, *kinds: Kind) -> Kind:
         """Shape and dtype of the result; sizes may be symbols."""
@@ -286,6 +289,7 @@ class Linear(Primitive):
     """Linear in some operands (`linear`), which alone are differentiated; writes `transpose` for each of them."""
 
     linear: ClassVar[tuple[int, ...]] = (0,)
+    cancels = True
 
     def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
         """The cotangent of linear operand `position`."""

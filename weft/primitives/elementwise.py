@@ -288,8 +288,10 @@ class Absolute(Elementwise):
 class Sign(Stepwise):
     """-1, 0 or 1; x / |x| for complex; NaN stays NaN."""
 
-    reference = staticmethod(np.sign)
     tolerance = {dt.complex64: 4, dt.complex128: 4}
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return x if x.dtype == np.bool_ else np.sign(x)
 
     def emit(self, b: Builder, x: Any) -> Any:
         if isinstance(x, Complex):
@@ -533,6 +535,7 @@ class LogAddExp(Elementwise):
     dtypes = dt.FLOATS
     cost = 40
     reference = staticmethod(np.logaddexp)
+    cancels = True  # the larger operand and a positive logarithm
     tolerance = {dt.float32: 6, dt.float64: 4, dt.float16: 1, dt.bfloat16: 1}
 
     def partials(self, out: Node, x: Node, y: Node) -> Partials:
@@ -753,7 +756,8 @@ class AsType(Elementwise):
     dtype: Dtype
     compute_halves = False
     samples = tuple(
-        Sample(lambda rng, dtype: [draw(rng, dtype, (3, 37))], {"dtype": to}, name=to.name)
+        # Differences of a function in double precision say nothing about one that rounds to less.
+        Sample(lambda rng, dtype: [draw(rng, dtype, (3, 37))], {"dtype": to}, to in (dt.float64, dt.complex128), to.name)
         for to in dt.ALL
     )
 

@@ -1,67 +1,340 @@
-"""Reading and writing at places that are data: gathers, scatters.
+"""Reading and writing at places that are data: gathers and scatters.
 
 An index on an axis of n elements counts from the end if it is negative, and is then moved into [0, n): no index reads or writes foreign memory.
+Updates that go to one place are taken in increasing order of their position, one rounded operation each (float16 and bfloat16 sums and products
+are kept in float32 and rounded once), whatever the number of threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from weft import dtypes as dt
 from weft.codegen import moves
 from weft.codegen.launch import Layout, Lowering
+from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node, Shape, Size, kind_of
-from weft.primitives.base import Linear, Opaque, Sample, bind, move_batch_to_front
-from weft.primitives.elementwise import draw
+from weft.primitives.base import (
+    Elementwise, Linear, Opaque, Sample, bind, full_like, move_batch_to_front, zeros,
+)  # fmt: skip
+from weft.primitives.creation import Iota
+from weft.primitives.elementwise import REALS, Add, AsType, Maximum, Minimum, Multiply, astype, conjugate, draw, equal, select
+from weft.primitives.views import Broadcast
 
 Where = tuple[int | None, ...]
 
 
-def result_shape(where: Where, axes: Sequence[int], x: Shape, index: Shape) -> Shape:
-    """The shape of a gather: index sizes along `axes`, sizes of x elsewhere."""
+def gathered_shape(where: Where, axes: Sequence[int], x: Shape, index: Shape) -> Shape:
+    """Index sizes along `axes`, sizes of x elsewhere."""
     sizes: dict[int, Size] = {axis: n for axis, n in zip(where, x, strict=True) if axis is not None}
     sizes.update(zip(axes, index, strict=True))
     return tuple(sizes[axis] for axis in range(len(sizes)))
 
 
-def places(where: Where, axes: Sequence[int], x: Sequence[int], indices: Sequence[np.ndarray], shape: Sequence[int]) -> tuple[np.ndarray, ...]:
-    """The index of every result element in x, one array per axis of x, in NumPy."""
-    found: list[np.ndarray] = []
-    arrays = iter(indices)
-    grid = np.ogrid[tuple(slice(n) for n in shape)]
-    for axis, n in zip(where, x, strict=True):
-        if axis is not None:
-            found.append(np.asarray(grid[axis]))
-            continue
-        index = next(arrays)
-        wide = index.astype(object) if index.dtype == np.uint64 else index.astype(np.int64)
-        wide = np.clip(np.where(wide < 0, wide + n, wide), 0, n - 1).astype(np.int64)
-        sizes = [1] * len(shape)
-        for k, a in enumerate(axes):
-            sizes[a] = index.shape[k]
-        found.append(wide.reshape(sizes))
-    return tuple(np.broadcast_arrays(*found)) if found else ()
+class Indexed(Opaque):
+    """What gathers and scatters share: how axes of x, index arrays and axes of the gathered shape belong together.
 
-
-class Gather(Linear, Opaque):
-    """Elements of x at places that index arrays give.
-
-    Axis k of x is walked along axis where[k] of the result, or, where that is None, by the next of the index arrays, which all have one shape and run
-    along `axes` of the result. An axis of the result that is in both walks x and the index arrays together.
+    Axis k of x is walked along axis where[k] of the gathered shape, or, where that is None, by the next of the index arrays, which all have one
+    shape and run along `axes` of the gathered shape. An axis that is in both walks x and the index arrays together.
     """
 
     where: Where
     axes: tuple[int, ...]
 
+    def places(self, x: Sequence[int], indices: Sequence[np.ndarray], shape: Sequence[int]) -> tuple[np.ndarray, ...]:
+        """The index in x of every element of the gathered shape, one array per axis of x."""
+        found: list[np.ndarray] = []
+        arrays = iter(indices)
+        grid = np.ogrid[tuple(slice(n) for n in shape)]
+        for axis, n in zip(self.where, x, strict=True):
+            if axis is not None:
+                found.append(np.asarray(grid[axis]))
+                continue
+            index = next(arrays)
+            sizes = [1] * len(shape)
+            for k, a in enumerate(self.axes):
+                sizes[a] = index.shape[k]
+            found.append(resolved(index, n).reshape(sizes))
+        return tuple(np.broadcast_to(index, shape) for index in found)
+
+    def checked(self, x: Kind) -> None:
+        """An axis without elements has no place for an index."""
+        for axis, n in zip(self.where, x.shape, strict=True):
+            if axis is None and type(n) is int and n == 0:
+                raise IndexError(f"[{self.title}] an axis of size 0 (shape {x.shape}) has no element that could be indexed.")
+
+    def batched(self, x: bool, indices: bool) -> Any:
+        """The same with a new first axis, of x or of the indices or of both."""
+        where = tuple(None if axis is None else axis + 1 for axis in self.where)
+        axes = tuple(axis + 1 for axis in self.axes)
+        return type(self)((0, *where) if x else where, (0, *axes) if indices else axes)
+
+
+def resolved(index: np.ndarray, n: int) -> np.ndarray:
+    """Places on an axis of n elements, in NumPy."""
+    if index.dtype.kind == "u":
+        return np.minimum(index, np.uint64(n - 1)).astype(np.int64)
+    wide = index.astype(np.int64)
+    return np.clip(np.where(wide < 0, wide + n, wide), 0, n - 1)
+
+
+def _same_batch(nodes: Sequence[Node], axes: Sequence[int | None], size: Size) -> tuple[list[Node], bool]:
+    """Index arrays (one shape): all with a first batch axis if any has one."""
+    if all(axis is None for axis in axes):
+        return list(nodes), False
+    return [move_batch_to_front(node, axis, size) for node, axis in zip(nodes, axes, strict=True)], True
+
+
+# ---- samples ----
+
+_CASES: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], Where, tuple[int, ...]]] = {
+    "rows": ((7, 37), (11,), (None, 1), (0,)),
+    "columns": ((5, 9), (21,), (0, None), (1,)),
+    "matrix": ((6, 5), (3, 4), (None, 2), (0, 1)),
+    "along": ((6, 19), (4, 19), (None, 1), (0, 1)),
+    "along_last": ((6, 19), (6, 40), (0, None), (0, 1)),
+    "points": ((6, 5, 3), (13,), (None, None, 1), (0,)),
+    "apart": ((6, 5, 3), (4,), (None, 1, None), (0,)),
+    "batch": ((3, 6, 5), (3, 4), (0, None, 2), (0, 1)),
+    "scalar": ((6, 5), (), (0, None), ()),
+    "nothing": ((6, 5), (0,), (None, 1), (0,)),
+}
+"""name: (shape of x, shape of the index arrays, where, axes)"""
+_INDEX_DTYPES = (dt.int32, dt.int64, dt.uint8, dt.int16, dt.uint32, dt.int8, dt.uint64, dt.uint16)
+
+
+def _indices(rng: np.random.Generator, x: Sequence[int], index: tuple[int, ...], where: Where, number: int) -> list[np.ndarray]:
+    """Index arrays with duplicates, negative ones and ones out of range, in one dtype after the other."""
+    dtype = _INDEX_DTYPES[number % len(_INDEX_DTYPES)]
+    found = []
+    for axis, n in zip(where, x, strict=True):
+        if axis is None:
+            low = 0 if dtype.kind == "u" else -n - 2
+            found.append(rng.integers(low, n + 2, index).astype(dtype.np))
+    return found
+
+
+def _samples(updates: tuple[float, float] | None = None) -> tuple[Sample, ...]:
+    """Operands of a gather, or of a scatter whose updates (and x) lie in a range."""
+    low, high = updates or (-3.0, 3.0)
+
+    def make(number: int, x: tuple[int, ...], index: tuple[int, ...], where: Where, axes: tuple[int, ...]) -> Any:
+        shapes: list[Any] = [x] if updates is None else [x, gathered_shape(where, axes, x, index)]
+        return lambda rng, dtype: [
+            *(draw(rng, dtype, shape, low, high) for shape in shapes), *_indices(rng, x, index, where, number)
+        ]  # fmt: skip
+
+    return tuple(
+        Sample(make(i, *case), {"where": case[2], "axes": case[3]}, True, name) for i, (name, case) in enumerate(_CASES.items())
+    )
+
+
+# ---- gather ----
+
+
+class Gather(Linear, Indexed):
+    """Elements of x at the places that index arrays give; the transpose is ScatterAdd."""
+
+    samples = _samples()
+
     def infer(self, *kinds: Kind) -> Kind:
-        return kind_of(result_shape(self.where, self.axes, kinds[0].shape, kinds[1].shape), kinds[0].dtype)
+        shape = gathered_shape(self.where, self.axes, kinds[0].shape, kinds[1].shape)
+        if not any(type(n) is int and n == 0 for n in shape):
+            self.checked(kinds[0])
+        return kind_of(shape, kinds[0].dtype)
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         x, *indices = values
-        shape = result_shape(self.where, self.axes, x.shape, indices[0].shape)
-        return x[places(self.where, self.axes, x.shape, indices, shape)].reshape(shape)
+        shape = gathered_shape(self.where, self.axes, x.shape, indices[0].shape)
+        return x[self.places(x.shape, indices, shape)] if 0 not in shape else np.empty(shape, x.dtype)  # type: ignore[arg-type]
+
+    def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
+        x, *indices = primals
+        return bind(ScatterAdd(self.where, self.axes), zeros(x.kind), cotangent, *indices)
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        indices, both = _same_batch(inputs[1:], axes[1:], size)
+        x = inputs[0] if axes[0] is None else move_batch_to_front(inputs[0], axes[0], size)
+        return bind(self.batched(axes[0] is not None, both), x, *indices), 0
 
     def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
         return moves.gather(operands[0], operands[1:], out, self.where, self.axes)
+
+
+# ---- scatters ----
+
+
+class Scatter(Indexed):
+    """x with updates combined into the places that index arrays give. Operands: x, updates (of the gathered shape), the index arrays.
+
+    Writes `op` (how an update meets what is there; None replaces it), `jvp` and `vjp`.
+    """
+
+    op: ClassVar[Elementwise | None]
+
+    def infer(self, *kinds: Kind) -> Kind:
+        if not any(type(n) is int and n == 0 for n in kinds[1].shape):
+            self.checked(kinds[0])
+        return kinds[0]
+
+    def accumulator(self, dtype: Dtype) -> Dtype:
+        """The dtype in which updates are combined."""
+        return dt.float32 if dtype in dt.HALVES and isinstance(self.op, (Add, Multiply)) else dtype
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        x, updates, *indices = values
+        wide = self.accumulator(dt.from_numpy(x.dtype)).np
+        result = x.astype(wide)
+        if updates.size:
+            self.put(result, self.places(x.shape, indices, updates.shape), updates.astype(wide))
+        return result.astype(x.dtype)
+
+    def put(self, target: np.ndarray, places: tuple[np.ndarray, ...], updates: np.ndarray) -> None:
+        """The updates of the reference, in place and in order."""
+        assert self.op is not None
+        self.op.reference.at(target, places, updates)  # type: ignore[attr-defined]
+
+    def gather(self, x: Node, indices: Sequence[Node]) -> Node:
+        return bind(Gather(self.where, self.axes), x, *indices)
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        x, updates = (move_batch_to_front(node, axis, size) for node, axis in zip(inputs[:2], axes[:2], strict=True))
+        indices, both = _same_batch(inputs[2:], axes[2:], size)
+        return bind(self.batched(True, both), x, updates, *indices), 0
+
+    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
+        wide = self.accumulator(out.dtype)
+        convert = (None, None) if wide is out.dtype else (AsType(wide), AsType(out.dtype))
+        return moves.scatter(self.op, operands[0], operands[1], operands[2:], out, self.where, self.axes, *convert)
+
+
+class ScatterSet(Linear, Scatter):
+    """Updates replace what is there; of several for one place the last one stays, and it alone has a gradient."""
+
+    linear = (0, 1)
+    op = None
+    samples = _samples((-3.0, 3.0))
+
+    def put(self, target: np.ndarray, places: tuple[np.ndarray, ...], updates: np.ndarray) -> None:
+        if not places:
+            target[...] = updates
+            return
+        flat = np.ravel_multi_index(places, target.shape).reshape(-1)
+        for place, update in zip(flat, updates.reshape(-1), strict=True):
+            target.reshape(-1)[place] = update
+
+    def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
+        x, updates, *indices = primals
+        if position == 0:
+            return bind(self, cotangent, zeros(updates.kind), *indices)
+        found = self.gather(cotangent, indices)
+        return select(self._stays(x, updates.shape, indices), found, zeros(found.kind))
+
+    def _stays(self, x: Node, shape: Shape, indices: Sequence[Node]) -> Node:
+        """Which updates are the last ones for their place: each place is told the number of its last update."""
+        kept = [axis for axis in self.where if axis is None or axis in self.axes]
+        rank = {axis: i for i, axis in enumerate(self.axes)}
+        where = tuple(None if axis is None else rank[axis] for axis in kept)
+        sizes = tuple(n for axis, n in zip(self.where, x.shape, strict=True) if axis is None or axis in self.axes)
+        numbers = astype(bind(Iota(indices[0].shape)), dt.int32)
+        op = ScatterSet(where, tuple(range(len(self.axes))))
+        last = bind(op, zeros(kind_of(sizes, dt.int32)), numbers, *indices)
+        return bind(Broadcast(shape, self.axes), equal(op.gather(last, indices), numbers))
+
+
+class ScatterAdd(Linear, Scatter):
+    """Updates are added."""
+
+    linear = (0, 1)
+    op = Add()
+    samples = _samples((-3.0, 3.0))
+
+    def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
+        return cotangent if position == 0 else self.gather(cotangent, primals[2:])
+
+
+class ScatterMultiply(Scatter):
+    """Updates are multiplied in."""
+
+    op = Multiply()
+    samples = _samples((0.5, 1.5))
+    tolerance = {dt.complex64: 16, dt.complex128: 16}
+
+    def _factors(self, primals: tuple[Node, ...]) -> tuple[Node, Node]:
+        """(the derivative of the result by x, that by each update): products of all other factors, right also where some are 0."""
+        x, updates, *indices = primals
+        zero, one = full_like(updates, 0), full_like(updates, 1)
+        is_zero = equal(updates, zero)
+        counts = bind(ScatterAdd(self.where, self.axes), zeros(kind_of(x.shape, dt.int32)), astype(is_zero, dt.int32), *indices)
+        rest = bind(self, full_like(x, 1), select(is_zero, one, updates), *indices)
+        none, single = (self.gather(equal(counts, full_like(counts, n)), indices) for n in (0, 1))
+        found = self.gather(rest, indices)
+        others = select(none, found / select(is_zero, one, updates), select(single, select(is_zero, found, zero), zero))
+        by_x = select(equal(counts, full_like(counts, 0)), rest, full_like(x, 0))
+        return by_x, others * self.gather(x, indices)
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+        if not out.dtype.is_inexact or not (0 in tangents or 1 in tangents):
+            return None
+        by_x, by_update = self._factors(primals)
+        total = by_x * tangents[0] if 0 in tangents else zeros(out.kind)
+        if 1 not in tangents:
+            return total
+        return bind(ScatterAdd(self.where, self.axes), total, by_update * tangents[1], *primals[2:])
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+        if not out.dtype.is_inexact:
+            return {}
+        by_x, by_update = self._factors(primals)
+        both = {
+            0: lambda: conjugate(by_x) * cotangent,
+            1: lambda: conjugate(by_update) * self.gather(cotangent, primals[2:]),
+        }
+        return {position: both[position]() for position in sorted(wanted) if position in both}
+
+
+class ScatterExtremum(Scatter):
+    """The larger or smaller of what is there and the updates; NaN wins. All that are equal to the result share its gradient equally."""
+
+    dtypes = REALS
+    samples = _samples((-3.0, 3.0))
+
+    def _shares(self, out: Node, primals: tuple[Node, ...]) -> tuple[Node, Node]:
+        """Each winner's part of the gradient: of x, of the updates."""
+        x, updates, *indices = primals
+        first = astype(equal(x, out), out.dtype)
+        then = astype(equal(updates, self.gather(out, indices)), out.dtype)
+        count = bind(ScatterAdd(self.where, self.axes), first, then, *indices)
+        return first / count, then / self.gather(count, indices)
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+        if not out.dtype.is_inexact or not (0 in tangents or 1 in tangents):
+            return None
+        of_x, of_updates = self._shares(out, primals)
+        total = of_x * tangents[0] if 0 in tangents else zeros(out.kind)
+        if 1 not in tangents:
+            return total
+        return bind(ScatterAdd(self.where, self.axes), total, of_updates * tangents[1], *primals[2:])
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+        if not out.dtype.is_inexact:
+            return {}
+        of_x, of_updates = self._shares(out, primals)
+        both = {0: lambda: of_x * cotangent, 1: lambda: of_updates * self.gather(cotangent, primals[2:])}
+        return {position: both[position]() for position in sorted(wanted) if position in both}
+
+
+class ScatterMax(ScatterExtremum):
+    """The largest of what is there and the updates."""
+
+    op = Maximum()
+
+
+class ScatterMin(ScatterExtremum):
+    """The smallest of what is there and the updates."""
+
+    op = Minimum()
+

@@ -298,8 +298,8 @@ def _code_stamp() -> str:
 
 def _compile(target: Target, jobs: list[tuple[Source, str]]) -> list[bytes]:
     """The objects of (source, symbol) pairs. All IR is written first, in this thread: `ir` may use thread-local state,
-    and would keep the interpreter lock from the helpers. LLVM runs without it: on two idle cores, 24 kernels took 110 ms
-    to parse and compile on one thread and 60 ms on two."""
+    and would keep the interpreter lock from the helpers. LLVM runs without it: on two idle cores, 24 kernels took
+    110 ms to parse and compile on one thread and 60 ms on two."""
     texts = [source.ir() for source, _ in jobs]
     made: list[bytes | BaseException] = [b""] * len(jobs)
     todo = list(reversed(range(len(jobs))))

@@ -348,18 +348,25 @@ def _aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
 class Program:
     """Commands over a block of argument words; immutable, and any number of Python threads may run it at once.
 
-    `args` is the initial contents of the block, `workspace_bytes` the size of the arena.
+    `args` is the initial contents of the block, `workspace_bytes` the size of the arena. `addresses` is how many of them a
+    call gives; without it, as many as relocations name (the second word of an inline constant is named by none).
     """
 
-    __slots__ = ("_args", "_commands", "_execute", "_layout", "_relocs", "_tables", "workspace_bytes")
+    __slots__ = ("_addresses", "_args", "_commands", "_execute", "_layout", "_relocs", "_tables", "workspace_bytes")
 
     def __init__(
-        self, commands: Sequence[Command], args: Sequence[int], relocations: Sequence[Reloc], workspace_bytes: int
+        self,
+        commands: Sequence[Command],
+        args: Sequence[int],
+        relocations: Sequence[Reloc],
+        workspace_bytes: int,
+        addresses: int = 0,
     ) -> None:
         _check(commands, len(args), relocations, workspace_bytes)
         self._commands = tuple(commands)
         self._args = tuple(args)
         self._relocs = tuple(relocations)
+        self._addresses = addresses
         self.workspace_bytes = workspace_bytes
         self._tables: list[array[int]] = []
         self._execute = _load()
@@ -394,9 +401,9 @@ class Program:
             raise ProgramError(command, status)
 
     def _buffers(self) -> int:
-        """The number of buffers that relocations name, the workspace included."""
+        """The number of buffers that a call gives and relocations name, the workspace included."""
         last = [r.byte_offset // 8 + 1 if r.buffer == INLINE else r.buffer for r in self._relocs]
-        return max(last, default=0) + 1
+        return max([self._addresses, *last]) + 1
 
     def _lay_out(self, team: int) -> tuple[int, int, deque[int]]:
         """For that many threads: the address of the table, the size of a workspace, and idle blocks of that size."""

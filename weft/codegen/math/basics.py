@@ -110,7 +110,7 @@ def estrin(b: Builder, x: Value, coefficients: Sequence[float]) -> Value:
     return b.fma(b.like(x, terms[1]), power, terms[0]) if len(terms) == 2 else b.like(x, terms[0])
 
 
-def split(b: Builder, x: Value, coefficients: Sequence[float]) -> tuple[Value, Value]:
+def split(b: Builder, x: Value, coefficients: Sequence[Operand]) -> tuple[Value, Value]:
     """The polynomial as e + x o: e and o hold the even and the odd terms, in x²."""
     square = x * x
     return horner(b, square, coefficients[0::2]), horner(b, square, coefficients[1::2])

@@ -14,7 +14,9 @@ from weft.codegen.math.basics import (
     FLOAT32,
     FLOAT64,
     Constant,
+    Pair,
     exact_sum,
+    fast_sum,
     format_of,
     from_bits,
     horner,
@@ -119,6 +121,14 @@ def _logarithm(b: Builder, x: Value, scale: Scale) -> Value:
     result = _assemble(b, k, f, rest(b, f), scale)
     result = b.choose(x > 0.0, result, b.choose(x.eq(0.0), b.like(x, -INF), NAN))
     return b.choose(x < INF, result, x)
+
+
+def log_pair(b: Builder, x: Value) -> Pair:
+    """The natural logarithm of a positive normal number, to a few more digits."""
+    k, f, _ = reduce(b, x)
+    hi = b.fma(k, LN2_HI.of(x), f)
+    lo = b.fma(k, LN2_LO.of(x), b.fma(k, LN2_HI.of(x), -hi) + f)
+    return fast_sum(hi, lo + rest(b, f))
 
 
 def log(b: Builder, x: Value) -> Value:
