@@ -80,6 +80,32 @@ def reference(op: Primitive, values: Sequence[np.ndarray]) -> np.ndarray:
     return apply_reference(op, values, output_dtype(op, values))
 
 
+def special_values(dtype: Dtype) -> np.ndarray:
+    """Zeros, ends of the range, infinities, NaN, subnormals, and numbers beside powers of two."""
+    if dtype.is_bool:
+        return np.array([False, True])
+    if dtype.is_integer:
+        info = np.iinfo(dtype.np)
+        middle = [-2, -1, 0, 1, 2, 3, 7, dtype.bits - 1, dtype.bits, dtype.bits + 1]
+        chosen = {n for n in (*middle, info.min, info.min + 1, info.max - 1, info.max) if info.min <= n <= info.max}
+        return np.array(sorted(chosen), dtype.np)
+    if dtype.is_complex:
+        parts = [0.0, -0.0, 1.0, -1.0, 0.5, -3.0, 1e-30, 1e30]
+        return np.array([complex(x, y) for x in parts for y in parts], dtype.np)
+    info = ml_dtypes.finfo(dtype.np)
+    least = float(info.smallest_subnormal)
+    sizes = [0.0, least, 3 * least, float(info.smallest_normal), float(info.eps), 0.5, 1.0, 1.0 + float(info.eps), 2.5, 3.0, 88.0,
+             float(info.max), np.inf]  # fmt: skip
+    return np.array([*sizes, *(-x for x in sizes), np.nan], np.float64).astype(dtype.np)
+
+
+def grid(op: Primitive, dtype: Dtype, sample: Sample) -> list[np.ndarray]:
+    """Every combination of special values for the operands of a sample."""
+    kinds = [dt.from_numpy(v.dtype) for v in sample.make(generator(op.title), dtype)]
+    each = np.meshgrid(*(special_values(kind).astype(np.float64) if kind is dt.bfloat16 else special_values(kind) for kind in kinds))
+    return [x.reshape(-1).astype(kind.np) for x, kind in zip(each, kinds, strict=True)]
+
+
 # ---- layouts ----
 
 GARBAGE = 0x5A

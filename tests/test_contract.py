@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -96,7 +97,7 @@ def test_every_rule_is_written(cls: type[Primitive]) -> None:
         assert cls.identity is not Reduction.identity, "no identity"
     assert set(cls.tolerance) <= set(dt.ALL), "tolerances are per dtype"
     for case in contract.cases(cls, cls.dtypes[:1]):
-        assert case.op is type(case.op)(*(getattr(case.op, f) for f in case.op.__dataclass_fields__)), "is interned"
+        assert case.op is type(case.op)(*(getattr(case.op, f.name) for f in fields(case.op))), "is interned"
 
 
 # ---- values ----
@@ -141,6 +142,25 @@ def test_constants_as_operands(cls: type[Primitive], dtype: Dtype) -> None:
             got = values_of(wrap(bind(case.op, *[p._node for p in placed])))
             problem = mismatch(case, values, got, reference(case.op, values))
             assert not problem, f"operand {position} is {value.flat[0]}: {problem}"
+
+
+@pytest.mark.parametrize(("cls", "dtype"), [(c, d) for c, d in PAIRS if issubclass(c, Elementwise)], ids=name_of)
+def test_special_values(cls: type[Primitive], dtype: Dtype) -> None:
+    """Infinities, NaN, subnormals, the ends of integer ranges, and zeros with their signs, in every combination."""
+    case = contract.cases(cls, [dtype])[0]
+    values = contract.grid(case.op, dtype, case.sample)
+    got, expected = native(case.op, [place(v) for v in values]), reference(case.op, values)
+    problem = mismatch(case, values, got, expected)
+    assert not problem, f"{problem}; operands {_at_difference(case, values, got, expected)}"
+    if dt.from_numpy(expected.dtype).is_float:
+        wrong = (expected == 0) & (np.signbit(got) != np.signbit(expected))
+        assert not wrong.any(), f"{case}: zeros of the other sign for {[v[wrong][:4] for v in values]}"
+
+
+def _at_difference(case: Case, values: Sequence[np.ndarray], got: np.ndarray, expected: np.ndarray) -> list[object]:
+    error = contract.errors_in_ulp(case.op, values, got, expected) if dt.from_numpy(expected.dtype).is_inexact else got != expected
+    worst = int(np.argmax(error)) // (2 if expected.dtype.kind == "c" else 1)
+    return [v[worst] for v in values]
 
 
 # ---- fused and unfused ----

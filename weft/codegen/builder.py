@@ -20,6 +20,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
+from weft.runtime import engine
 
 PTR = Dtype("ptr", "p", 8, np.uint64, dt.generic, -1)
 """The type of addresses; exists in kernels only."""
@@ -485,12 +486,38 @@ class Builder:
 
     def round_half(self, x: Value) -> Value:
         """float32 rounded to float16, still travelling as float32."""
+        if not engine.has_half_conversions():
+            bits = self._half_to_bits(Value(self, x.text, dt.float32, x.lanes))
+            return Value(self, self._half_from_bits(bits).text, dt.float16, x.lanes)
         half = self.op(f"fptrunc {x.type} {x.text} to {self._half(x.lanes)}", dt.float16, x.lanes)
         return self.op(f"fpext {self._half(x.lanes)} {half.text} to {x.type}", dt.float16, x.lanes)
 
     @staticmethod
     def _half(lanes: int) -> str:
         return "half" if lanes == 1 else f"<{lanes} x half>"
+
+    def _half_to_bits(self, x: Value) -> Value:
+        """float32 to the bits of the nearest float16 (in uint32 lanes) by integer code, for CPUs without the instruction."""
+        bits = self.bitcast(x, dt.uint32)
+        size = bits & 0x7FFFFFFF
+        # Normal results: rebias the exponent and round to nearest even; what overflows becomes infinity.
+        odd = (size >> 13) & 1
+        normal = (size + (0xFFF - 0x38000000) + odd) >> 13
+        # Subnormal results: adding 0.5 lets the float addition round at the right bit.
+        shifted = self.bitcast(self.bitcast(size, dt.float32) + 0.5, dt.uint32) - 0x3F000000
+        result = self.choose(size < 0x38800000, shifted, normal)
+        result = self.choose(size >= 0x477FF000, 0x7C00, result)
+        result = self.choose(size > 0x7F800000, ((size >> 13) & 0x1FF) | 0x7E00, result)
+        return result | ((bits >> 16) & 0x8000)
+
+    def _half_from_bits(self, bits: Value) -> Value:
+        """The float32 that equals a float16 given by its bits (in uint32 lanes)."""
+        size, sign = bits & 0x7FFF, (bits & 0x8000) << 16
+        normal = (size << 13) + 0x38000000
+        extreme = (size << 13) | 0x7F800000
+        tiny = self.bitcast(self.cast(self.bitcast(size, dt.int32), dt.float32) * 2.0**-24, dt.uint32)
+        value = self.choose(size < 0x400, tiny, self.choose(size >= 0x7C00, extreme, normal))
+        return self.bitcast(value | sign, dt.float32)
 
     def round_bfloat(self, x: Value) -> Value:
         """float32 rounded to bfloat16 by integer code (hardware conversions flush subnormals on some CPUs)."""
@@ -544,11 +571,18 @@ class Builder:
         if dtype.is_bool:
             return self.op(f"icmp ne {shape} {raw}, {'0' if lanes == 1 else 'zeroinitializer'}", dtype, lanes)
         if dtype is dt.float16:
+            if not engine.has_half_conversions():
+                bits = self.bitcast_memory(raw, shape, dt.uint16, lanes)
+                return Value(self, self._half_from_bits(self.cast(bits, dt.uint32)).text, dtype, lanes)
             return self.op(f"fpext {shape} {raw} to {llvm_type(dtype, lanes)}", dtype, lanes)
         if dtype is dt.bfloat16:
             wide = self.cast(Value(self, raw, dt.uint16, lanes), dt.uint32) << 16
             return Value(self, self.bitcast(wide, dt.float32).text, dtype, lanes)
         return Value(self, raw, dtype, lanes)
+
+    def bitcast_memory(self, raw: str, shape: str, dtype: Dtype, lanes: int) -> Value:
+        """Loaded bits as an integer type."""
+        return self.op(f"bitcast {shape} {raw} to {llvm_type(dtype, lanes)}", dtype, lanes)
 
     def _to_memory(self, x: Value) -> tuple[str, str]:
         """(type, text) of `x` as memory holds it; exact, since values in flight are already rounded."""
@@ -557,6 +591,9 @@ class Builder:
         if x.dtype.is_bool:
             return shape, self.op(f"zext {x.type} {x.text} to {shape}", dt.uint8, lanes).text
         if x.dtype is dt.float16:
+            if not engine.has_half_conversions():
+                bits = self.cast(self._half_to_bits(Value(self, x.text, dt.float32, lanes)), dt.uint16)
+                return shape, self.op(f"bitcast {bits.type} {bits.text} to {shape}", dt.float16, lanes).text
             return shape, self.op(f"fptrunc {x.type} {x.text} to {shape}", dt.float16, lanes).text
         if x.dtype is dt.bfloat16:
             top = self.bitcast(Value(self, x.text, dt.float32, lanes), dt.uint32) >> 16

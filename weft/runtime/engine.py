@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import platform
 import hashlib
 import os
 import struct
@@ -250,6 +251,20 @@ def _target(cpu: str, level: int) -> Target:
         raise ConfigError(f"config.llvm_level is {level!r}; allowed: 0, 1, 2 or 3.")
     with _lock:
         return _targets.setdefault((cpu, level), Target(cpu, level))
+
+
+def has_half_conversions() -> bool:
+    """Whether the CPU that we compile for converts float16 in hardware (F16C; all AArch64). LLVM would call a function otherwise."""
+    return _half_conversions(config.cpu)
+
+
+@functools.cache
+def _half_conversions(cpu: str) -> bool:
+    if platform.machine() != "x86_64":
+        return True
+    if cpu == "native":
+        return bool(_llvm().get_host_cpu_features().get("f16c"))
+    return cpu != "x86-64-v2"
 
 
 @functools.cache

@@ -35,9 +35,6 @@ WORDS: Final = (
     "block_m", "block_n", "blocks_m", "blocks_n", "panel", "at_a", "at_partial", "at_total",
 )  # fmt: skip
 
-Put = Callable[[Value, Value, AnyValue], None]
-"""put(row, column, vector): where packed elements go."""
-
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -85,6 +82,15 @@ class _Sums:
 
     at: Value
     row: Value
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """Where packed elements go: `along(column)` in the first row, `row` bytes further in each of the next; and how."""
+
+    along: Callable[[Value], Value]
+    row: int
+    put: Callable[[AnyValue, Value], None]
 
 
 class Gemm:
@@ -162,61 +168,62 @@ class Gemm:
         """Row by row, each CHUNK elements long."""
         f, b = self.frame, self.b
         packed = b.gep(f.scratch, f["at_a"])
-
-        def put(i: Value, k: Value, x: AnyValue) -> None:
-            f.store(self.wide, x, b.gep(packed, i * self.a_row + k * self.size))
-
+        to = _Packed(lambda k: b.gep(packed, k * self.size), self.a_row, lambda x, at: f.store(self.wide, x, at))
         if self.read_a == "columns":
-            self._turn(chunk.left, f["a_k"], chunk.depth, chunk.rows, put)
+            self._turn(chunk.left, f["a_k"], chunk.depth, chunk.rows, to)
         else:
             step = f["a_k"] if self.read_a == "any" else None
-            self._copy(chunk.left, f["a_row"], step, chunk.rows, chunk.depth, put)
+            self._copy(chunk.left, f["a_row"], step, chunk.rows, chunk.depth, to)
         return packed
 
     def _pack_right(self, chunk: _Chunk) -> Value:
         """In panels as wide as the tile, in each row by row, in these vector by vector; complex parts apart."""
         f, b, lanes = self.frame, self.b, self.tile.lanes
+        apart = lanes * self.kind.part.size
 
-        def put(k: Value, j: Value, x: AnyValue) -> None:
+        def along(j: Value) -> Value:
             panel, inside = f.divide(j, self.tile.columns)
-            vector, lane = f.divide(inside, lanes)
-            offset = vector * (lanes * self.size) + lane * self.kind.part.size
-            place = b.gep(f.scratch, panel * f["panel"] + k * self.panel_row + offset)
-            f.put_apart(x, place, lanes * self.kind.part.size)
+            place = inside * self.size
+            if self.kind.parts == 2:
+                vector, lane = f.divide(inside, lanes)
+                place = vector * (2 * apart) + lane * self.kind.part.size
+            return b.gep(f.scratch, panel * f["panel"] + place)
 
+        to = _Packed(along, self.panel_row, lambda x, at: f.put_apart(x, at, apart))
         if self.read_b == "columns":
             whole = (chunk.columns + (lanes - 1)) & -lanes  # so that no lane of a vector holds what was there before
-            self._turn(chunk.right, f["b_column"], chunk.columns, chunk.depth, put, whole)
+            self._turn(chunk.right, f["b_column"], chunk.columns, chunk.depth, to, whole)
         else:
             step = f["b_column"] if self.read_b == "any" else None
-            self._copy(chunk.right, f["b_k"], step, chunk.depth, chunk.columns, put)
+            self._copy(chunk.right, f["b_k"], step, chunk.depth, chunk.columns, to)
         return f.scratch
 
-    def _copy(self, source: Value, row: Value, step: Value | None, rows: Value, columns: Value, put: Put) -> None:
-        """`put` all of a source whose rows are contiguous, or have elements `step` bytes apart."""
+    def _copy(self, source: Value, row: Value, step: Value | None, rows: Value, columns: Value, to: _Packed) -> None:
+        """Pack a source whose rows are contiguous, or have elements `step` bytes apart."""
         f, b, lanes = self.frame, self.b, self.tile.lanes
         with b.loop(0, rows, 1) as r:
-            start = b.gep(source, r.index * row)
+            start, below = b.gep(source, r.index * row), r.index * to.row
 
             def one(column: Value, part: Part | None) -> None:
                 offset = column * (self.kind.memory.size if step is None else step)
-                put(r.index, column, f.load(self.kind, b.gep(start, offset), lanes, part, step))
+                to.put(f.load(self.kind, b.gep(start, offset), lanes, part, step), b.gep(to.along(column), below))
 
             f.sweep(columns, lanes, one)
 
     def _turn(
-        self, source: Value, row: Value, rows: Value, columns: Value, put: Put, whole: Value | None = None
+        self, source: Value, row: Value, rows: Value, columns: Value, to: _Packed, whole: Value | None = None
     ) -> None:
-        """`put` the transpose of a source whose rows are contiguous. Rows past the last (up to `whole`) repeat it."""
+        """Pack the transpose of a source whose rows are contiguous. Rows past the last (up to `whole`) repeat it."""
         f, b, turn = self.frame, self.b, self.tile.turn
         with b.loop(0, rows if whole is None else whole, turn) as strip:
             starts = [b.gep(source, f.least(strip.index + r, rows - 1) * row) for r in range(turn)]
+            target = to.along(strip.index)
 
             def one(column: Value, part: Part | None) -> None:
-                at = column * self.kind.memory.size
+                at, below = column * self.kind.memory.size, b.gep(target, column * to.row)
                 tile = el.turned(b, [f.load(self.kind, b.gep(start, at), turn, part) for start in starts])
                 for c, x in enumerate(tile):
-                    put(column + c, strip.index, x)
+                    to.put(x, b.gep(below, c * to.row))
 
             f.sweep(columns, turn, one)
 
