@@ -24,9 +24,10 @@ from weft.graph.node import Kind, Node, kind_of
 from weft.primitives import REGISTRY
 from weft.primitives.base import Elementwise, Opaque, Primitive, Reduction, View, bind, constant
 from weft.primitives.elementwise import Add, Select
-from weft.primitives.reductions import Sum
+from weft.primitives.reductions import Prod, Sum
 from weft.primitives.views import Transpose
 from weft.runtime.engine import stats
+from weft.transforms.compile import compile
 from weft.transforms.jvp import push_forward
 from weft.transforms.vjp import pull_back
 from weft.transforms.vmap import batch
@@ -163,10 +164,39 @@ def _at_difference(case: Case, values: Sequence[np.ndarray], got: np.ndarray, ex
     return [v[worst] for v in values]
 
 
+# ---- the order of reductions ----
+
+LENGTHS = (1, 2, 15, 16, 17, 100, 4095, 4096, 4097, 9000, 70_000)
+FORMS = {"row": lambda n: ((2, n), 1), "column": lambda n: ((n, 3), 0), "middle": lambda n: ((2, n, 3), 1), "alone": lambda n: ((n,), 0)}
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.bfloat16, dt.complex64], ids=name_of)
+def test_sums_and_products_have_the_specified_order(form: str, length: int, dtype: Dtype) -> None:
+    """To the bit what docs/numerics.md says, whichever kernel does it."""
+    shape, axis = FORMS[form](length)
+    rng = contract.generator(f"{form} {length} {dtype.name}")
+    x = primitives.elementwise.draw(rng, dtype, shape, 0.99, 1.01)
+    wide = np.moveaxis(x.astype(np.float32 if dtype in dt.HALVES else dtype.np), axis, 0)
+    for op, combine, identity in ((Sum((axis,)), np.add, -0.0), (Prod((axis,)), np.multiply, 1.0)):
+        if dtype.is_complex and combine is np.multiply:
+            continue  # NumPy contracts complex products on some machines
+        got = native(op, [place(x)])
+        assert same_bits(got, np.asarray(contract.ordered(combine, identity, wide)).astype(dtype.np)), op
+
+
+def test_axes_that_are_not_neighbours_are_reduced_last_group_first() -> None:
+    x = contract.generator("apart").uniform(-1, 1, (37, 3, 50, 4)).astype(np.float32)
+    got = native(Sum((0, 2, 3)), [place(x)])
+    rows = contract.ordered(np.add, -0.0, np.moveaxis(x.reshape(37, 3, 200), 2, 0))
+    assert same_bits(got, contract.ordered(np.add, -0.0, rows))
+
+
 # ---- fused and unfused ----
 
 
-def neighbourhood(op: Primitive, operands: Sequence[array], others: Sequence[array], ask: array, eager: bool) -> list[np.ndarray]:
+def neighbourhood(op: Primitive, operands: Sequence[array], others: Sequence[array], ask: array, eager: bool) -> list[array]:
     """What a primitive gives between elementwise producers and various readers; `eager` evaluates every node by itself."""
 
     def made(node: Node) -> Node:
@@ -184,10 +214,7 @@ def neighbourhood(op: Primitive, operands: Sequence[array], others: Sequence[arr
         found.append(made(bind(Sum((0,)), after)))
         turned = made(bind(Transpose(tuple(reversed(range(result.ndim)))), result))
         found.append(made(bind(Add(), turned, turned)))
-    handles = [wrap(node) for node in found]
-    if not eager:
-        evaluate_nodes(found)
-    return [values_of(h) for h in handles]
+    return [wrap(node) for node in found]
 
 
 def _broadcast(node: Node, shape: tuple[int, ...]) -> Node:
@@ -201,10 +228,13 @@ def test_fused_is_unfused(cls: type[Primitive], dtype: Dtype) -> None:
     for case in contract.cases(cls, [dtype]):
         operands = [place(v) for v in case.operands()]
         others = [place(v[::-1].copy() if v.ndim else v) for v in case.operands()]
+        alone = [values_of(x) for x in neighbourhood(case.op, operands, others, ask, eager=True)]
         whole = neighbourhood(case.op, operands, others, ask, eager=False)
-        alone = neighbourhood(case.op, operands, others, ask, eager=True)
-        for i, (x, y) in enumerate(zip(whole, alone, strict=True)):
-            assert same_bits(x, y), f"{case}, reader {i}: {contract.differences(x, y)}"
+        evaluate_nodes([x._node for x in whole])
+        compiled = compile(lambda xs, ys, op=case.op: neighbourhood(op, xs, ys, ask, eager=False))(operands, others)
+        for i, (x, y, z) in enumerate(zip(alone, map(values_of, whole), map(values_of, compiled), strict=True)):
+            assert same_bits(y, x), f"{case}, reader {i}, fused: {contract.differences(y, x)}"
+            assert same_bits(z, x), f"{case}, reader {i}, compiled: {contract.differences(z, x)}"
 
 
 # ---- shapes ----

@@ -66,7 +66,7 @@ entry:
   store i64 %begin, ptr %sign_at
   %first = icmp eq i64 %begin, 0
   %mine = select i1 %first, i64 0, i64 1
-  %patience = select i1 %first, i64 1000000, i64 4000000000
+  %patience = select i1 %first, i64 300000, i64 4000000000
   %before = atomicrmw add ptr %counter, i64 %mine seq_cst
   br label %wait
 wait:
@@ -236,7 +236,7 @@ def test_every_index_is_visited_once(team: Callable[[int], None], size: int) -> 
 def test_all_threads_work_at_once_each_with_its_own_scratch(team: Callable[[int], None], size: int) -> None:
     team(size)
     meeting = Meeting(size)
-    for _ in range(20):
+    for _ in range(5):
         assert meeting.run()
     assert len(workers()) == size - 1
 
@@ -245,7 +245,7 @@ def test_sleeping_workers_come_back(team: Callable[[int], None]) -> None:
     team(3)
     meeting = Meeting(3)
     assert meeting.run()
-    for _ in range(10):
+    for _ in range(5):
         assert eventually(lambda: all(task_state(worker) == "S" for worker in workers()))
         assert meeting.run()
 

@@ -8,7 +8,7 @@ and nothing else is kept.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -43,6 +43,9 @@ class Recipe:
         self.in_order = [at for at, _ in self.sources] == list(range(len(given)))
         """Whether the program reads all of the structure's constants, in their order: the usual case, and the fast one."""
 
+    def run(self, leaves: Sequence[Buffer], constants: Sequence[ConstantValue]) -> list[Buffer]:
+        return self.executable.run(leaves, self.words(constants) if self.sources else ())
+
     def words(self, given: Sequence[ConstantValue]) -> list[int]:
         if self.in_order:
             return [word for value in given for word in value.words]
@@ -52,28 +55,42 @@ class Recipe:
         return words
 
 
+class ReferenceRecipe(Recipe):
+    """The same nodes by the reference back end."""
+
+    __slots__ = ("order", "results")
+
+    def __init__(self, order: list[Node], results: list[Node]) -> None:
+        self.order, self.results = order, results
+
+    def run(self, leaves: Sequence[Buffer], constants: Sequence[ConstantValue]) -> list[Buffer]:
+        return evaluate_reference(self.order, self.results)
+
+
 PROGRAMS: dict[tuple[Any, ...], Recipe] = {}
 
 
 def evaluate(roots: Sequence[Node]) -> None:
     """Give every root a value."""
-    pending = {node for node in roots if node.value is None}
-    if not pending:
-        return
-    seen = pending.copy()
-    stack = list(pending)
-    pop, push, see = stack.pop, stack.append, seen.add
-    while stack:
-        for node in pop().inputs:
-            if node not in seen:
-                see(node)
-                if node.value is None:
-                    push(node)
-    order = sorted(seen, key=_by_id)
-    if len(order) <= WINDOW:
-        _run(order, pending)
-    else:
-        _run_windows(order, pending)
+    with _lock:
+        pending = {node for node in roots if node.value is None}
+        if not pending:
+            return
+        seen = pending.copy()
+        stack = list(pending)
+        pop, push, see = stack.pop, stack.append, seen.add
+        while stack:
+            for node in pop().inputs:
+                if node not in seen:
+                    see(node)
+                    if node.value is None:
+                        push(node)
+        order = sorted(seen, key=_by_id)
+        if len(order) <= WINDOW:
+            prepared = _prepare(order, pending)
+        else:
+            return _run_windows(order, pending)
+    return _run(*prepared)
 
 
 def _run_windows(order: list[Node], wanted: set[Node]) -> None:
@@ -87,11 +104,35 @@ def _run_windows(order: list[Node], wanted: set[Node]) -> None:
         piece = compute[number : number + WINDOW]
         results = {n for n in piece if n in wanted or last.get(n, -1) > number // WINDOW}
         leaves = {operand for node in piece for operand in node.inputs if operand.value is not None}
-        _run(sorted(leaves.union(piece), key=_by_id), results)
+        _run(*_prepare(sorted(leaves.union(piece), key=_by_id), results))
 
 
-def _run(order: list[Node], wanted: set[Node]) -> None:
-    """Evaluate a topologically ordered piece whose leaves have values."""
+def evaluate_one(node: Node) -> None:
+    """`evaluate([node])`, with a short path for the everyday case: one operation on operands that have values."""
+    with _lock:
+        if node.value is not None:
+            return
+        inputs = node.inputs
+        if len(inputs) == 2:
+            first, second = inputs
+            short = first.value is not None and second.value is not None and first is not second
+        else:
+            short = len(inputs) == 1 and inputs[0].value is not None
+        if short:
+            order = [*inputs, node] if len(inputs) == 1 or inputs[0].id < inputs[1].id else [inputs[1], inputs[0], node]
+            prepared = _prepare(order, (node,))
+    if short:
+        _run(*prepared)
+    else:
+        evaluate((node,))
+
+
+Prepared = tuple[Recipe, list[Node], list[Buffer], list[ConstantValue]]
+
+
+def _prepare(order: list[Node], wanted: Container[Node]) -> Prepared:
+    """The program for a topologically ordered piece whose leaves have values, and what it is run on. Called with the lock held: another thread
+    that evaluates the same nodes must not cut them from their inputs meanwhile."""
     index: dict[Node, int] = {}
     key: list[Any] = []
     add = key.append
@@ -120,31 +161,32 @@ def _run(order: list[Node], wanted: set[Node]) -> None:
                 add(value.strides)
             leaves.append(value)
     if config.backend == "reference":
-        buffers = evaluate_reference(order, results)
-    else:
-        found = tuple(key)
-        recipe = PROGRAMS.get(found)
-        if recipe is None:
-            recipe = _compile(found, order, results, constants)
-        buffers = recipe.executable.run(leaves, recipe.words(constants) if recipe.sources else ())
+        return ReferenceRecipe(order, results), results, leaves, constants
+    found = tuple(key)
+    recipe = PROGRAMS.get(found)
+    if recipe is None:
+        recipe = _compile(found, order, results, constants)
+    return recipe, results, leaves, constants
+
+
+def _run(recipe: Recipe, results: list[Node], leaves: list[Buffer], constants: list[ConstantValue]) -> None:
+    """Run a program, without the lock, and hand out its results."""
+    buffers = recipe.run(leaves, constants)
     keep = keeps_inputs()
-    for node, buffer in zip(results, buffers, strict=True):
-        node.value = buffer
-        if keep is None or node.id < keep:
-            node.inputs, node.op = (), DATA
+    with _lock:
+        for node, buffer in zip(results, buffers):  # noqa: B905  (as many by construction, and this is the hot path)
+            node.value = buffer
+            if keep is None or node.id < keep:
+                node.inputs, node.op = (), DATA
 
 
 def _compile(key: tuple[Any, ...], order: list[Node], results: list[Node], constants: list[ConstantValue]) -> Recipe:
-    """Plan under one lock; another thread may have done it meanwhile."""
-    with _lock:
-        recipe = PROGRAMS.get(key)
-        if recipe is None:
-            graph, layouts = close(order, results)
-            recipe = Recipe(compile_graph(graph, layouts), constants)
-            if len(PROGRAMS) >= MOST_PROGRAMS:
-                for old in list(PROGRAMS)[: MOST_PROGRAMS // 2]:
-                    del PROGRAMS[old]
-            PROGRAMS[key] = recipe
+    graph, layouts = close(order, results)
+    recipe = Recipe(compile_graph(graph, layouts), constants)
+    if len(PROGRAMS) >= MOST_PROGRAMS:
+        for old in list(PROGRAMS)[: MOST_PROGRAMS // 2]:
+            del PROGRAMS[old]
+    PROGRAMS[key] = recipe
     return recipe
 
 

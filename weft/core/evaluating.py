@@ -6,6 +6,7 @@ from typing import Any
 
 from weft import tree
 from weft.array import array, evaluate_nodes
+from weft.evaluate import evaluate_one
 
 
 def eval(*args: Any) -> None:
@@ -13,7 +14,7 @@ def eval(*args: Any) -> None:
     if len(args) == 1 and args[0].__class__ is array:
         node = args[0]._node
         if node.value is None:
-            evaluate_nodes([node])
+            evaluate_one(node)
         return
     evaluate_nodes([leaf._node for leaf in tree.leaves(args) if isinstance(leaf, array)])
 

@@ -186,6 +186,14 @@ def sum_of_nothing(node: Node) -> Node | None:
     return None
 
 
+def reduce_nothing(node: Node) -> Node | None:
+    """reduce over an axis of size 0 -> the constant that reducing nothing gives (0 for sum, 1 for prod)"""
+    op, shape = node.op, node.inputs[0].shape
+    if isinstance(op, Fold) and any(type(shape[axis]) is int and shape[axis] == 0 for axis in op.axes):
+        return constant(op.of_nothing(node.dtype), node.kind)
+    return None
+
+
 def split_reduction(node: Node) -> Node | None:
     """reduce over axes that are not neighbours -> reduce over the last group of neighbours, then over the rest.
 
@@ -211,7 +219,7 @@ def _register_splits() -> None:
     stack: list[type[Primitive]] = [Fold]
     while stack:
         cls = stack.pop()
-        RULES.setdefault(cls, []).append(split_reduction)
+        RULES.setdefault(cls, []).extend((reduce_nothing, split_reduction))
         stack.extend(cls.__subclasses__())
 
 

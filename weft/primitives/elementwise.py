@@ -695,7 +695,8 @@ class RightShift(Stepwise):
 
     def reference(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         past = (y < 0) | (y >= 8 * x.itemsize)
-        return np.where(past, np.where(x < 0, -1, 0), np.right_shift(x, np.where(past, 0, y))).astype(x.dtype)
+        ends = np.where(x < 0, -1, 0).astype(x.dtype)
+        return np.where(past, ends, np.right_shift(x, np.where(past, 0, y).astype(y.dtype)))
 
     def emit(self, b: Builder, x: Any, y: Any) -> Any:
         past, count = _shift_count(b, x, y)

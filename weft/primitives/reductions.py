@@ -44,6 +44,10 @@ def _near_one(rng: np.random.Generator, dtype: Dtype, shape: tuple[int, ...]) ->
 class Fold(Reduction):
     """A reduction with one accumulator: an identity and an associative `combine`."""
 
+    def of_nothing(self, dtype: Dtype) -> Any:
+        """The result of reducing no elements."""
+        return self.identity(dtype)
+
     def state_dtypes(self, dtype: Dtype) -> tuple[Dtype, ...]:
         return (self.accumulator(dtype),)
 
@@ -84,8 +88,11 @@ class Sum(Fold):
         return _sum_dtype(dtype)
 
     def identity(self, dtype: Dtype) -> Any:
-        # x + -0.0 is x for every x; the sum of nothing is made 0 where the kernel is made.
+        # x + -0.0 is x for every x, and x + 0.0 is not.
         return complex(-0.0, -0.0) if dtype.is_complex else -0.0 if dtype.is_float else 0
+
+    def of_nothing(self, dtype: Dtype) -> Any:
+        return 0
 
     def combine(self, b: Builder, x: Any, y: Any) -> Any:
         return x + y

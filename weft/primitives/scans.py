@@ -1,6 +1,6 @@
 """Scans: running sums, products, extremes along an axis, and the recurrence that their derivatives are made of.
 
-The order is the sequential one: each element of the result is one step, with one rounding per operation, from the one before it. float16 and
+The order is the sequential one: each element of the result is one step from the one before it, with one rounding per operation. float16 and
 bfloat16 are carried in float32 and rounded where they are stored.
 """
 
@@ -17,36 +17,35 @@ from weft.codegen.builder import Builder
 from weft.codegen.launch import Layout, Lowering
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node, Size
-from weft.primitives.base import Opaque, Sample, bind, move_batch_to_front
-from weft.primitives.elementwise import draw
+from weft.primitives.base import Elementwise, Opaque, Sample, bind, constant, full_like, move_batch_to_front, zeros
+from weft.primitives.elementwise import (
+    INEXACT, NUMBERS, REALS, Add, BitwiseInvert, BitwiseOr, GreaterEqual, IsNan, LessEqual, LogAddExp, Maximum, Minimum, Multiply, astype,
+    conjugate, draw, equal, select, sigmoid,
+)  # fmt: skip
+from weft.primitives.views import Slice, SliceUpdate
 
 
-def _samples(smooth: bool = True, low: float = -3.0, high: float = 3.0) -> tuple[Sample, ...]:
+def _samples(operands: int = 1, low: float = -3.0, high: float = 3.0, exclusive: bool = True) -> tuple[Sample, ...]:
     cases = {
         "rows": ((21, 37), 1, False, False), "columns": ((9, 150), 0, False, False), "middle": ((2, 5, 4), 1, True, False),
         "vector": ((40,), 0, False, True), "back": ((5, 19), 1, True, True), "empty": ((0, 4), 0, False, False),
     }  # fmt: skip
     return tuple(
         Sample(
-            lambda rng, dtype, shape=shape: [draw(rng, dtype, shape, low, high)],  # type: ignore[misc]
-            {"axis": axis, "reverse": reverse, "exclusive": exclusive}, smooth, name,
+            lambda rng, dtype, shape=shape: [draw(rng, dtype, shape, low, high) for _ in range(operands)],  # type: ignore[misc]
+            {"axis": axis, "reverse": back} | ({"exclusive": before} if exclusive else {}),
+            name=name,
         )
-        for name, (shape, axis, reverse, exclusive) in cases.items()
-    )  # fmt: skip
+        for name, (shape, axis, back, before) in cases.items()
+    )
 
 
 class Scan(Opaque):
-    """y[j] = combine(y[j - 1], x[j]) along `axis`, from its end if `reverse`; `exclusive` stores the value before the step.
-
-    Writes `identity`, `combine`, `ufunc`, `jvp` and `vjp`.
-    """
+    """y[j] = combine(y[j - 1], x[j], …) along `axis`, from its end if `reverse`. Writes `identity` and `combine`."""
 
     axis: int
     reverse: bool = False
-    exclusive: bool = False
     cost: ClassVar[int] = 1
-    ufunc: ClassVar[np.ufunc]
-    """The step in NumPy, which accumulates in order too."""
 
     def accumulator(self, dtype: Dtype) -> Dtype:
         return dt.float32 if dtype in dt.HALVES else dtype
@@ -62,47 +61,198 @@ class Scan(Opaque):
     def infer(self, *kinds: Kind) -> Kind:
         return kinds[0]
 
-    def reference(self, *values: np.ndarray) -> np.ndarray:
-        x = values[0]
-        dtype = dt.from_numpy(x.dtype)
-        wide = self.accumulator(dtype)
-        x = x.astype(wide.np)
-        if self.reverse:
-            x = np.flip(x, self.axis)
-        if self.exclusive:
-            first = np.full_like(x.take([0] if x.shape[self.axis] else [], self.axis), self.identity(wide, True))
-            x = np.concatenate([first, x], self.axis).take(range(x.shape[self.axis]), self.axis)
-        y = self.ufunc.accumulate(x, self.axis, dtype=wide.np).astype(dtype.np)
-        return np.flip(y, self.axis) if self.reverse else y
-
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         front = [move_batch_to_front(x, axis, size) for x, axis in zip(inputs, axes, strict=True)]
-        return bind(type(self)(self.axis + 1, self.reverse, self.exclusive), *front), 0
+        return bind(self.along(self.axis + 1), *front), 0
+
+    def along(self, axis: int) -> Scan:
+        """The same scan along another axis."""
+        return type(self)(axis, self.reverse)
 
     def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
-        return moves.scan(type(self)(0), operands, out, self.axis, self.reverse, self.exclusive, self.cost)
-
-    def reversed(self) -> Scan:
-        """The same scan from the other end."""
-        return type(self)(self.axis, not self.reverse, self.exclusive)
+        return moves.scan(type(self)(0), operands, out, self.axis, self.reverse, getattr(self, "exclusive", False), self.cost)
 
 
-class CumSum(Scan):
+def shift(x: Node, axis: int, reverse: bool) -> Node:
+    """Every element one step further along a scan, with 0 at its start. The transpose goes the other way."""
+    n = x.shape[axis]
+    if type(n) is int and n == 0:
+        return x
+    to, since = (0, 1) if reverse else (1, 0)
+    sizes = tuple(n - 1 if a == axis else m for a, m in enumerate(x.shape))
+    ones = (1,) * x.ndim
+    part = bind(Slice(tuple(since if a == axis else 0 for a in range(x.ndim)), sizes, ones), x)
+    return bind(SliceUpdate(tuple(to if a == axis else 0 for a in range(x.ndim)), ones), zeros(x.kind), part)
+
+
+class Recurrence(Scan):
+    """y[j] = a[j] * y[j - 1] + b[j], from y = 0: two roundings a step. Tangents of the scans below obey such recurrences."""
+
+    samples = _samples(2, -1.2, 1.2, exclusive=False)
+    dtypes = INEXACT
+    tolerance = {dt.complex64: 64, dt.complex128: 64}
+
+    def identity(self, dtype: Dtype, exclusive: bool) -> Any:
+        return 0j if dtype.is_complex else 0.0
+
+    def combine(self, b: Builder, carry: Any, *xs: Any) -> Any:
+        return xs[0] * carry + xs[1]
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        wide = self.accumulator(dt.from_numpy(values[0].dtype)).np
+        a, b = (np.moveaxis(x.astype(wide), self.axis, 0) for x in values)
+        y, carry = np.empty_like(b), np.zeros(b.shape[1:], wide)
+        for j in range(len(b) - 1, -1, -1) if self.reverse else range(len(b)):
+            y[j] = carry = a[j] * carry + b[j]
+        return np.moveaxis(y, 0, self.axis).astype(values[0].dtype)
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+        source = tangents.get(1)
+        if 0 in tangents:
+            moved = tangents[0] * shift(out, self.axis, self.reverse)
+            source = moved if source is None else moved + source
+        return bind(self, primals[0], source)
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+        found = self.transposed(primals[0], cotangent)
+        both = {0: lambda: found * conjugate(shift(out, self.axis, self.reverse)), 1: lambda: found}
+        return {position: both[position]() for position in sorted(wanted)}
+
+    def transposed(self, a: Node, cotangent: Node) -> Node:
+        """The cotangent of b: the recurrence from the other end, whose factors come one step earlier."""
+        back = not self.reverse
+        return bind(Recurrence(self.axis, back), conjugate(shift(a, self.axis, back)), cotangent)
+
+
+class Cumulative(Scan):
+    """A running combination by an elementwise operation; `exclusive` stores the value before each step.
+
+    Writes `op`, `identity` and `weights`: the tangent t of the result obeys t[j] = a[j] * t[j - 1] + b[j] * (tangent of x[j]).
+    """
+
+    exclusive: bool = False
+    op: ClassVar[Elementwise]
+
+    def along(self, axis: int) -> Scan:
+        return type(self)(axis, self.reverse, self.exclusive)
+
+    def combine(self, b: Builder, carry: Any, *xs: Any) -> Any:
+        return self.op.emit(b, carry, xs[0])
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        x = values[0]
+        wide = self.accumulator(dt.from_numpy(x.dtype))
+        y = np.flip(x, self.axis) if self.reverse else x
+        y = y.astype(wide.np)
+        if self.exclusive and x.shape[self.axis]:
+            first = np.full_like(y.take([0], self.axis), self.identity(wide, True))
+            y = np.concatenate([first, y.take(range(x.shape[self.axis] - 1), self.axis)], self.axis)
+        y = self.op.reference.accumulate(y, self.axis, dtype=wide.np).astype(x.dtype)  # type: ignore[attr-defined]
+        return np.flip(y, self.axis) if self.reverse else y
+
+    def weights(self, x: Node, before: Node) -> tuple[Node, Node]:
+        """(a, b) of the tangent; `before` is the exclusive scan of x."""
+        raise NotImplementedError
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+        if not out.dtype.is_inexact:
+            return None
+        a, b = self._weights(primals[0])
+        tangent = bind(Recurrence(self.axis, self.reverse), a, b * tangents[0])
+        return shift(tangent, self.axis, self.reverse) if self.exclusive else tangent
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+        if not out.dtype.is_inexact:
+            return {}
+        a, b = self._weights(primals[0])
+        if self.exclusive:
+            cotangent = shift(cotangent, self.axis, not self.reverse)
+        return {0: conjugate(b) * Recurrence(self.axis, self.reverse).transposed(a, cotangent)}
+
+    def _weights(self, x: Node) -> tuple[Node, Node]:
+        return self.weights(x, bind(type(self)(self.axis, self.reverse, True), x))
+
+
+class CumSum(Cumulative):
     """Running sums; the transpose is the running sum from the other end."""
 
     samples = _samples()
-    dtypes = tuple(d for d in dt.ALL if not d.is_bool)
-    ufunc = np.add
+    dtypes = NUMBERS
+    op = Add()
 
     def identity(self, dtype: Dtype, exclusive: bool) -> Any:
         zero = 0.0 if exclusive else -0.0  # x + -0.0 is x for every x
         return complex(zero, zero) if dtype.is_complex else zero if dtype.is_float else 0
 
-    def combine(self, b: Builder, carry: Any, *xs: Any) -> Any:
-        return carry + xs[0]
-
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
         return bind(self, tangents[0]) if out.dtype.is_inexact else None
 
     def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
-        return {0: bind(self.reversed(), cotangent)} if out.dtype.is_inexact else {}
+        back = CumSum(self.axis, not self.reverse, self.exclusive)
+        return {0: bind(back, cotangent)} if out.dtype.is_inexact else {}
+
+
+class CumProd(Cumulative):
+    """Running products. The derivative divides by nothing, so zeros are like all other numbers."""
+
+    samples = (
+        *_samples(1, 0.5, 1.5),
+        Sample(lambda rng, dtype: [rng.integers(0, 3, (3, 20)).astype(dtype.np)], {"axis": 1}, name="zeros"),
+    )
+    op = Multiply()
+    tolerance = {dt.complex64: 64, dt.complex128: 64}
+
+    def identity(self, dtype: Dtype, exclusive: bool) -> Any:
+        return 1 + 0j if dtype.is_complex else True if dtype.is_bool else 1
+
+    def weights(self, x: Node, before: Node) -> tuple[Node, Node]:
+        return x, before
+
+
+class CumExtremum(Cumulative):
+    """Running maxima and minima: NaN from the first NaN on. Of equal elements the latest has the gradient."""
+
+    samples = _samples()
+    dtypes = REALS
+    at_least: ClassVar[Elementwise]
+
+    def weights(self, x: Node, before: Node) -> tuple[Node, Node]:
+        first_nan = bind(BitwiseInvert(), bind(BitwiseOr(), bind(BitwiseInvert(), bind(IsNan(), x)), bind(IsNan(), before)))
+        wins = astype(bind(BitwiseOr(), bind(self.at_least, x, before), first_nan), x.dtype)
+        return full_like(x, 1) - wins, wins
+
+
+class CumMax(CumExtremum):
+    """Running maxima."""
+
+    op, at_least = Maximum(), GreaterEqual()
+
+    def identity(self, dtype: Dtype, exclusive: bool) -> Any:
+        return -np.inf if dtype.is_float else False if dtype.is_bool else np.iinfo(dtype.np).min
+
+
+class CumMin(CumExtremum):
+    """Running minima."""
+
+    op, at_least = Minimum(), LessEqual()
+
+    def identity(self, dtype: Dtype, exclusive: bool) -> Any:
+        return np.inf if dtype.is_float else True if dtype.is_bool else np.iinfo(dtype.np).max
+
+
+class CumLogAddExp(Cumulative):
+    """log of running sums of exponentials, without overflow. An element -inf adds nothing and has gradient 0."""
+
+    samples = _samples()
+    dtypes = dt.FLOATS
+    op = LogAddExp()
+    cost = LogAddExp.cost
+    tolerance = {dt.float32: 64, dt.float64: 64, dt.float16: 1, dt.bfloat16: 1}
+
+    def identity(self, dtype: Dtype, exclusive: bool) -> Any:
+        return -np.inf
+
+    def weights(self, x: Node, before: Node) -> tuple[Node, Node]:
+        nothing = equal(x, constant(-np.inf, x.kind))
+        zero, one = full_like(x, 0), full_like(x, 1)
+        return select(nothing, one, sigmoid(before - x)), select(nothing, zero, sigmoid(x - before))

@@ -71,7 +71,7 @@ class Reduced(NamedTuple):
 
 
 def reduce(b: Builder, x: Value, offset: int) -> Reduced:
-    """x mod ln 2, for |x| below 2**10. With an offset of a format's bias, `count << shift` is 2**k."""
+    """x mod ln 2, for |x| below 2**12. With an offset of a format's bias, `count << shift` is 2**k."""
     magic = format_of(x).rounder + offset
     shifted = b.fma(x, LOG2_E, magic)
     k = shifted - magic
@@ -225,18 +225,44 @@ def _hyperbolic(b: Builder, x: Value) -> Hyperbolic:
 
 
 def sinh(b: Builder, x: Value) -> Value:
+    return _sinh(b, x, _hyperbolic(b, x))
+
+
+def cosh(b: Builder, x: Value) -> Value:
+    return _cosh(b, _hyperbolic(b, x))
+
+
+def sinh_cosh(b: Builder, x: Value) -> tuple[Value, Value]:
+    """sinh and cosh, sharing what they share; the bits are those of each alone."""
+    parts = _hyperbolic(b, x)
+    return _sinh(b, x, parts), _cosh(b, parts)
+
+
+def _sinh(b: Builder, x: Value, parts: Hyperbolic) -> Value:
     """sinh(k ln 2 + r) = sinh(k ln 2) cosh(r) + cosh(k ln 2) sinh(r)."""
-    (_, hi, lo), (even, odd), c, s = _hyperbolic(b, x)
+    (_, hi, lo), (even, odd), c, s = parts
     first = b.fma(c.hi, hi, s.hi)
     error = b.fma(c.hi, hi, s.hi - first) + s.lo
     total = first + b.fma(c.hi, odd + lo, b.fma(s.hi, even, error))
     return b.choose(b.abs(x) < 2.0 ** -(format_of(x).digits // 2 + 1), x, b.copysign(total + total, x))
 
 
-def cosh(b: Builder, x: Value) -> Value:
+def _cosh(b: Builder, parts: Hyperbolic) -> Value:
     """cosh(k ln 2 + r) = cosh(k ln 2) cosh(r) + sinh(k ln 2) sinh(r)."""
-    (_, hi, lo), (even, odd), c, s = _hyperbolic(b, x)
+    (_, hi, lo), (even, odd), c, s = parts
     first = b.fma(s.hi, hi, c.hi)
     error = b.fma(s.hi, hi, c.hi - first) + c.lo
     total = first + b.fma(s.hi, odd + lo, b.fma(c.hi, even, error))
     return total + total
+
+
+def times_exp(b: Builder, x: Value, *factors: Value) -> list[Value]:
+    """factor * e**x for each factor, right also where e**x overflows or underflows but the product does not."""
+    low, high = pick(x, (-310.0, 310.0), (-2200.0, 2200.0))
+    bias = format_of(x).bias
+    reduced = reduce(b, at_most(b, at_least(b, x, low), high), 4 * bias)
+    m = 1.0 + _rise(b, reduced, x)
+    # 2**k as q³ r: each is in range, and no product leaves it unless the result does.
+    quarter = reduced.count >> 2
+    q, r = power_of_two(b, quarter), power_of_two(b, reduced.count - (quarter + quarter + quarter))
+    return [factor * m * q * q * q * r for factor in factors]

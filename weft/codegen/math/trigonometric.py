@@ -194,6 +194,19 @@ def cos(b: Builder, x: Value) -> Value:
     return _flip(b, y, (count + 1) << (x.dtype.bits - 2))
 
 
+def sincos(b: Builder, x: Value) -> tuple[Value, Value]:
+    """sin and cos, sharing what they share; the bits are those of each alone."""
+    count, hi, lo = reduce(b, b.abs(x))
+    s, c = _sincos(b, hi, lo)
+    odd = _odd(count)
+    sine, cosine = s.hi + s.lo, c.hi + c.lo
+    quarter = x.dtype.bits - 2
+    return (
+        _flip(b, b.choose(odd, cosine, sine), (count << quarter) ^ to_bits(b, x)),
+        _flip(b, b.choose(odd, sine, cosine), (count + 1) << quarter),
+    )
+
+
 def tan(b: Builder, x: Value) -> Value:
     """sin / cos, or -cos / sin in the odd quarters."""
     count, hi, lo = reduce(b, b.abs(x))

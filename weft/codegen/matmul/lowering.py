@@ -29,6 +29,7 @@ _SPLIT: Final = 8  # chunks of k that are worth being tasks of their own
 _BLOCK_M: Final = 128
 _BLOCK_N: Final = 1536  # bytes of a packed row of b: with 256 of them, a third to a half of a second-level cache
 _MANY: Final = 64  # rows or columns that make packing the other operand worth it
+_NARROW: Final = 8  # columns that are too few for the lanes of a vector
 _FEW: Final = 32  # rows of x that the skinny kernel takes together
 
 
@@ -241,7 +242,7 @@ def _streamed(p: _Product) -> int:
 
 def _dot(p: _Product, partial: bool = False) -> Launch:
     size, work = p.kind.memory.size, _streamed(p)
-    read: dot.Read = "rows" if p.b.row == size or p.k == 1 else "columns" if p.b.column == size or p.n == 1 else "any"
+    read: dot.Read = "rows" if p.b.row == size else "columns" if p.b.column == size and p.n > _NARROW else "any"
     lanes = machine(config.cpu).lanes(p.kind)
     kernel = Dot(p.kind, 1 if p.m == 1 else 4, read, lanes, flipped=p.flipped, partial=partial)
     # Long pieces of rows come faster than short ones, and a task may have to copy all of x first.

@@ -1,0 +1,62 @@
+"""Joins: several arrays become one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.codegen import moves
+from weft.codegen.launch import Layout, Lowering
+from weft.graph.node import Kind, Node, Size, kind_of
+from weft.primitives.base import Opaque, Sample, bind, move_batch_to_front, zeros
+from weft.primitives.elementwise import draw
+from weft.primitives.views import Slice
+
+
+class Concatenate(Opaque):
+    """The operands one after the other along `axis`; all other sizes agree. Its transpose cuts the cotangent up again."""
+
+    axis: int
+    samples = tuple(
+        Sample(
+            lambda rng, dtype, shapes=shapes: [draw(rng, dtype, shape) for shape in shapes],  # type: ignore[misc]
+            {"axis": axis}, name=name,
+        )
+        for name, axis, shapes in (
+            ("rows", 0, ((3, 5), (1, 5), (4, 5))), ("columns", 1, ((3, 21), (3, 2))), ("middle", 1, ((2, 3, 4), (2, 1, 4), (2, 0, 4))),
+            ("vector", 0, ((7,), (40,))), ("one", 0, ((3, 4),)), ("empty", 1, ((0, 2), (0, 3))),
+        )
+    )  # fmt: skip
+
+    def infer(self, *kinds: Kind) -> Kind:
+        shape = list(kinds[0].shape)
+        for kind in kinds[1:]:
+            shape[self.axis] = shape[self.axis] + kind.shape[self.axis]
+        return kind_of(tuple(shape), kinds[0].dtype)
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        return np.concatenate(values, self.axis)
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+        if not out.dtype.is_inexact:
+            return None
+        return bind(self, *(tangents[i] if i in tangents else zeros(x.kind) for i, x in enumerate(primals)))
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+        found: dict[int, Node] = {}
+        at: Size = 0
+        for position, x in enumerate(primals):
+            if position in wanted:
+                starts = tuple(at if a == self.axis else 0 for a in range(x.ndim))
+                found[position] = bind(Slice(starts, x.shape, (1,) * x.ndim), cotangent)
+            at = at + x.shape[self.axis]
+        return found
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        front = [move_batch_to_front(x, axis, size) for x, axis in zip(inputs, axes, strict=True)]
+        return bind(Concatenate(self.axis + 1), *front), 0
+
+    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
+        return moves.concatenate(operands, out, self.axis)
