@@ -168,6 +168,8 @@ def _spaced(v: np.ndarray) -> np.ndarray:
 
 def _cut(v: np.ndarray) -> np.ndarray:
     """A part of a larger array: unit steps within a row, gaps between rows."""
+    if not v.ndim:
+        return _row_major(v)
     part = np.empty(tuple(n + 3 for n in v.shape), v.dtype)[tuple(slice(n) for n in v.shape)]
     part[...] = v
     return part
@@ -370,6 +372,16 @@ def errors_in_ulp(op: Primitive, values: Sequence[np.ndarray], got: np.ndarray, 
         error = np.abs(x - y) / unit
     same = (x == y) | (np.isnan(x) & np.isnan(y))
     return np.where(same, 0.0, np.where(np.isfinite(error), error, np.inf)).astype(np.float64)
+
+
+def undetermined(op: Primitive, values: Sequence[np.ndarray], expected: np.ndarray) -> np.ndarray:
+    """Which elements (or parts) nothing is promised of: complex numbers that are not finite (arithmetic may call them infinite or NaN), and
+    sums whose terms overflow on the way (the order decides whether they come back)."""
+    scale = natural_scale(op, values, expected).reshape(-1)
+    largest = float(ml_dtypes.finfo(dt.real_of(dt.from_numpy(expected.dtype)).np).max)
+    if expected.dtype.kind != "c":
+        return scale > largest if op.cancels else np.zeros(scale.shape, np.bool_)
+    return np.repeat(~(scale <= largest), 2)
 
 
 def mismatch(case: Case, values: Sequence[np.ndarray], got: np.ndarray, expected: np.ndarray) -> str:

@@ -748,6 +748,19 @@ def test_unbacked_sizes_compute_but_cannot_be_read() -> None:
     assert bool(env.unbacked("some", low=1)) is True
 
 
+@given(expressions, st.integers(2, 30))
+def test_unbacked_arithmetic_is_exact_from_zero_on(tree: Any, hint: int) -> None:
+    env = DimEnv()
+    symbols = {"n": env.symbol("n", hint), "m": env.unbacked("m"), "k": env.unbacked("k", low=1)}
+    try:
+        size = run(tree, symbols)
+    except (ZeroDivisionError, UnknownSizeError):  # a divisor that is 0, or may be
+        assume(False)
+    for values in itertools.product((2, 3, 9), (0, 1, 2, 7), (1, 2, 5)):
+        if env.check({"n": values[0]}) is None:
+            assert env.evaluate(size, named(values)) == run(tree, named(values))
+
+
 # ---- a size that left its trace ----
 
 

@@ -38,7 +38,8 @@ def scalar_node(value: Any, kind: Kind) -> Node:
     found = _scalar_nodes.get(key)
     if found is None:
         found = constant(value, kind)
-        if value == 0 or value != value:  # 0.0 and -0.0 are one dictionary key, NaN is none
+        # 0.0 and -0.0 are one dictionary key, so are complex numbers that differ in a zero's sign; NaN is none.
+        if value == 0 or value != value or value.__class__ is complex:
             return found
         if len(_scalar_nodes) >= _MOST_SCALARS:
             _scalar_nodes.clear()

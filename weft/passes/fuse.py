@@ -106,7 +106,7 @@ class Fuser:
 
     def _add(self, node: Node) -> None:
         group = self._single(node)
-        group.bit = 1 << len(self.groups)
+        group.bit = 1 << len(self.group_of)  # one that no other group has: groups are merged, nodes only ever added
         self.groups.append(group)
         self.group_of[node] = group
         for producer in self._producers(group):

@@ -179,7 +179,7 @@ def constant(number: Any, kind: Kind) -> Node:
     op = CONSTANT
     if not any(words):
         op = ZERO
-    elif scalar == 1:
+    elif scalar == 1 and raw == np.ones((), kind.dtype.np).tobytes():  # 1-0j equals 1, but is another number
         op = ONE
     return Node(op, (), kind, ConstantValue(scalar, words))
 

@@ -78,8 +78,8 @@ class Walk:
             self.opaque = f"more than {MOST} captured objects"
             return
         self.seen[id(value)] = -len(self.seen) - 1
-        if cls is tuple:
-            key.append((tuple, len(value)))
+        if isinstance(value, tuple):
+            key.append((cls, len(value)))
             for item in value:
                 self.visit(item)
         elif cls is list or cls is dict:
@@ -140,7 +140,7 @@ class Walk:
         if _is_installed(getattr(module, "__file__", None) or ""):
             return
         for name, value in vars(cls).items():
-            if not name.startswith("__") and not callable(value) and not isinstance(value, (property, classmethod, staticmethod)):
+            if not name.startswith("__") and not callable(value) and not hasattr(type(value), "__get__"):  # no methods or properties
                 self.key.append(name)
                 self.visit(value)
 

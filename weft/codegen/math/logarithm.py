@@ -153,23 +153,28 @@ def log1p(b: Builder, x: Value) -> Value:
 
 
 def log1p_pair(b: Builder, x: Value, x_lo: Value | None = None, doubled: Value | None = None) -> Value:
-    """log(1 + x + x_lo) for finite x > -1, plus log 2 in the lanes that are `doubled`.
-
-    What 1 + x loses in rounding is carried into f.
-    """
-    fmt = format_of(x)
+    """log(1 + x + x_lo) for finite x > -1, plus log 2 in the lanes that are `doubled`."""
     u, lost = exact_sum(x, b.like(x, 1.0))
-    if x_lo is not None:
-        lost = lost + x_lo
+    if x_lo is None:
+        return log_of_sum(b, u, lost)
+    more = None if doubled is None else b.choose(doubled, b.like(x, 1.0), 0.0)
+    return log_of_sum(b, u, lost + x_lo, more, whole=False)
+
+
+def log_of_sum(b: Builder, u: Value, lost: Value, more: Value | None = None, *, whole: bool = True) -> Value:
+    """log(2**more (u + lost)) for a positive normal u and a rest `lost` of about an ulp of it, which is carried into f.
+
+    `whole` says that u + lost - 1 is exact where it is small, as it is if u + lost is 1 + x.
+    """
+    fmt = format_of(u)
     k, t, exponent = reduce(b, u)
     # 2**-k; past 2**(bias - 1) nothing is lost that matters, and 2**-k would underflow.
     last = 2 * fmt.bias - 1
     scaled = lost * power_of_two(b, 2 * fmt.bias - b.choose(exponent > last, last, exponent))
     f = t + scaled
     error = scaled - (f - t)
-    if x_lo is not None:
-        error = b.fma(-f, error, error)  # about error / (1 + f); 1 + x alone is exact where that would matter
-    q = rest(b, f) + error
-    if doubled is not None:
-        k = b.choose(doubled, k + 1.0, k)
-    return _assemble(b, k, f, q, NATURAL)
+    if not whole:
+        error = b.fma(-f, error, error)  # about error / (1 + f)
+    if more is not None:
+        k = k + more
+    return _assemble(b, k, f, rest(b, f) + error, NATURAL)

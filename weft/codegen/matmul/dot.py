@@ -24,8 +24,7 @@ LANES: Final = 16
 CHUNK: Final = 2048
 """Interleaved sums, and terms of one partial sum. Part of the specified order: other numbers give other bits."""
 
-ROWS: Final = 4  # rows of w that go together where k is contiguous
-_STEPS: Final = 4  # where it is not, terms of an interleaved sum that are added between reading and writing it
+_STEPS: Final = 4  # terms of an interleaved sum that are added between reading and writing it, where it is in memory
 
 Read = Literal["rows", "columns", "any"]
 """How `w` lies: k contiguous, rows contiguous, or neither."""
@@ -58,6 +57,8 @@ class Dot:
         self.wide = el.summing(kind)
         self.result = self.wide if partial else kind
         self.size = kind.work.size
+        # Rows of w that go together where k is contiguous: streams to fetch, but not more sums than registers.
+        self.rows = 8 if few == 1 and self.size <= 4 else 4
 
     @property
     def name(self) -> str:
@@ -71,7 +72,7 @@ class Dot:
         return 4096 if self.read != "columns" else (16384 if self.few == 1 else 1024) // self.size
 
     def scratch(self, few: int, block: int, copies: bool) -> Scratch:
-        """The layout of scratch memory for tasks of `block` outputs (a multiple of `lanes` and ROWS) per row of x."""
+        """The layout of scratch memory for tasks of `block` outputs (a multiple of LANES) per row of x."""
         rows = -(-few // self.few) * self.few
         at_sums = few * CHUNK * self.size if copies else 0
         at_total = at_sums + (LANES * rows * block * self.size if self.read == "columns" else 0)
@@ -147,20 +148,20 @@ class Dot:
 
     def _along(self, w: Value, many: Value, depth: Value, totals: Value, first: Value) -> None:
         f, b = self.frame, self.b
-        with b.loop(0, many, ROWS) as group:
-            rows = [b.gep(w, f.least(many - 1, group.index + r) * f["w_row"]) for r in range(ROWS)]
+        with b.loop(0, many, self.rows) as group:
+            rows = [b.gep(w, f.least(many - 1, group.index + r) * f["w_row"]) for r in range(self.rows)]
             with b.loop(0, self.padded, self.few) as few:
                 x = [self._x_at(few.index + i, b.i64(0)) for i in range(self.few)]
                 sums = self._long_sums(rows, x, depth)
                 for i in range(self.few):
                     place = b.gep(totals, ((few.index + i) * f["block"] + group.index) * self.size)
-                    self._add_total(self._tree(sums[i * ROWS : (i + 1) * ROWS]), place, first)
+                    self._add_total(self._tree(sums[i * self.rows : (i + 1) * self.rows]), place, first)
 
     def _long_sums(self, rows: list[Value], x: list[Value], depth: Value) -> list[AnyValue]:
         """The interleaved sums of every row of x with every row of w."""
         f, b = self.frame, self.b
         stride = f["w_k"] if self.read == "any" else None
-        sums = [el.zero(b, self.kind, LANES)] * (len(x) * ROWS)
+        sums = [el.zero(b, self.kind, LANES)] * (len(x) * self.rows)
         whole = depth & -LANES
         for begin, end, tail in ((b.i64(0), whole, False), (whole, depth, True)):  # the second runs once, or not at all
             with b.loop(begin, end, LANES, *el.flat(sums)) as loop:
@@ -170,10 +171,10 @@ class Dot:
                 right = [f.load(self.kind, b.gep(row, offset), LANES, part, stride) for row in rows]
                 for i, row in enumerate(x):
                     left = f.load(self.wide, b.gep(row, k * self.size), LANES, part)
-                    for r in range(ROWS):
-                        old = sums[i * ROWS + r]
+                    for r in range(self.rows):
+                        old = sums[i * self.rows + r]
                         # Lanes past the end keep their sum: adding 0 would turn -0 into +0.
-                        sums[i * ROWS + r] = f.keep(part, self._product(left, right[r], old), old)
+                        sums[i * self.rows + r] = f.keep(part, self._product(left, right[r], old), old)
                 loop.carry(*el.flat(sums))
             sums = el.unflat(self.kind, loop.carried)
         return sums

@@ -1,0 +1,383 @@
+"""Random programs give the same bits however they are run: fused, step by step, on two threads, compiled; and every single step is what its
+reference says. Programs are lists of small choices, so a failing one shrinks to the few steps that matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+import weft.core as mx
+from tests import contract
+from weft import dtypes as dt
+from weft import evaluate as evaluation
+from weft.array import array, evaluate_nodes, wrap
+from weft.dtypes import Dtype
+from weft.graph.node import Node, reachable
+from weft.passes import lower
+from weft.primitives.elementwise import draw as random_values
+from weft.runtime import threads
+
+SIZES = (1, 2, 3, 16, 17, 33, 0)
+MOST_STEPS = 10
+
+
+# ---- programs as data ----
+
+
+@dataclass(frozen=True)
+class Input:
+    shape: tuple[int, ...]
+    dtype: Dtype
+    layout: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """Inputs, steps (each a name and numbers that choose its operands and parameters), and which values stay referred to."""
+
+    inputs: tuple[Input, ...]
+    steps: tuple[tuple[str, int, int, int], ...]
+    kept: frozenset[int]
+    seed: int
+
+
+@st.composite
+def programs(draw: Callable[[Any], Any]) -> Program:
+    shape = st.lists(st.sampled_from(SIZES), min_size=0, max_size=3).map(tuple)
+    one = st.builds(Input, shape, st.sampled_from(dt.ALL), st.sampled_from(sorted(contract.LAYOUTS)))
+    inputs = tuple(draw(st.lists(one, min_size=1, max_size=3)))
+    number = st.integers(0, 1 << 16)
+    step = st.tuples(st.sampled_from(sorted(STEPS)), number, number, number)
+    steps = tuple(draw(st.lists(step, min_size=1, max_size=MOST_STEPS)))
+    kept = draw(st.frozensets(st.integers(0, MOST_STEPS + 3), max_size=4))
+    return Program(inputs, steps, kept, draw(number))
+
+
+def operands(program: Program) -> list[array]:
+    """The inputs, evaluated, in their layouts."""
+    rng = np.random.default_rng(program.seed)
+    return [
+        contract.lay_out([np.asarray(random_values(rng, i.dtype, i.shape))], i.layout)[0] for i in program.inputs
+    ]
+
+
+def built(program: Program, inputs: Sequence[array]) -> list[array]:
+    """All values of a program, inputs first; steps that do not fit their operands are left out."""
+    values = list(inputs)
+    for name, first, second, extra in program.steps:
+        x, y = values[first % len(values)], values[second % len(values)]
+        made = STEPS[name](x, y, extra)
+        if made is not None and made.size <= 1 << 14:
+            values.append(made)
+    return values
+
+
+# ---- steps ----
+
+Step = Callable[[array, array, int], "array | None"]
+
+
+def unary(function: Callable[[array], array], fits: Callable[[Dtype], bool] = lambda d: True) -> Step:
+    return lambda x, y, extra: function(x) if fits(x.dtype) else None
+
+
+def binary(function: Callable[[array, array], array], fits: Callable[[Dtype], bool] = lambda d: True) -> Step:
+    def step(x: array, y: array, extra: int) -> array | None:
+        if not fits(dt.promote(x.dtype, y.dtype)):
+            return None
+        fitted = fit(y, x)
+        return None if fitted is None else function(x, fitted)
+
+    return step
+
+
+def fit(y: array, x: array) -> array | None:
+    """`y`, or a part of it, that broadcasts with `x`."""
+    if _broadcasts(x.shape, y.shape):
+        return y
+    if y.ndim and y.shape[0] and _broadcasts(x.shape, y.shape[1:]):
+        return y[-1]
+    if y.ndim and _broadcasts(x.shape, y.shape[::-1]):
+        return y.T
+    return None
+
+
+def _broadcasts(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    return all(m == n or 1 in (m, n) for m, n in zip(a[::-1], b[::-1], strict=False))
+
+
+def with_number(x: array, y: array, extra: int) -> array | None:
+    """An operation with a Python number on either side."""
+    if x.dtype.is_bool:
+        return None
+    number = (0, 1, 2, -1, 0.5, 1.0, -0.0, 3)[extra % 8]
+    operation = (mx.add, mx.multiply, mx.subtract)[extra // 8 % 3]
+    return operation(x, number) if extra // 24 % 2 else operation(number, x)
+
+
+def cast(x: array, y: array, extra: int) -> array:
+    return x.astype(dt.ALL[extra % len(dt.ALL)])
+
+
+def turn(x: array, y: array, extra: int) -> array:
+    order = list(range(x.ndim))
+    for i in range(x.ndim):  # a permutation out of a number
+        order[i], order[i + extra % (x.ndim - i)] = order[i + extra % (x.ndim - i)], order[i]
+        extra //= 3
+    return mx.transpose(x, order)
+
+
+def cut(x: array, y: array, extra: int) -> array | None:
+    """Some elements along every axis, forwards or backwards, one by one or with steps."""
+    index: list[Any] = []
+    for n in x.shape:
+        low, high, step = extra % (n + 1), n - extra // 5 % (n + 1), (1, 2, 3, -1, -2)[extra // 7 % 5]
+        index.append(slice(low, high, step) if step > 0 else slice(None, None, step))
+        extra = extra // 2 + 1
+    return x[tuple(index)]
+
+
+def refold(x: array, y: array, extra: int) -> array:
+    """Another shape of as many elements."""
+    if x.size == 0:
+        return mx.reshape(x, (0, 3) if extra % 2 else (2, 0))
+    parts = [n for n in (2, 3, 11, 16, 17) if x.size % n == 0]
+    if not parts or extra % 3 == 0:
+        return mx.reshape(x, (-1,))
+    first = parts[extra % len(parts)]
+    return mx.reshape(x, (first, x.size // first) if extra // 3 % 2 else (x.size // first, 1, first))
+
+
+def repeat(x: array, y: array, extra: int) -> array | None:
+    if x.ndim > 3:
+        return None
+    return mx.broadcast_to(mx.expand_dims(x, extra % (x.ndim + 1)), _inserted(x.shape, extra % (x.ndim + 1), (2, 3, 17)[extra // 4 % 3]))
+
+
+def _inserted(shape: tuple[int, ...], axis: int, n: int) -> tuple[int, ...]:
+    return (*shape[:axis], n, *shape[axis:])
+
+
+def axes_of(x: array, extra: int) -> tuple[int, ...]:
+    return tuple(i for i in range(x.ndim) if extra >> i & 1) or tuple(range(x.ndim))
+
+
+def reduce(function: Any, fits: Callable[[Dtype], bool] = lambda d: True, empty: bool = True) -> Step:
+    def step(x: array, y: array, extra: int) -> array | None:
+        axes = axes_of(x, extra)
+        if not fits(x.dtype) or not x.ndim or (not empty and any(x.shape[a] == 0 for a in axes)):
+            return None
+        return function(x, axis=axes, keepdims=bool(extra & 64))
+
+    return step
+
+
+def softmax(x: array, y: array, extra: int) -> array | None:
+    return mx.softmax(x, axis=extra % x.ndim) if x.ndim and not x.dtype.is_complex else None
+
+
+def argmax(x: array, y: array, extra: int) -> array | None:
+    if not x.ndim or x.dtype.is_complex or x.shape[extra % x.ndim] == 0:
+        return None
+    return (mx.argmax if extra & 128 else mx.argmin)(x, axis=extra % x.ndim)
+
+
+def norm(x: array, y: array, extra: int) -> array | None:
+    """A row less its mean, by its deviation."""
+    if not x.ndim or x.dtype.is_complex or x.shape[-1] == 0:
+        return None
+    return (x - mx.mean(x, -1, keepdims=True)) * mx.rsqrt(mx.var(x, -1, keepdims=True) + 1e-3)
+
+
+def matmul(x: array, y: array, extra: int) -> array | None:
+    if x.ndim < 1 or y.ndim < 1 or max(x.ndim, y.ndim) > 3:
+        return None
+    for other in (y, mx.swapaxes(y, -1, -2) if y.ndim > 1 else y, mx.swapaxes(x, -1, -2) if x.ndim > 1 else x):
+        inner = other.shape[-2] if other.ndim > 1 else other.shape[0]
+        if x.shape[-1] == inner and _broadcasts(x.shape[:-2], other.shape[:-2]):
+            return mx.matmul(x, other)
+    return None
+
+
+def choose(x: array, y: array, extra: int) -> array | None:
+    fitted = fit(y, x)
+    return None if fitted is None else mx.where(fitted, x, (0, 1.5, True)[extra % 3] if extra & 4 else mx.negative(x.astype(dt.float32)))
+
+
+def assign(x: array, y: array, extra: int) -> array | None:
+    """Part of a copy overwritten."""
+    if not x.ndim:
+        return None
+    index = tuple(slice(None, extra // (k + 1) % (n + 1)) for k, n in enumerate(x.shape))
+    result = mx.array(x)
+    result[index] = extra % 2 if extra & 8 else mx.negative(x[index].astype(dt.float32))
+    return result
+
+
+def count(x: array, y: array, extra: int) -> array | None:
+    return mx.arange(x.shape[-1]) + x.astype(dt.int32) if x.ndim else None
+
+
+not_bool = lambda d: not d.is_bool  # noqa: E731
+ordered = lambda d: not d.is_complex  # noqa: E731
+number = lambda d: d.is_float  # noqa: E731
+whole = lambda d: d.is_integer or d.is_bool  # noqa: E731
+
+STEPS: dict[str, Step] = {
+    "negative": unary(mx.negative, not_bool),
+    "square": unary(mx.square, not_bool),
+    "absolute": unary(mx.abs, ordered),
+    "sign": unary(mx.sign, ordered),
+    "floor": unary(mx.floor, ordered),
+    "exp": unary(lambda x: mx.exp(mx.minimum(x, 3)), ordered),
+    "tanh": unary(mx.tanh, ordered),
+    "sin": unary(mx.sin, ordered),
+    "sqrt": unary(lambda x: mx.sqrt(mx.abs(x)), ordered),
+    "isnan": unary(mx.isnan),
+    "invert": unary(mx.bitwise_invert, whole),
+    "conjugate": unary(mx.conjugate, lambda d: d.is_inexact),
+    "real": unary(mx.real, lambda d: d.is_inexact),
+    "add": binary(mx.add),
+    "subtract": binary(mx.subtract, not_bool),
+    "multiply": binary(mx.multiply),
+    "divide": binary(mx.divide, ordered),
+    "maximum": binary(mx.maximum, ordered),
+    "minimum": binary(mx.minimum, ordered),
+    "less": binary(mx.less),
+    "equal": binary(mx.equal),
+    "exclusive": binary(mx.bitwise_xor, whole),
+    "number": with_number,
+    "cast": cast,
+    "turn": turn,
+    "cut": cut,
+    "flip": unary(mx.flip),
+    "refold": refold,
+    "repeat": repeat,
+    "sum": reduce(mx.sum),
+    "mean": reduce(mx.mean, ordered),
+    "max": reduce(mx.max, ordered, empty=False),
+    "min": reduce(mx.min, ordered, empty=False),
+    "product": reduce(mx.prod, whole),
+    "any": reduce(mx.any),
+    "argmax": argmax,
+    "logsumexp": reduce(mx.logsumexp, number),
+    "softmax": softmax,
+    "norm": norm,
+    "matmul": matmul,
+    "choose": choose,
+    "assign": assign,
+    "count": count,
+}
+
+
+# ---- ways to run ----
+
+
+def results(program: Program, values: Sequence[array]) -> list[array]:
+    """What the program is asked for: its last value, and those that the user still refers to."""
+    chosen = [v for i, v in enumerate(values) if i in program.kept]
+    return [*chosen, values[-1]]
+
+
+def at_once(program: Program) -> list[np.ndarray]:
+    """One evaluation of everything."""
+    asked = results(program, built(program, operands(program)))
+    mx.eval(asked)
+    return [contract.values_of(x) for x in asked]
+
+
+def compiled(program: Program) -> list[np.ndarray]:
+    function = mx.compile(lambda *inputs: results(program, built(program, inputs)))
+    return [contract.values_of(x) for x in function(*operands(program))]
+
+
+def step_by_step(program: Program) -> tuple[list[np.ndarray], list[str]]:
+    """Every node evaluated by itself, from the computed values of its operands; and what is wrong with any single step."""
+    asked = results(program, built(program, operands(program)))
+    done: dict[Node, array] = {}
+    problems: list[str] = []
+    for node in reachable([x._node for x in asked]):
+        if node.value is not None:
+            done[node] = wrap(node)
+            continue
+        inputs = [done[i] for i in node.inputs]
+        made = wrap(Node(node.op, tuple(x._node for x in inputs), node.kind))
+        evaluate_nodes([made._node])
+        done[node] = made
+        problems += wrong(node, inputs, contract.values_of(made))
+    return [contract.values_of(done[x._node]) for x in asked], problems
+
+
+def wrong(node: Node, inputs: Sequence[array], got: np.ndarray) -> list[str]:
+    """How one step differs from its reference, beyond what its primitive states."""
+    op = node.op
+    values = [contract.values_of(x) for x in inputs]
+    dtype = dt.from_numpy(values[0].dtype) if values else node.dtype
+    expected = contract.reference(op, values)
+    allowed = op.tolerance.get(dtype)
+    if got.dtype != expected.dtype or got.shape != expected.shape:
+        return [f"{node}: {got.dtype}{got.shape} instead of {expected.dtype}{expected.shape}"]
+    if allowed is None or not node.dtype.is_inexact:
+        return [] if contract.same_bits(got, expected) else [f"{node}: {contract.differences(got, expected)}"]
+    error = contract.errors_in_ulp(op, values, got, expected)
+    error = error[~contract.undetermined(op, values, expected)]
+    return [f"{node}: {error.max()} ulp, {allowed} allowed"] if error.size and error.max() > allowed else []
+
+
+# ---- the tests ----
+
+
+def same(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], how: str) -> None:
+    assert len(found) == len(expected)
+    for i, (x, y) in enumerate(zip(found, expected, strict=True)):
+        assert contract.same_bits(x, y), f"result {i}, {how}: {contract.differences(x, y)}"
+
+
+@pytest.fixture(autouse=True)
+def _verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every graph and plan goes through the verifiers."""
+    monkeypatch.setattr(contract.config, "check", True)
+
+
+@pytest.fixture
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Two threads, and kernels that share even the smallest work."""
+    monkeypatch.setattr(lower, "_grain", lambda elements, cost: 1)
+    monkeypatch.setattr(evaluation, "PROGRAMS", {})
+    before = threads.set_threads(2)
+    yield
+    threads.set_threads(before)
+
+
+@examples(max_examples=150)
+@given(programs())
+def test_fused_is_step_by_step(program: Program) -> None:
+    alone, problems = step_by_step(program)
+    assert not problems, "; ".join(problems)
+    same(at_once(program), alone, "fused")
+
+
+@examples(max_examples=60)
+@given(programs())
+def test_compiled_is_eager(program: Program) -> None:
+    same(compiled(program), at_once(program), "compiled")
+
+
+def test_any_number_of_threads(two_threads: None) -> None:
+    @examples(max_examples=100)
+    @given(programs())
+    def check(program: Program) -> None:
+        threads.set_threads(1)
+        alone = at_once(program)
+        threads.set_threads(2)
+        same(at_once(program), alone, "on two threads")
+
+    check()
