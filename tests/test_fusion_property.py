@@ -25,8 +25,14 @@ from weft.passes import lower
 from weft.primitives.elementwise import draw as random_values
 from weft.runtime import threads
 
-SIZES = (1, 2, 3, 16, 17, 33, 0)
-MOST_STEPS = 10
+SHAPES = (
+    (3,), (2, 3), (3, 1), (), (17,), (1, 17), (3, 17), (33, 17), (17, 33), (16, 16), (2, 3, 17), (3, 2, 1), (2, 17, 16), (33, 1, 3),
+    (0, 3), (3, 0), (1, 1), (40, 48),
+)  # fmt: skip
+STEPS_IN_A_PROGRAM = 12
+
+
+DTYPES = (dt.float32, *(d for d in dt.ALL if d is not dt.float32))
 
 
 # ---- programs as data ----
@@ -51,13 +57,13 @@ class Program:
 
 @st.composite
 def programs(draw: Callable[[Any], Any]) -> Program:
-    shape = st.lists(st.sampled_from(SIZES), min_size=0, max_size=3).map(tuple)
-    one = st.builds(Input, shape, st.sampled_from(dt.ALL), st.sampled_from(sorted(contract.LAYOUTS)))
-    inputs = tuple(draw(st.lists(one, min_size=1, max_size=3)))
-    number = st.integers(0, 1 << 16)
-    step = st.tuples(st.sampled_from(sorted(STEPS)), number, number, number)
-    steps = tuple(draw(st.lists(step, min_size=1, max_size=MOST_STEPS)))
-    kept = draw(st.frozensets(st.integers(0, MOST_STEPS + 3), max_size=4))
+    one = st.builds(Input, st.sampled_from(SHAPES), st.sampled_from(DTYPES), st.sampled_from(list(contract.LAYOUTS)))
+    inputs = tuple(draw(st.lists(one, min_size=2, max_size=3)))
+    number = st.integers(0, 1 << 12)
+    step = st.tuples(st.sampled_from(["skip", *STEPS]), number, number, number)
+    # A fixed number of steps makes programs that are worth running; a failing one shrinks by steps that become "skip".
+    steps = tuple(draw(st.lists(step, min_size=STEPS_IN_A_PROGRAM, max_size=STEPS_IN_A_PROGRAM)))
+    kept = draw(st.frozensets(st.integers(0, STEPS_IN_A_PROGRAM + 3), max_size=4))
     return Program(inputs, steps, kept, draw(number))
 
 
@@ -73,7 +79,10 @@ def built(program: Program, inputs: Sequence[array]) -> list[array]:
     """All values of a program, inputs first; steps that do not fit their operands are left out."""
     values = list(inputs)
     for name, first, second, extra in program.steps:
-        x, y = values[first % len(values)], values[second % len(values)]
+        if name == "skip":
+            continue
+        # Counted from the end, so that small numbers mean recent values and programs are deep.
+        x, y = values[-1 - first % len(values)], values[-1 - second % len(values)]
         made = STEPS[name](x, y, extra)
         if made is not None and made.size <= 1 << 14:
             values.append(made)

@@ -1,11 +1,23 @@
-"""Reading and writing parts of arrays with brackets."""
+"""Reading and writing parts of arrays with brackets.
+
+A key is worked out against a shape into a *place*, of which there are three kinds: `Basic` (integers, slices, None, Ellipsis: a view), `Advanced`
+(with arrays of integers: a gather or scatter) and `Masked` (an array of bools, for writing). All positions follow NumPy and MLX.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from weft.core._common import array, astype, bind, broadcast_node, broadcast_shapes, scalar_node, to_node, wrap
+import numpy as np
+
+from weft import dtypes as dt
+from weft.core._common import array, astype, bind, broadcast_node, broadcast_shapes, constant, default_dtype, scalar_node, to_node, wrap
+from weft.dtypes import Dtype
 from weft.graph.node import Node, Shape, kind_of
+from weft.primitives import elementwise as e
+from weft.primitives.base import Elementwise
+from weft.primitives.indexing import Gather, Scatter, ScatterSet
+from weft.primitives.scans import CumSum
 from weft.primitives.views import Slice, SliceUpdate, reshape
 
 
@@ -35,14 +47,163 @@ class Basic:
         self.shape: Shape = tuple(result)
 
     def read(self, x: Node) -> Node:
-        whole = self.sizes == x.shape and not any(self.starts) and all(step == 1 for step in self.steps)
-        part = x if whole else bind(Slice(self.starts, self.sizes, self.steps), x)
-        return reshape(part, self.shape)
+        return reshape(read_slice(x, self.starts, self.sizes, self.steps), self.shape)
 
     def write(self, x: Node, values: Node) -> Node:
         """x with `values` (broadcast) in this place."""
-        part = reshape(broadcast_node(values, self.shape), self.sizes)
+        part = reshape(fitted(values, self.shape), self.sizes)
         return bind(SliceUpdate(self.starts, self.steps), x, part)
+
+    def combine(self, x: Node, values: Node, op: Elementwise, scatter: type[Scatter]) -> Node:
+        """x with `values` combined into this place by `op`."""
+        part = self.read(x)
+        return self.write(x, bind(op, part, broadcast_node(fitted(values, self.shape), self.shape)))
+
+
+_NEW, _INDEX = "new", "index"
+
+
+class Advanced:
+    """An index with arrays of integers (which integers beside them join), worked out against a shape: a Slice, a Gather, and a Reshape to `shape`.
+
+    The axes of the index arrays (broadcast together) stand where the first of them stood if they stood together, else in front.
+    """
+
+    __slots__ = ("axes", "gathered", "indices", "shape", "sizes", "starts", "steps", "where", "whole")
+
+    def __init__(self, key: tuple[Any, ...], shape: Shape) -> None:
+        starts, sizes, steps, slots, arrays = [], [], [], [], []
+        axis = 0
+        for item in expand_ellipsis(key, len(shape)):
+            if item is None:
+                slots.append(_NEW)
+                continue
+            start, size, step = 0, shape[axis], 1
+            if isinstance(item, slice):
+                start, size, step = resolve_slice(item, size)
+                slots.append(axis)
+            else:
+                arrays.append(index_node(item, size, axis))
+                slots.append(_INDEX)
+            starts.append(start)
+            sizes.append(size)
+            steps.append(step)
+            axis += 1
+        self.starts, self.sizes, self.steps = tuple(starts), tuple(sizes), tuple(steps)
+        self.whole = is_whole(shape, self.starts, self.sizes, self.steps)
+        together = broadcast_shapes("index", *(a.shape for a in arrays))
+        self.indices = [broadcast_node(a, together) for a in arrays]
+        self._arrange(slots, together)
+
+    def _arrange(self, slots: list[Any], index: Shape) -> None:
+        """Where the axes of x and of the index arrays stand in the result."""
+        places = [i for i, slot in enumerate(slots) if slot == _INDEX]
+        first = places[0] if places == list(range(places[0], places[0] + len(places))) else 0
+        rest = [slot for slot in slots[:first] if slot != _INDEX], [slot for slot in slots[first:] if slot != _INDEX]
+        where: list[int | None] = [None] * len(self.sizes)
+        gathered: list[Any] = []
+        shape: list[Any] = []
+        for slot in (*rest[0], _INDEX, *rest[1]):
+            if slot == _NEW:
+                shape.append(1)
+            elif slot == _INDEX:
+                self.axes = tuple(range(len(gathered), len(gathered) + len(index)))
+                gathered.extend(index)
+                shape.extend(index)
+            else:
+                where[slot] = len(gathered)
+                gathered.append(self.sizes[slot])
+                shape.append(self.sizes[slot])
+        self.where, self.gathered, self.shape = tuple(where), tuple(gathered), tuple(shape)
+
+    def read(self, x: Node) -> Node:
+        part = read_slice(x, self.starts, self.sizes, self.steps)
+        return reshape(bind(Gather(self.where, self.axes), part, *self.indices), self.shape)
+
+    def write(self, x: Node, values: Node) -> Node:
+        return self._scatter(ScatterSet, x, values)
+
+    def combine(self, x: Node, values: Node, op: Elementwise, scatter: type[Scatter]) -> Node:
+        return self._scatter(scatter, x, values)
+
+    def _scatter(self, op: type[Scatter], x: Node, values: Node) -> Node:
+        updates = reshape(fitted(values, self.shape), self.gathered)
+        part = read_slice(x, self.starts, self.sizes, self.steps)
+        part = bind(op(self.where, self.axes), part, updates, *self.indices)
+        return part if self.whole else bind(SliceUpdate(self.starts, self.steps), x, part)
+
+
+class Masked:
+    """The elements (or rows) of an array where a mask over its first axes holds."""
+
+    __slots__ = ("mask", "shape")
+
+    def __init__(self, mask: Node, shape: Shape) -> None:
+        if mask.shape != shape[: mask.ndim]:
+            raise ValueError(f"[setitem] a mask of shape {mask.shape} must match the first axes of the array, whose shape is {shape}.")
+        self.mask, self.shape = mask, shape
+
+    def read(self, x: Node) -> Node:
+        raise ValueError(
+            "[index] boolean masks can be assigned to but not read: the shape of the result would depend on data. "
+            "Use where(mask, a, other), or multiply by the mask."
+        )
+
+    def write(self, x: Node, values: Node) -> Node:
+        return e.select(self._everywhere(), self._spread(values), x)
+
+    def combine(self, x: Node, values: Node, op: Elementwise, scatter: type[Scatter]) -> Node:
+        return e.select(self._everywhere(), bind(op, x, self._spread(values)), x)
+
+    def _everywhere(self) -> Node:
+        """The mask in the shape of the array."""
+        sizes = (*self.mask.shape, *(1,) * (len(self.shape) - self.mask.ndim))
+        return broadcast_node(reshape(self.mask, sizes), self.shape)
+
+    def _spread(self, values: Node) -> Node:
+        """Values in the shape of the array: the same for every place of the mask, or (one more axis) one after the other."""
+        rest = self.shape[self.mask.ndim :]
+        extra = values.ndim - len(rest)
+        if extra <= 0:
+            return broadcast_node(fitted(values, rest), self.shape)
+        if extra > 1:
+            raise ValueError(f"[setitem] values of shape {values.shape} do not fit masked elements of shape {rest}.")
+        values = broadcast_node(values, (values.shape[0], *broadcast_fits(values.shape[1:], rest)))
+        count = self.mask.kind.size
+        turn = bind(CumSum(0, False, True), astype(reshape(self.mask, (count,)), dt.int32))
+        taken = bind(Gather((None, *range(1, len(rest) + 1)), (0,)), values, turn)
+        return reshape(taken, self.shape)
+
+
+Place = Basic | Advanced | Masked
+
+
+def place_of(key: Any, shape: Shape) -> Place:
+    """The place that a[key] means in an array of `shape`."""
+    items = key if isinstance(key, tuple) else (key,)
+    if all(is_basic(item) for item in items):
+        return Basic(items, shape)
+    masks = [is_mask(item) for item in items]
+    if len(items) == 1 and masks[0]:
+        return Masked(to_node(items[0]), shape)
+    if any(masks):
+        raise ValueError("[index] a boolean mask must be the only index; turn it into integer indices to combine it with others.")
+    return Advanced(items, shape)
+
+
+def getitem(a: array, key: Any) -> array:
+    """a[key]."""
+    x = a._node
+    return wrap(place_of(key, x.shape).read(x))
+
+
+def setitem(a: array, key: Any, value: Any) -> None:
+    """a[key] = value."""
+    x = a._node
+    a._overwrite(wrap(place_of(key, x.shape).write(x, values_node(value, x.dtype))))
+
+
+# ---- items ----
 
 
 def expand_ellipsis(key: tuple[Any, ...], ndim: int) -> list[Any]:
@@ -79,43 +240,78 @@ def resolve_integer(item: Any, n: Any, axis: int) -> int:
 
 
 def is_basic(item: Any) -> bool:
-    if isinstance(item, bool):
+    if item.__class__ is int or item.__class__ is slice or item is None or item is Ellipsis:
+        return True
+    if isinstance(item, (array, bool, np.bool_)) or (isinstance(item, np.ndarray) and item.ndim > 0):
         return False
-    return item is None or item is Ellipsis or isinstance(item, slice) or (hasattr(item, "__index__") and not isinstance(item, array))
+    return hasattr(item, "__index__")
 
 
-def getitem(a: array, key: Any) -> array:
-    """a[key]."""
-    items = key if isinstance(key, tuple) else (key,)
-    if all(is_basic(item) for item in items):
-        x = a._node
-        return wrap(Basic(items, x.shape).read(x))
-    return advanced_read(a, items)
+def is_mask(item: Any) -> bool:
+    """Whether an item is an array (or nested list) of bools."""
+    if isinstance(item, (bool, np.bool_)):
+        return True
+    if isinstance(item, array):
+        return item.dtype.is_bool
+    if isinstance(item, list):
+        return bool(item) and is_mask(item[0])
+    return isinstance(item, np.ndarray) and item.dtype == np.bool_
 
 
-def setitem(a: array, key: Any, value: Any) -> None:
-    """a[key] = value."""
-    items = key if isinstance(key, tuple) else (key,)
-    if not all(is_basic(item) for item in items):
-        return advanced_write(a, items, value)
-    x = a._node
-    place = Basic(items, x.shape)
-    if isinstance(value, (bool, int, float, complex)):
-        values = scalar_node(value, kind_of((), x.dtype))
+def index_node(item: Any, n: Any, axis: int) -> Node:
+    """Indices of an axis of n elements. What Python knows the numbers of is checked; indices in arrays are moved into range when they are used."""
+    if is_basic(item) and not isinstance(item, np.ndarray):
+        number = resolve_integer(item, n, axis)
+        return constant(number, kind_of((), default_dtype(number)))
+    if not isinstance(item, (array, list, np.ndarray)):
+        raise ValueError(f"[index] an index is an integer, slice, None, Ellipsis or array of integers; got {type(item).__name__}.")
+    if isinstance(item, array):
+        found = item._node
     else:
-        values = astype(to_node(value), x.dtype)
-    extra = values.ndim - len(place.shape)
+        found = to_node(np.zeros(np.shape(item), np.int32) if np.size(item) == 0 else item)
+        check_range(np.asarray(item), n, axis)
+    if not found.dtype.is_integer:
+        raise ValueError(f"[index] index arrays are integers; got {found.dtype.name}.")
+    return found
+
+
+def check_range(numbers: np.ndarray, n: Any, axis: int) -> None:
+    """IndexError for the first number that is no index of an axis of n elements."""
+    if numbers.dtype.kind not in "iu" or not numbers.size:
+        return
+    outside = (numbers < -n) | (numbers >= n) if numbers.dtype.kind == "i" else numbers >= n
+    if outside.any():
+        raise IndexError(f"[index] {numbers[outside][0]} is out of range for axis {axis} with {n} elements.")
+
+
+# ---- parts and values ----
+
+
+def is_whole(shape: Shape, starts: tuple[Any, ...], sizes: Shape, steps: tuple[int, ...]) -> bool:
+    return sizes == shape and not any(starts) and all(step == 1 for step in steps)
+
+
+def read_slice(x: Node, starts: tuple[Any, ...], sizes: Shape, steps: tuple[int, ...]) -> Node:
+    return x if is_whole(x.shape, starts, sizes, steps) else bind(Slice(starts, sizes, steps), x)
+
+
+def values_node(value: Any, dtype: Dtype) -> Node:
+    """What is to be written, in the dtype of the array."""
+    if isinstance(value, (bool, int, float, complex)):
+        return scalar_node(value, kind_of((), dtype))
+    return astype(to_node(value), dtype)
+
+
+def fitted(values: Node, shape: Shape) -> Node:
+    """Values broadcast to `shape`; axes of size 1 in front of them may go."""
+    extra = values.ndim - len(shape)
     if extra > 0 and all(n == 1 for n in values.shape[:extra]):
         values = reshape(values, values.shape[extra:])
-    if broadcast_shapes("setitem", values.shape, place.shape) != place.shape:
-        raise ValueError(f"[setitem] values of shape {values.shape} do not fit the indexed part of shape {place.shape}.")
-    a._overwrite(wrap(place.write(x, values)))
-    return None
+    return broadcast_node(values, broadcast_fits(values.shape, shape))
 
 
-def advanced_read(a: array, items: tuple[Any, ...]) -> array:
-    raise TypeError("[index] array indices are handled by weft.core.gathering.")
-
-
-def advanced_write(a: array, items: tuple[Any, ...], value: Any) -> None:
-    raise TypeError("[index] array indices are handled by weft.core.gathering.")
+def broadcast_fits(values: Shape, shape: Shape) -> Shape:
+    """`shape`, if values can be broadcast to it."""
+    if len(values) > len(shape) or broadcast_shapes("setitem", values, shape) != shape:
+        raise ValueError(f"[setitem] values of shape {values} do not fit the indexed part of shape {shape}.")
+    return shape

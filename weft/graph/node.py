@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from weft.dtypes import Dtype
-from weft.graph.dims import Dim, prod, shape_key
+from weft.graph.dims import Dim, prod, shape_key, text_of
 
 if TYPE_CHECKING:
     from weft.primitives.base import Primitive
@@ -32,7 +32,7 @@ class Kind:
         self.symbolic = any(type(n) is not int for n in shape)
 
     def __repr__(self) -> str:
-        return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
+        return f"{self.dtype.name}[{', '.join(map(text_of, self.shape))}]"
 
 
 _KINDS: dict[tuple[Any, Dtype], Kind] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.graph.dims import text_of
 from weft.graph.node import Graph, Kind, Node
 
 _SHORT = {"bool": "bool", "bfloat16": "bf16"}
@@ -13,7 +14,7 @@ def show_kind(kind: Kind) -> str:
     short = _SHORT.get(name) or name[0] + name.lstrip("uintfloacmpex")
     if name.startswith("uint"):
         short = "u" + name[4:]
-    return f"{short}[{', '.join(map(str, kind.shape))}]"
+    return f"{short}[{', '.join(map(text_of, kind.shape))}]"
 
 
 def show_op(node: Node) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from weft.graph.dims import provably_equal
+from weft.graph.dims import provably_equal, same_shape
 from weft.graph.node import Graph, Node, Shape, Size
 from weft.passes.views import Materialize, Strided, Strides, contiguous
 from weft.primitives.base import Constant, Elementwise, Parameter, Reduction
@@ -47,10 +47,6 @@ class Group:
 def without(shape: Shape, axes: Iterable[int]) -> Shape:
     gone = set(axes)
     return tuple(n for i, n in enumerate(shape) if i not in gone)
-
-
-def same_shape(a: Shape, b: Shape) -> bool:
-    return len(a) == len(b) and all(m == n if type(m) is type(n) is int else provably_equal(m, n) for m, n in zip(a, b, strict=True))
 
 
 def is_stored_leaf(node: Node) -> bool:

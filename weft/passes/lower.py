@@ -15,9 +15,9 @@ from weft.codegen import cpu
 from weft.codegen.kernel import BLOCK, LANES, Access, Kernel, Step, Store
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.dtypes import Dtype
-from weft.graph.dims import provably_equal
+from weft.graph.dims import provably_equal, same_shape
 from weft.graph.node import Graph, Node, Size
-from weft.passes.fuse import Group, same_shape
+from weft.passes.fuse import Group
 from weft.passes.views import Strided, Strides, contiguous
 from weft.primitives.base import Constant, Opaque, Reduction
 from weft.primitives.creation import Iota

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from weft.graph.dims import provably_equal
+from weft.graph.dims import provably_equal, same_shape
 from weft.graph.node import Graph, Kind, Node, Shape, Size, kind_of
 from weft.primitives.base import Constant, Elementwise, IndexMap, Parameter, Primitive, Reduction, View, bind
 from weft.primitives.creation import Iota
@@ -171,7 +171,12 @@ class _Resolver:
 
 
 def _strided(base: Node, shape: Shape, strides: Strides, offset: Size) -> Node:
-    plain = shape == base.shape and strides == contiguous(shape) and offset == 0 and not isinstance(base.op, Parameter)
+    plain = (
+        not isinstance(base.op, Parameter)
+        and same_shape(shape, base.shape)
+        and same_shape(strides, contiguous(shape))
+        and provably_equal(offset, 0)
+    )
     return base if plain else bind(Strided(shape, strides, offset), base)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from weft import dtypes as dt
 from weft import interop
 from weft.dtypes import Dtype
+from weft.graph.dims import key_of, text_of
 from weft.graph.node import Kind, Node, Shape, Size, kind_of
 
 _INTERNED: WeakValueDictionary[tuple[Any, ...], Primitive] = WeakValueDictionary()
@@ -31,12 +32,12 @@ class _Interned(type):
         return dataclass(frozen=True, eq=False, repr=False)(cls)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        key = (cls, args, *kwargs.items()) if kwargs else (cls, args)
+        key = (cls, key_of(args), *kwargs.items()) if kwargs else (cls, key_of(args))
         found = _INTERNED.get(key)
         if found is None:
             made = super().__call__(*args, **kwargs)
             # One instance whatever the spelling of the call: positional form is the canonical key.
-            canonical = (cls, tuple(getattr(made, f.name) for f in fields(made)))
+            canonical = (cls, key_of(tuple(getattr(made, f.name) for f in fields(made))))
             found = _INTERNED.setdefault(canonical, made)
             _INTERNED[key] = found
         return found
@@ -108,7 +109,9 @@ class Primitive(metaclass=_Interned):
 
 
 def _show(value: Any) -> str:
-    return value.name if isinstance(value, Dtype) else str(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_show, value))}{',' if len(value) == 1 else ''})"
+    return value.name if isinstance(value, Dtype) else text_of(value)
 
 
 _INFERRED: dict[tuple[Any, ...], Kind] = {}

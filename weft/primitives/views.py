@@ -12,6 +12,7 @@ import numpy as np
 
 from weft.codegen import moves
 from weft.codegen.launch import Layout, Lowering
+from weft.graph.dims import same_shape
 from weft.graph.node import Kind, Node, Shape, Size, kind_of
 from weft.primitives.base import OPERATORS, AxisMap, IndexMap, Linear, Opaque, Sample, View, bind, move_batch_to_front, zeros
 from weft.primitives.elementwise import draw
@@ -191,7 +192,7 @@ def transpose(x: Node, order: tuple[int, ...]) -> Node:
 
 
 def reshape(x: Node, shape: Shape) -> Node:
-    return x if x.shape == shape else bind(Reshape(shape), x)
+    return x if same_shape(x.shape, shape) else bind(Reshape(shape), x)
 
 
 def broadcast_front(x: Node, size: Size) -> Node:

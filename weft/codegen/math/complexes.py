@@ -132,7 +132,9 @@ def _scaled_parts(b: Builder, z: Complex) -> tuple[Complex, Value]:
 def _products(b: Builder, x: Value, y: Value, u: Value, v: Value) -> Value:
     """x y + u v without cancellation of what the products round away."""
     p = u * v
-    return b.fma(x, y, p) + b.fma(u, v, -p)
+    total, error = b.fma(x, y, p), b.fma(u, v, -p)
+    # An error of 0 would turn -0.0 into 0.0, and an infinite product has a NaN for an error.
+    return b.choose(b.abs(error) > 0.0, total + error, total)
 
 
 def _mend_quotient(b: Builder, x: Complex, y: Complex, q: Complex) -> Complex:

@@ -45,25 +45,26 @@ class Scratch:
 
 
 class Dot:
-    """Writes the skinny kernel for one kind of elements, with `few` rows of x (1 or 4) together.
+    """Writes the skinny kernel for one kind of elements, with `few` rows of x and `rows` of w (where k is contiguous)
+    going together.
 
     `lanes`: of vectors that lie across outputs. `flipped`: x is the right operand of the product, so complex factors
     change places. `partial`: the output holds sums as they are in flight, because others will be added to them.
     """
 
-    def __init__(self, kind: Elements, few: int, read: Read, lanes: int, *, flipped: bool, partial: bool) -> None:
-        self.kind, self.few, self.read, self.lanes = kind, few, read, lanes
+    def __init__(
+        self, kind: Elements, few: int, rows: int, read: Read, lanes: int, *, flipped: bool, partial: bool
+    ) -> None:
+        self.kind, self.few, self.rows, self.read, self.lanes = kind, few, rows, read, lanes
         self.flipped = flipped and kind.parts == 2
         self.wide = el.summing(kind)
         self.result = self.wide if partial else kind
         self.size = kind.work.size
-        # Rows of w that go together where k is contiguous: streams to fetch, but not more sums than registers.
-        self.rows = 8 if few == 1 and self.size <= 4 else 4
 
     @property
     def name(self) -> str:
         kinds = f"{self.kind.memory.name}_{self.result.memory.name}"
-        return f"dot_{kinds}_{self.few}_{self.read}_{self.lanes}{'_flipped' * self.flipped}"
+        return f"dot_{kinds}_{self.read}_{self.few}x{self.rows}x{self.lanes}{'_flipped' * self.flipped}"
 
     @property
     def longest(self) -> int:
@@ -191,6 +192,8 @@ class Dot:
             pairs = [(x, None) for x in vectors] if alone else list(zip(vectors[::2], vectors[1::2], strict=True))
             low = [i for i in range(vectors[0].lanes * (1 if alone else 2)) if i % width < width // 2]
             high = [i + width // 2 for i in low]
+            if len(low) == 1:  # builders know no vectors of one element
+                return b.extract(vectors[0], 0) + b.extract(vectors[0], 1)
             vectors = [b.shuffle(x, y, low) + b.shuffle(x, y, high) for x, y in pairs]
             width //= 2
         return vectors[0]

@@ -243,8 +243,10 @@ def _streamed(p: _Product) -> int:
 def _dot(p: _Product, partial: bool = False) -> Launch:
     size, work = p.kind.memory.size, _streamed(p)
     read: dot.Read = "rows" if p.b.row == size else "columns" if p.b.column == size and p.n > _NARROW else "any"
-    lanes = machine(config.cpu).lanes(p.kind)
-    kernel = Dot(p.kind, 1 if p.m == 1 else 4, read, lanes, flipped=p.flipped, partial=partial)
+    few, lanes = 1 if p.m == 1 else 4, machine(config.cpu).lanes(p.kind)
+    # As many rows of w as there are sums in registers for: more streams come faster than few.
+    rows = 1 if p.n == 1 else 8 if few == 1 and p.kind.work.size <= 4 and read == "rows" else 4
+    kernel = Dot(p.kind, few, rows, read, lanes, flipped=p.flipped, partial=partial)
     # Long pieces of rows come faster than short ones, and a task may have to copy all of x first.
     tasks = -(-_tasks(work) // 2) if read == "columns" else _tasks(work)
     wanted = max(16 * p.m, -(-p.n * p.members // tasks))
