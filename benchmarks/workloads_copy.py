@@ -13,6 +13,7 @@ import time
 from catalog import MB, TRAFFIC
 
 REPEATS = 8
+LARGE_PAGE = 2 * MB
 
 
 def make(threads):
@@ -28,9 +29,10 @@ def fastest(size, threads):
 
 def memory(size, offset):
     """Bytes as an array library would have them: in large pages where there are any."""
-    pages = mmap.mmap(-1, size + offset)
+    pages = mmap.mmap(-1, size + 2 * LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     pages.madvise(mmap.MADV_HUGEPAGE)
-    buffer = (ctypes.c_char * size).from_buffer(pages, offset)
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(pages)) % LARGE_PAGE + offset
+    buffer = (ctypes.c_char * size).from_buffer(pages, start)
     ctypes.memset(buffer, 1, size)  # a page that was never written is shared, and reading it is unfairly fast
     return buffer
 

@@ -230,7 +230,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small network on drawn digits.")
     parser.add_argument("--backend", choices=("weft", "mlx"), default="weft", help="whose arrays to use")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--images", type=int, default=8000, help="how many digits to draw for training")
+    parser.add_argument("--images", type=int, default=16000, help="how many digits to draw for training")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rate", type=float, default=1e-3, help="Adam's learning rate")
     arguments = parser.parse_args()

@@ -315,7 +315,7 @@ def step_by_step(program: Program) -> tuple[list[np.ndarray], list[str]]:
     problems: list[str] = []
     for node in reachable([x._node for x in asked]):
         if node.value is not None:
-            done[node] = wrap(node)
+            done[node] = wrap(Node(node.op, (), node.kind, node.value))  # of our own: constants are shared, and would be written out
             continue
         inputs = [done[i] for i in node.inputs]
         made = wrap(Node(node.op, tuple(x._node for x in inputs), node.kind))

@@ -1,7 +1,8 @@
 """The lazy array: the user's handle on a node of the graph.
 
-An array records what was asked of it; values are computed when they are needed (`eval`, `item`, printing, conversion). The class here knows
-how to be made, looked at and passed to other libraries; its arithmetic and methods are the functions of `weft.core`, attached there.
+An array records what was asked of it; values are computed when they are needed (`eval`, `item`, printing, conversion).
+The class here knows how to be made, looked at and passed to other libraries; its arithmetic and methods are the
+functions of `weft.core`, attached there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class array:
     Parameters
     ----------
     val : scalar, nested lists, NumPy array, or anything with `__array__`, a buffer or DLPack
-    dtype : the element type; by default Python and NumPy double precision become float32, everything else keeps its type
+    dtype : the element type; by default Python and NumPy double precision become float32, everything else keeps its
+    type
 
     >>> array([[1, 2], [3, 4]]) * 0.5
     array([[0.5, 1],
@@ -162,7 +164,13 @@ class array:
     __str__ = __repr__
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec and self.size == 1 else repr(self) if not spec else format(repr(self), spec)
+        return (
+            format(self.item(), spec)
+            if spec and self.size == 1
+            else repr(self)
+            if not spec
+            else format(repr(self), spec)
+        )
 
     def __copy__(self) -> array:
         return wrap(self._node)
@@ -227,4 +235,3 @@ def _unpickle(shape: tuple[int, ...], dtype: Dtype, data: bytes) -> array:
 
 
 interop.install_buffer_protocol(array, array._view)
-

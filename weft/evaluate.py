@@ -1,8 +1,9 @@
-"""Evaluation: the nodes behind the user's arrays become a graph, the graph a program (looked up by its structure), the program values.
+"""Evaluation: the nodes behind the user's arrays become a graph, the graph a program (looked up by its structure), the
+program values.
 
-The structural key holds operations, kinds, which node reads which, the layout of the leaves and which nodes are results. It holds no numbers: constants
-are run-time words. A node is a result if it was asked for or if a live array of the user's still refers to it, so nothing is computed twice
-and nothing else is kept.
+The structural key holds operations, kinds, which node reads which, the layout of the leaves and which nodes are
+results. It holds no numbers: constants are run-time words. A node is a result if it was asked for or if a live array of
+the user's still refers to it, so nothing is computed twice and nothing else is kept.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _lock = threading.RLock()
 
 
 class Recipe:
-    """An executable for one structure, and where its constants come from: the position among the structure's constants, or fixed words."""
+    """An executable for one structure, and where its constants come from: the position among the structure's constants,
+    or fixed words."""
 
     __slots__ = ("executable", "in_order", "sources")
 
@@ -41,7 +43,8 @@ class Recipe:
             (position.get(id(value)), value.words) for value in executable.constants
         ]
         self.in_order = [at for at, _ in self.sources] == list(range(len(given)))
-        """Whether the program reads all of the structure's constants, in their order: the usual case, and the fast one."""
+        """Whether the program reads all of the structure's constants, in their order: the usual case, and the fast
+        one."""
 
     def run(self, leaves: Sequence[Buffer], constants: Sequence[ConstantValue]) -> list[Buffer]:
         return self.executable.run(leaves, self.words(constants) if self.sources else ())
@@ -131,8 +134,8 @@ Prepared = tuple[Recipe, list[Node], list[Buffer], list[ConstantValue]]
 
 
 def _prepare(order: list[Node], wanted: Container[Node]) -> Prepared:
-    """The program for a topologically ordered piece whose leaves have values, and what it is run on. Called with the lock held: another thread
-    that evaluates the same nodes must not cut them from their inputs meanwhile."""
+    """The program for a topologically ordered piece whose leaves have values, and what it is run on. Called with the
+    lock held: another thread that evaluates the same nodes must not cut them from their inputs meanwhile."""
     index: dict[Node, int] = {}
     key: list[Any] = []
     add = key.append

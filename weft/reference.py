@@ -1,4 +1,5 @@
-"""The reference back end: every primitive by its NumPy reference, one after the other. Slow, plain, and the oracle of the tests."""
+"""The reference back end: every primitive by its NumPy reference, one after the other. Slow, plain, and the oracle of
+the tests."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """CPU code for loop-nest kernels: explicit 16-lane vectors, masked tails, one function a kernel.
 
-Each form has a function that writes the loops; the expression inside is written by `Scope`, which computes a value when it is first needed in a
-block of code and remembers it there. The order of reductions is the specified one (docs/numerics.md): element i of a block of 4096 goes to lane
-i mod 16, lanes are merged by a fixed tree, block k's result goes to lane k mod 16 of a second level, merged by the same tree at the end.
+Each form has a function that writes the loops; the expression inside is written by `Scope`, which computes a value when
+it is first needed in a block of code and remembers it there. The order of reductions is the specified one
+(docs/numerics.md): element i of a block of 4096 goes to lane i mod 16, lanes are merged by a fixed tree, block k's
+result goes to lane k mod 16 of a second level, merged by the same tree at the end.
 """
 
 from __future__ import annotations
@@ -95,10 +96,17 @@ class Frame:
 
 
 class Scope:
-    """Values available in one block of code at one index of the inner loop: `lanes` elements from index `j`, under a mask."""
+    """Values available in one block of code at one index of the inner loop: `lanes` elements from index `j`, under a
+    mask."""
 
     def __init__(
-        self, frame: Frame, bases: dict[int, Value], j: Value, lanes: int, mask: Value | None, given: dict[int, AnyValue]
+        self,
+        frame: Frame,
+        bases: dict[int, Value],
+        j: Value,
+        lanes: int,
+        mask: Value | None,
+        given: dict[int, AnyValue],
     ) -> None:
         self.frame, self.b, self.kernel = frame, frame.b, frame.kernel
         self.bases, self.j, self.lanes, self.mask = bases, j, lanes, mask
@@ -120,7 +128,9 @@ class Scope:
     def spread(self, x: AnyValue) -> AnyValue:
         """`x` in as many lanes as this scope has."""
         if isinstance(x, Complex):
-            return Complex(self.b.splat(x.re, self.lanes), self.b.splat(x.im, self.lanes)) if x.lanes != self.lanes else x
+            return (
+                Complex(self.b.splat(x.re, self.lanes), self.b.splat(x.im, self.lanes)) if x.lanes != self.lanes else x
+            )
         return self.b.splat(x, self.lanes)
 
     def load(self, k: int, access: Access) -> AnyValue:
@@ -167,7 +177,9 @@ class Scope:
             return b.store(x, b.gep(base, self.j * access.dtype.size), self.mask, stream)
         for lane in range(self.lanes):
             address = b.gep(base, (self.j + lane) * self.frame[f"i{k}"])
-            element = Complex(b.extract(x.re, lane), b.extract(x.im, lane)) if isinstance(x, Complex) else b.extract(x, lane)
+            element = (
+                Complex(b.extract(x.re, lane), b.extract(x.im, lane)) if isinstance(x, Complex) else b.extract(x, lane)
+            )
             if self.mask is None:
                 b.store(element, address)
             else:
@@ -285,9 +297,7 @@ class Phases:
         self.kept = self._kept()
 
     def _has_full_work(self) -> bool:
-        return any(s.reduces for s in self.kernel.steps) or any(
-            s.access.level == "full" for s in self.kernel.stores
-        )
+        return any(s.reduces for s in self.kernel.steps) or any(s.access.level == "full" for s in self.kernel.stores)
 
     def is_full(self, number: int) -> bool:
         if number < self.first:
@@ -309,9 +319,7 @@ class Phases:
         return total
 
     def reductions(self, phase: int) -> list[int]:
-        return [
-            n for n, s in enumerate(self.kernel.steps, self.first) if s.reduces and self.known[n] == phase + 1
-        ]
+        return [n for n, s in enumerate(self.kernel.steps, self.first) if s.reduces and self.known[n] == phase + 1]
 
     def stores(self, phase: int) -> list[int]:
         """Positions of full-level stores written in this phase."""
@@ -345,7 +353,9 @@ def row_scratch(kernel: Kernel, n: int) -> int:
     stored = {s.value for s in kernel.stores if s.access.level == "full" and s.access.inner == "unit"}
     padded = -(-n // LANES) * LANES
     return sum(
-        -(-padded * kernel.steps[v - len(kernel.loads)].dtype.size // 64) * 64 for v in Phases(kernel).kept if v not in stored
+        -(-padded * kernel.steps[v - len(kernel.loads)].dtype.size // 64) * 64
+        for v in Phases(kernel).kept
+        if v not in stored
     )
 
 
@@ -417,7 +427,9 @@ def _emit_pass(
     b, kernel, n = frame.b, frame.kernel, frame["n"]
     loads = len(kernel.loads)
     reductions, stores = phases.reductions(phase), phases.stores(phase)
-    keeping = [v for v in phases.kept if phases.known[v] == phase and not any(kernel.stores[i].value == v for i in stores)]
+    keeping = [
+        v for v in phases.kept if phases.known[v] == phase and not any(kernel.stores[i].value == v for i in stores)
+    ]
 
     def body(j: Value, mask: Value | None, state: State) -> State:
         scope = RowScope(frame, bases, j, LANES, mask, given, kept=kept)
@@ -481,11 +493,15 @@ def _reduce_step(
         step = kernel.steps[number - len(kernel.loads)]
         index = b.splat(j) + b.iota(dt.int64)
         taken = step.op.step(b, part, scope.spread(scope.value(step.operands[0])), index)
-        following.extend(taken if mask is None else [b.select(mask, new, old) for new, old in zip(taken, part, strict=True)])
+        following.extend(
+            taken if mask is None else [b.select(mask, new, old) for new, old in zip(taken, part, strict=True)]
+        )
     return tuple(following)
 
 
-def _second_level(b: Builder, kernel: Kernel, reductions: Sequence[int], partial: State, top: State, here: Value) -> State:
+def _second_level(
+    b: Builder, kernel: Kernel, reductions: Sequence[int], partial: State, top: State, here: Value
+) -> State:
     """A block's result joins lane `here` of the second level."""
     following: list[AnyValue] = []
     for (number, low), (_, high) in zip(
@@ -566,10 +582,14 @@ def emit_final(frame: Frame) -> None:
                 for c, d in enumerate(kernel.partials)
             ]
             following: list[AnyValue] = []
-            pairs = zip(_per_reduction(kernel, reductions, state), _per_reduction(kernel, reductions, tuple(parts)), strict=True)
+            pairs = zip(
+                _per_reduction(kernel, reductions, state), _per_reduction(kernel, reductions, tuple(parts)), strict=True
+            )
             for (number, held), (_, new) in pairs:
                 merged = kernel.steps[number - loads].op.merge(b, held, new)
-                following.extend(merged if mask is None else [b.select(mask, x, y) for x, y in zip(merged, held, strict=True)])
+                following.extend(
+                    merged if mask is None else [b.select(mask, x, y) for x, y in zip(merged, held, strict=True)]
+                )
             return tuple(following)
 
         final = vector_loop(b, b.i64(0), chunks, body, _start(b, kernel, reductions))
@@ -629,7 +649,8 @@ class _Strip:
 
 
 def emit_column(frame: Frame) -> None:
-    """Reductions across rows: a strip of columns at a time, its 16 partial results per column in scratch (which stays in L1)."""
+    """Reductions across rows: a strip of columns at a time, its 16 partial results per column in scratch (which stays
+    in L1)."""
     b, kernel = frame.b, frame.kernel
     loads = len(kernel.loads)
     reductions = [n for n, s in enumerate(kernel.steps, loads) if s.reduces]
@@ -683,7 +704,9 @@ def _column_row(
     vector_loop(b, start, stop, body)
 
 
-def _column_tree(b: Builder, kernel: Kernel, reductions: Sequence[int], strip: _Strip, level: int, column: Value) -> list[tuple[int, State]]:
+def _column_tree(
+    b: Builder, kernel: Kernel, reductions: Sequence[int], strip: _Strip, level: int, column: Value
+) -> list[tuple[int, State]]:
     """The 16 lanes of one level merged, for 16 columns."""
     lanes = [strip.read(level, lane, column) for lane in range(LANES)]
     while len(lanes) > 1:
@@ -699,7 +722,9 @@ def _column_tree(b: Builder, kernel: Kernel, reductions: Sequence[int], strip: _
     return _per_reduction(kernel, reductions, lanes[0])
 
 
-def _column_fold(frame: Frame, reductions: Sequence[int], strip: _Strip, lane: Value, start: Value, stop: Value) -> None:
+def _column_fold(
+    frame: Frame, reductions: Sequence[int], strip: _Strip, lane: Value, start: Value, stop: Value
+) -> None:
     """A block's result joins the second level."""
     b, kernel = frame.b, frame.kernel
     with b.loop(0, stop - start, LANES) as column:
@@ -738,7 +763,8 @@ STRIP = 64
 
 
 def emit_tile(frame: Frame) -> None:
-    """Elementwise where some operands are transposed: strips of 64 rows, cut into squares of 16 × 16 that are turned on the way in."""
+    """Elementwise where some operands are transposed: strips of 64 rows, cut into squares of 16 × 16 that are turned on
+    the way in."""
     b = frame.b
     m, n, strips = frame["m"], frame["n"], frame["strips"]
     with b.loop(frame.begin, frame.end, 1) as units:
@@ -774,8 +800,11 @@ def tile_scratch(kernel: Kernel) -> int:
     return sum(LANES * LANES * a.dtype.size for a in kernel.loads if a.inner == "tile")
 
 
-def _turn(frame: Frame, k: int, bases: dict[int, Value], top: Value, j: Value, height: Value, mask: Value | None) -> Value:
-    """A square read along its memory, written to scratch the other way round. Rows past the end read the first one again."""
+def _turn(
+    frame: Frame, k: int, bases: dict[int, Value], top: Value, j: Value, height: Value, mask: Value | None
+) -> Value:
+    """A square read along its memory, written to scratch the other way round. Rows past the end read the first one
+    again."""
     b, access = frame.b, frame.kernel.loads[k]
     size = access.dtype.size
     before = [a for a in frame.kernel.loads[:k] if a.inner == "tile"]

@@ -1,8 +1,8 @@
 """Loop-nest kernels as data: what a fused group computes, without sizes.
 
-A `Kernel` says how each operand is stepped through, which primitives run on the elements and where results go. Extents, strides and addresses
-are run-time words (`fields` names them in order, for the code that reads them and the code that fills them), so one kernel serves all sizes, and
-its text is its cache key.
+A `Kernel` says how each operand is stepped through, which primitives run on the elements and where results go. Extents,
+strides and addresses are run-time words (`fields` names them in order, for the code that reads them and the code that
+fills them), so one kernel serves all sizes, and its text is its cache key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from weft.dtypes import Dtype
 LANES = 16
 """Logical vector length, and the number of interleaved partial results of a reduction (part of its specified order)."""
 BLOCK = 4096
-"""Elements of a reduction that are summed before their partial result joins the others (part of its specified order)."""
+"""Elements of a reduction that are summed before their partial result joins the others (part of its specified
+order)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class Access:
 
     source: "memory", "scalar" (a constant in the call's table) or "iota" (the position itself).
     level: "full" (varies along the inner and the reduced loop) or "reduced" (does not vary along the reduced loop).
-    inner: how the innermost loop steps: "unit", "repeat", "reverse", "stride" or "tile" (unit along the tile axis instead).
+    inner: how the innermost loop steps: "unit", "repeat", "reverse", "stride" or "tile" (unit along the tile axis
+    instead).
     """
 
     dtype: Dtype
@@ -38,7 +40,8 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`op` on earlier values: loads are numbered first, then steps. A step that `reduces` drives a reduction's state."""
+    """`op` on earlier values: loads are numbered first, then steps. A step that `reduces` drives a reduction's
+    state."""
 
     op: Any
     operands: tuple[int, ...]
@@ -74,8 +77,8 @@ _OWN_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One loop nest. `outer` counts the axes of the parallel dimension; `blocked` says that it also counts blocks of the inner loop;
-    `stream` that results are too large for the caches and are written past them."""
+    """One loop nest. `outer` counts the axes of the parallel dimension; `blocked` says that it also counts blocks of
+    the inner loop; `stream` that results are too large for the caches and are written past them."""
 
     form: str
     outer: int
@@ -97,8 +100,9 @@ class Kernel:
         return (*self.loads, *(s.access for s in self.stores))
 
     def fields(self) -> tuple[str, ...]:
-        """Names of the argument words, in order. `pK` is the address of access K (for iota: the value at index 0), `sK.A` its stride in
-        bytes along outer axis A, `iK` along the inner loop, `rK` along the reduced loop, `tK` along the tile axis."""
+        """Names of the argument words, in order. `pK` is the address of access K (for iota: the value at index 0),
+        `sK.A` its stride in bytes along outer axis A, `iK` along the inner loop, `rK` along the reduced loop, `tK`
+        along the tile axis."""
         names = ["units", "n"]
         names += _OWN_FIELDS[self.form]
         if self.form in ("partial", "final"):

@@ -27,9 +27,13 @@ from weft.core.elementwise import (
     right_shift, round, rsqrt, sigmoid, sign, sin, sqrt, square, stop_gradient, subtract, tanh, where,
 )
 from weft.core.evaluating import async_eval, eval, synchronize
+from weft.core.gathering import put_along_axis, slice_update, take, take_along_axis
+from weft.core.gathering import slice_ as slice
+from weft.core.joining import concat, concatenate, diag, diagonal, pad, repeat, roll, stack, tile, trace, unstack
 from weft.core.linear import addmm, matmul
 from weft.core.reducing import all, any, argmax, argmin, logsumexp, max, mean, min, softmax, std, sum, var
 from weft.core.reducing import prod_ as prod
+from weft.core.scanning import cummax, cummin, cumprod, cumsum, logcumsumexp
 from weft.core.shaping import (
     broadcast_arrays, broadcast_shapes, broadcast_to, expand_dims, flatten, flip, moveaxis, permute_dims, reshape, split, squeeze,
     swapaxes, transpose,

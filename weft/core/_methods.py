@@ -6,7 +6,7 @@ from typing import Any
 
 from weft.array import array
 from weft.core import elementwise as e
-from weft.core import indexing, linear, reducing, shaping
+from weft.core import gathering, indexing, joining, linear, reducing, scanning, shaping
 
 _BINARY = {
     "add": e.add, "sub": e.subtract, "mul": e.multiply, "truediv": e.divide, "pow": e.power, "and": e.bitwise_and,
@@ -22,6 +22,8 @@ _METHODS = {
     "sum": reducing.sum, "prod": reducing.prod_, "max": reducing.max, "min": reducing.min, "all": reducing.all, "any": reducing.any,
     "argmax": reducing.argmax, "argmin": reducing.argmin, "mean": reducing.mean, "var": reducing.var, "std": reducing.std,
     "logsumexp": reducing.logsumexp,
+    "cumsum": scanning.cumsum, "cumprod": scanning.cumprod, "cummax": scanning.cummax, "cummin": scanning.cummin,
+    "logcumsumexp": scanning.logcumsumexp, "diag": joining.diag, "diagonal": joining.diagonal,
 }  # fmt: skip
 
 
@@ -107,6 +109,7 @@ def attach() -> None:
     array.__eq__, array.__ne__ = _eq, _ne  # type: ignore[assignment]
     array.__matmul__, array.__rmatmul__, array.__imatmul__ = _matmul, _rmatmul, _imatmul  # type: ignore[attr-defined]
     array.__getitem__, array.__setitem__ = indexing.getitem, indexing.setitem  # type: ignore[attr-defined]
+    array.at = property(gathering.At, doc="Updates of parts: `a.at[index].add(value)` and others.")  # type: ignore[attr-defined]
     array.T = property(shaping.transpose, doc="The array with its axes reversed.")  # type: ignore[attr-defined]
     array.real = property(e.real, doc="The real part.")  # type: ignore[attr-defined]
     array.imag = property(e.imag, doc="The imaginary part.")  # type: ignore[attr-defined]

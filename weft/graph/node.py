@@ -1,7 +1,8 @@
-"""The graph: `Node`s made by binding a primitive to other nodes, and the interned `Kind` (shape and dtype) that each one has.
+"""The graph: `Node`s made by binding a primitive to other nodes, and the interned `Kind` (shape and dtype) that each
+one has.
 
-This is the one form that a program has in Weft: arrays hold nodes, transforms map nodes to nodes, passes map graphs to graphs.
-A node is never changed once made, except that evaluation gives it a `value` (and may then forget its inputs).
+This is the one form that a program has in Weft: arrays hold nodes, transforms map nodes to nodes, passes map graphs to
+graphs. A node is never changed once made, except that evaluation gives it a `value` (and may then forget its inputs).
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class Node:
 
     __slots__ = ("handle", "id", "inputs", "kind", "op", "stream", "value")
 
-    def __init__(self, op: Primitive, inputs: tuple[Node, ...], kind: Kind, value: Any = None, stream: Any = None) -> None:
+    def __init__(
+        self, op: Primitive, inputs: tuple[Node, ...], kind: Kind, value: Any = None, stream: Any = None
+    ) -> None:
         self.op, self.inputs, self.kind, self.value, self.stream = op, inputs, kind, value, stream
         self.handle: ref[Any] | tuple[ref[Any], ...] | None = None
         self.id = next_id()
@@ -105,7 +108,8 @@ def has_handle(node: Node) -> bool:
 
 
 def reachable(roots: Iterable[Node]) -> list[Node]:
-    """All nodes that the roots are computed from, themselves included, in topological order. Evaluated nodes keep their inputs."""
+    """All nodes that the roots are computed from, themselves included, in topological order. Evaluated nodes keep their
+    inputs."""
     seen = set(roots)
     stack = list(seen)
     while stack:
@@ -121,7 +125,8 @@ def _by_id(node: Node) -> int:
 
 
 class Graph:
-    """A closed program: `inputs` are its parameters (leaf nodes), `outputs` its results; everything between is reachable from them."""
+    """A closed program: `inputs` are its parameters (leaf nodes), `outputs` its results; everything between is
+    reachable from them."""
 
     __slots__ = ("inputs", "outputs")
 

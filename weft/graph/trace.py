@@ -1,7 +1,8 @@
-"""Open traces of this thread: while a function is being differentiated, evaluation must not forget how its values were computed.
+"""Open traces of this thread: while a function is being differentiated, evaluation must not forget how its values were
+computed.
 
-A trace opens at a node id; nodes made since then keep their inputs when they are evaluated, so `.item()` and Python branches on values
-work inside `grad`.
+A trace opens at a node id; nodes made since then keep their inputs when they are evaluated, so `.item()` and Python
+branches on values work inside `grad`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""From a graph to a plan: the ordered passes, each a function from graph to graph (or to the plan), each verified and shown as text."""
+"""From a graph to a plan: the ordered passes, each a function from graph to graph (or to the plan), each verified and
+shown as text."""

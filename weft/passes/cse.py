@@ -1,7 +1,8 @@
 """Common subexpressions: nodes that compute the same thing from the same operands become one.
 
-Primitives are interned, so "the same thing" is identity of the operation, the operands and the kind. Two constants are merged only where their
-value is part of the program (0 and 1): other constants are run-time scalars and may differ on the next run.
+Primitives are interned, so "the same thing" is identity of the operation, the operands and the kind. Two constants are
+merged only where their value is part of the program (0 and 1): other constants are run-time scalars and may differ on
+the next run.
 """
 
 from __future__ import annotations

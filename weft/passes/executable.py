@@ -1,4 +1,5 @@
-"""From a plan to something that runs: kernels loaded, argument words and relocations laid out, one native call for all of it."""
+"""From a plan to something that runs: kernels loaded, argument words and relocations laid out, one native call for all
+of it."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from weft.runtime.program import Kind as CommandKind
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How an output is read: from output buffer `at` (or input `at` if `from_input`), moved by `offset` bytes, with strides (None: row-major).
+    """How an output is read: from output buffer `at` (or input `at` if `from_input`), moved by `offset` bytes, with
+    strides (None: row-major).
 
     `as_is` marks an input returned unchanged, whatever its layout.
     """
@@ -33,16 +35,21 @@ class Result:
 
 
 class Executable:
-    """A program with what a call needs to know: sizes of outputs, constants, and how results are read from the buffers."""
+    """A program with what a call needs to know: sizes of outputs, constants, and how results are read from the
+    buffers."""
 
     __slots__ = ("constants", "plan", "program", "results", "simple", "sizes")
 
-    def __init__(self, plan: Plan, program: Program | None, constants: list[ConstantValue], results: list[Result]) -> None:
+    def __init__(
+        self, plan: Plan, program: Program | None, constants: list[ConstantValue], results: list[Result]
+    ) -> None:
         self.plan, self.program, self.results = plan, program, results
         self.sizes = [nbytes_of(node) for node in plan.outputs]
         self.constants = constants
         """The constants that the program reads, in the order of their words in a call."""
-        self.simple = all(not r.from_input and r.strides is None and r.offset == 0 and r.at == i for i, r in enumerate(results))
+        self.simple = all(
+            not r.from_input and r.strides is None and r.offset == 0 and r.at == i for i, r in enumerate(results)
+        )
         """Whether result i is simply output buffer i."""
 
     def run(self, inputs: Sequence[Buffer], words: Sequence[int]) -> list[Buffer]:
@@ -113,7 +120,8 @@ def _command(launch: Launch, address: int, first: int) -> Command:
 def _relocation(
     plan: Plan, step: int, item: Item, pointer: Pointer, word: int, constants: dict[Node, int], inputs: int
 ) -> Reloc:
-    """A pointer of a launch as an address of the call: inputs first, then outputs, then constants; the arena is buffer 0."""
+    """A pointer of a launch as an address of the call: inputs first, then outputs, then constants; the arena is buffer
+    0."""
     values = (*item.reads, *item.writes)
     if pointer.value >= len(values):
         return Reloc(word, 0, plan.temporaries[step][pointer.value - len(values)] + pointer.offset)

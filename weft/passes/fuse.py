@@ -1,12 +1,14 @@
 """Fusion: which nodes share a kernel.
 
-A group is a loop nest over a *domain*: a shape, and the axes of it (neighbours) that its reductions run over. Nodes of a group stand at one of two
-levels: `full` (the domain's shape) or `reduced` (without the reduced axes). Values pass from full to reduced level through a reduction and back
-through a `Strided` read that repeats them along the reduced axes; such reads need no memory inside a group, all others do.
+A group is a loop nest over a *domain*: a shape, and the axes of it (neighbours) that its reductions run over. Nodes of
+a group stand at one of two levels: `full` (the domain's shape) or `reduced` (without the reduced axes). Values pass
+from full to reduced level through a reduction and back through a `Strided` read that repeats them along the reduced
+axes; such reads need no memory inside a group, all others do.
 
-Three forms: `map` (no reduction), `row` (each row of reduced elements is finished before the next, so later phases of the row can use its
-reductions: softmax and norms in one kernel) and `column` (reduced elements are far apart in memory and kept ones close: accumulators for a strip
-of columns). Merging never creates a cycle between groups, and stops at a size that still compiles in milliseconds.
+Three forms: `map` (no reduction), `row` (each row of reduced elements is finished before the next, so later phases of
+the row can use its reductions: softmax and norms in one kernel) and `column` (reduced elements are far apart in memory
+and kept ones close: accumulators for a strip of columns). Merging never creates a cycle between groups, and stops at a
+size that still compiles in milliseconds.
 """
 
 from __future__ import annotations
@@ -16,19 +18,21 @@ from dataclasses import dataclass, field
 
 from weft.graph.dims import provably_equal, same_shape
 from weft.graph.node import Graph, Node, Shape, Size
-from weft.passes.views import Materialize, Strided, Strides, contiguous
+from weft.passes.views import Materialize, Strided, Strides, contiguous, walked_as_one
 from weft.primitives.base import Constant, Elementwise, Parameter, Reduction
 from weft.primitives.creation import Iota
 
 MOST_NODES = 96
 MOST_OPERANDS = 24
 LONGEST_ROW = 1 << 16
-"""Rows beyond this many elements leave the caches: later phases would read memory again, so they get kernels (and threads) of their own."""
+"""Rows beyond this many elements leave the caches: later phases would read memory again, so they get kernels (and
+threads) of their own."""
 
 
 @dataclass(slots=True)
 class Group:
-    """Nodes of one kernel, in order. `axes` are the reduced axes of `domain` (None: no reduction); `form` is map, row, column or opaque."""
+    """Nodes of one kernel, in order. `axes` are the reduced axes of `domain` (None: no reduction); `form` is map, row,
+    column or opaque."""
 
     nodes: list[Node]
     domain: Shape
@@ -55,7 +59,8 @@ def is_stored_leaf(node: Node) -> bool:
 
 
 def repeated_axes(node: Node) -> tuple[int, ...] | None:
-    """The axes along which a Strided read merely repeats its whole (contiguous) operand, or None if it does anything else."""
+    """The axes along which a Strided read merely repeats its whole (contiguous) operand, or None if it does anything
+    else."""
     op = node.op
     if not isinstance(op, Strided) or not (type(op.offset) is int and op.offset == 0):
         return None
@@ -82,7 +87,8 @@ def _squeezed(shape: Shape) -> Shape:
 
 
 class Fuser:
-    """Greedy merging in topological order: each node starts a group and takes in the groups it reads from where that is right."""
+    """Greedy merging in topological order: each node starts a group and takes in the groups it reads from where that is
+    right."""
 
     def __init__(self, graph: Graph, layouts: dict[Node, Strides | None]) -> None:
         self.graph, self.layouts = graph, layouts
@@ -134,7 +140,9 @@ class Fuser:
             return "row"
         along, across = 0, 0
         for strides in self._reads(node.inputs[0]):
-            kept = [s for i, (n, s) in enumerate(zip(shape, strides, strict=True)) if i not in op.axes and not _is(n, 1)]
+            kept = [
+                s for i, (n, s) in enumerate(zip(shape, strides, strict=True)) if i not in op.axes and not _is(n, 1)
+            ]
             if type(strides[last]) is int and abs(strides[last]) == 1:
                 along += 1
             elif kept and type(kept[-1]) is int and abs(kept[-1]) == 1:
@@ -181,7 +189,11 @@ class Fuser:
         if producer.axes is None and group.axes is None:
             return (group.domain, None, "map") if same_shape(producer.domain, group.domain) else None
         if producer.axes is not None and group.axes is not None:
-            fits = producer.axes == group.axes and same_shape(producer.domain, group.domain) and producer.form == group.form
+            fits = (
+                producer.axes == group.axes
+                and same_shape(producer.domain, group.domain)
+                and producer.form == group.form
+            )
             return (group.domain, group.axes, group.form) if fits else None
         reducing, mapping = (producer, group) if producer.axes is not None else (group, producer)
         if same_shape(mapping.domain, reducing.domain) or same_shape(mapping.domain, reducing.reduced):
@@ -201,11 +213,14 @@ class Fuser:
                     continue
                 if axes is None or form != "row" or repeated_axes(operand) != axes or not self._short(domain, axes):
                     return False
-                if not same_shape(operand.shape, domain) or not same_shape(operand.inputs[0].shape, without(domain, axes)):
+                if not same_shape(operand.shape, domain) or not same_shape(
+                    operand.inputs[0].shape, without(domain, axes)
+                ):
                     return False
         if axes is None:
             return True
-        # A full-level reader of a reduced-level value needs the repeat; a direct read of one level by the other is no value flow.
+        # A full-level reader of a reduced-level value needs the repeat; a direct read of one level by the
+        # other is no value flow.
         return self._levels_agree(producer, group, domain, axes)
 
     def _levels_agree(self, producer: Group, group: Group, domain: Shape, axes: tuple[int, ...]) -> bool:
@@ -214,6 +229,17 @@ class Fuser:
         for node in (*producer.nodes, *group.nodes):
             shape = node.inputs[0].shape if isinstance(node.op, Reduction) else node.shape
             if not same_shape(shape, domain) and not same_shape(shape, without(domain, axes)):
+                return False
+        return self._rows_are_walked_as_one((*producer.nodes, *group.nodes), domain, axes)
+
+    def _rows_are_walked_as_one(self, nodes: Iterable[Node], domain: Shape, axes: tuple[int, ...]) -> bool:
+        """Everything that is read along the reduced axes can be stepped through with one stride, as the kernel does."""
+        inside = set(nodes)
+        for operand in {o for node in inside for o in node.inputs} - inside:
+            if isinstance(operand.op, (Constant, Iota)) or not same_shape(operand.shape, domain):
+                continue
+            strides = operand.op.strides if isinstance(operand.op, Strided) else self.layouts.get(operand)
+            if strides is not None and not walked_as_one(domain, strides, axes):
                 return False
         return True
 
@@ -230,7 +256,8 @@ class Fuser:
         return len(reads)
 
     def _between(self, producer: Group, group: Group) -> bool:
-        """Whether some other group reads the producer and is read (at whatever remove) by the group: merging would be a cycle."""
+        """Whether some other group reads the producer and is read (at whatever remove) by the group: merging would be a
+        cycle."""
         for other in self._producers(group):
             if other is not producer and other.ancestors & producer.bit:
                 return True
@@ -251,25 +278,28 @@ class Fuser:
         return union
 
     def _merge_siblings(self) -> None:
-        """Independent groups over one domain that read the same stored values share the pass over them."""
-        changed = True
-        while changed:
-            changed = False
-            for i, first in enumerate(self.groups):
-                for second in self.groups[i + 1 :]:
-                    if self._are_siblings(first, second):
-                        self._merge(first, second)
-                        changed = True
-                        break
-                if changed:
-                    break
+        """Independent groups over one domain that read the same stored value share the pass over it."""
+        readers: dict[Node, list[Node]] = {}
+        for group in self.groups:
+            for read in self._memory_reads(group):
+                readers.setdefault(read, []).append(group.nodes[0])
+        for members in readers.values():
+            for i, first in enumerate(members):
+                for second in members[i + 1 :]:
+                    one, other = self.group_of[first], self.group_of[second]
+                    if one is not other and self._are_siblings(one, other):
+                        self._merge(one, other)
 
     def _are_siblings(self, first: Group, second: Group) -> bool:
         if first.form != second.form or first.form == "opaque" or first.axes != second.axes:
             return False
         if not same_shape(first.domain, second.domain) or len(first.nodes) + len(second.nodes) > MOST_NODES:
             return False
-        if first.ancestors & second.bit or second.ancestors & first.bit or self._operands(first, second) > MOST_OPERANDS:
+        if (
+            first.ancestors & second.bit
+            or second.ancestors & first.bit
+            or self._operands(first, second) > MOST_OPERANDS
+        ):
             return False
         return bool(self._memory_reads(first) & self._memory_reads(second))
 

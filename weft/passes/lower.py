@@ -1,7 +1,8 @@
 """Lowering: a fused group becomes a kernel over merged axes, with the words that its run needs.
 
-Here, and only here, shapes and strides turn into loops: axes of size 1 vanish, neighbouring axes that every operand walks as one are merged, the
-innermost axis decides how each operand is stepped through, and a transposed operand makes the kernel tiled.
+Here, and only here, shapes and strides turn into loops: axes of size 1 vanish, neighbouring axes that every operand
+walks as one are merged, the innermost axis decides how each operand is stepped through, and a transposed operand makes
+the kernel tiled.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ STRIP_BYTES = 1 << 14
 class Item:
     """One group made ready to run: launches whose pointers count `reads`, then `writes`, then `temporaries`.
 
-    `overwritable` lists (read, write) pairs of positions for which the kernel reads each element of the operand before it writes the same
-    element of the result, and nowhere else: such a result may lie on its operand.
+    `overwritable` lists (read, write) pairs of positions for which the kernel reads each element of the operand before
+    it writes the same element of the result, and nowhere else: such a result may lie on its operand.
     """
 
     group: Group
@@ -206,7 +207,8 @@ class _GroupLowering:
                 reads.append(operand.node)
         built = build(outer, reduced)
         launches = tuple(
-            Launch(kernel_source(part.kernel), self._words(part, reads), part.grain, part.scratch) for part in built.parts
+            Launch(kernel_source(part.kernel), self._words(part, reads), part.grain, part.scratch)
+            for part in built.parts
         )
         writes = tuple(s.node for s in self.stores)
         overwritable = self._overwritable(built.parts[0].kernel, reads)
@@ -248,8 +250,9 @@ class _GroupLowering:
         return _Built([_Part(kernel, self._fill(numbers, outer, inner), _grain(n, cost))])
 
     def _streams(self, outer: list[_Axis], inner: _Axis) -> bool:
-        """Whether the full-level results are so large that keeping them in the caches only drives other data out: then they are written past
-        the caches, which saves reading their lines first. Every vector that is written must be aligned."""
+        """Whether the full-level results are so large that keeping them in the caches only drives other data out: then
+        they are written past the caches, which saves reading their lines first. Every vector that is written must be
+        aligned."""
         total = 0
         for k, store in enumerate(self.stores, len(self.loads)):
             if store.level != "full":
@@ -293,7 +296,8 @@ class _GroupLowering:
         return _Built([_Part(kernel, words, _grain(n, self._cost()), cpu.row_scratch(kernel, n))])
 
     def _two_stages(self, kernel: Kernel, outer: list[_Axis], inner: _Axis, units: int, n: int) -> _Built:
-        """A few long rows: their blocks are reduced side by side, then the partial results of each row; the order is the same."""
+        """A few long rows: their blocks are reduced side by side, then the partial results of each row; the order is
+        the same."""
         chunks = -(-n // BLOCK)
         partials = tuple(cpu.state_dtypes(kernel))
         words = self._fill({"n": n, "block": BLOCK, "chunks": chunks, "units": units * chunks}, outer, inner)
@@ -310,7 +314,14 @@ class _GroupLowering:
         widest = max(d.size for d in cpu.state_dtypes(kernel))
         width = min(max(-(-n // LANES), 1) * LANES, STRIP_BYTES // (LANES * widest) // LANES * LANES)
         chunks = -(-n // width)
-        numbers = {"n": n, "rows": rows, "block": BLOCK, "width": width, "chunks": chunks, "units": _product(outer) * chunks}
+        numbers = {
+            "n": n,
+            "rows": rows,
+            "block": BLOCK,
+            "width": width,
+            "chunks": chunks,
+            "units": _product(outer) * chunks,
+        }
         words = self._fill(numbers, outer, inner, rows=reduced[0])
         grain = _grain(rows * min(n, width), self._cost())
         return _Built([_Part(kernel, words, grain, cpu.column_scratch(kernel, width))])
@@ -346,7 +357,12 @@ class _GroupLowering:
         return Kernel(form, len(outer), loads, tuple(steps), tuple(stores), blocked)
 
     def _fill(
-        self, numbers: dict[str, int], outer: list[_Axis], inner: _Axis, rows: _Axis | None = None, tile: _Axis | None = None
+        self,
+        numbers: dict[str, int],
+        outer: list[_Axis],
+        inner: _Axis,
+        rows: _Axis | None = None,
+        tile: _Axis | None = None,
     ) -> dict[str, int]:
         """All words but the addresses."""
         for axis, a in enumerate(outer):

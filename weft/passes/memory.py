@@ -1,8 +1,10 @@
-"""The memory plan: where each stored value lies, which results take a dying operand's place, and the proof that no value is overwritten early.
+"""The memory plan: where each stored value lies, which results take a dying operand's place, and the proof that no
+value is overwritten early.
 
-The plan is made from the schedule alone: the last read of every value is computed once, over all readers, as operand or through any view, and by the
-program's own outputs. A result may lie on an operand if that operand is a temporary of ours, nothing reads it (or anything else in its place) later,
-and the kernel reads each element before it writes the same one (`Item.overwritable`). Other temporaries share one arena, packed by lifetime.
+The plan is made from the schedule alone: the last read of every value is computed once, over all readers, as operand or
+through any view, and by the program's own outputs. A result may lie on an operand if that operand is a temporary of
+ours, nothing reads it (or anything else in its place) later, and the kernel reads each element before it writes the
+same one (`Item.overwritable`). Other temporaries share one arena, packed by lifetime.
 """
 
 from __future__ import annotations
@@ -135,7 +137,12 @@ def _dying_operand(item: Item, w: int, step: int, home_of: dict[Node, _Home], ta
         home = home_of.get(operand)
         if home is None or (r, w) not in item.overwritable or id(home) in taken:
             continue
-        if home.last == step and home.output is None and home.nodes[-1] is operand and home.nbytes == nbytes_of(item.writes[w]):
+        if (
+            home.last == step
+            and home.output is None
+            and home.nodes[-1] is operand
+            and home.nbytes == nbytes_of(item.writes[w])
+        ):
             return home
     return None
 
@@ -151,7 +158,8 @@ class _Packed:
 
 
 def _pack(homes: Sequence[_Home]) -> _Packed:
-    """Offsets in one arena such that homes alive at the same time do not overlap: largest first, at the lowest place that is free."""
+    """Offsets in one arena such that homes alive at the same time do not overlap: largest first, at the lowest place
+    that is free."""
     placed: list[tuple[int, int, _Home]] = []
     offsets: dict[int, int] = {}
     size = 0

@@ -1,4 +1,5 @@
-"""THE pipeline: from a graph to an executable program. `eval` and `compile` both come through here, so they give the same bits."""
+"""THE pipeline: from a graph to an executable program. `eval` and `compile` both come through here, so they give the
+same bits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Exact simplification: rewrite rules that keep every bit, NaN, infinities and signed zeros included.
 
-A rule is `Node -> Node | None`, registered for the primitives at its root; it sees operands that are simplified already. Its docstring
-says `lhs -> rhs` and why that is exact.
+A rule is `Node -> Node | None`, registered for the primitives at its root; it sees operands that are simplified
+already. Its docstring says `lhs -> rhs` and why that is exact.
 """
 
 from __future__ import annotations
@@ -12,7 +12,18 @@ from weft import dtypes as dt
 from weft.graph.node import Graph, Node
 from weft.primitives.base import ONE, ZERO, Constant, Primitive, Reduction, bind, constant
 from weft.primitives.elementwise import (
-    Add, AsType, Conjugate, Divide, Identity, Imag, Multiply, Negative, Real, Select, StopGradient, Subtract,
+    Add,
+    AsType,
+    Conjugate,
+    Divide,
+    Identity,
+    Imag,
+    Multiply,
+    Negative,
+    Real,
+    Select,
+    StopGradient,
+    Subtract,
 )  # fmt: skip
 from weft.primitives.reductions import Fold, Sum
 from weft.primitives.views import Broadcast, Reshape, Slice, Transpose
@@ -71,7 +82,8 @@ def drop_same_astype(node: Node) -> Node | None:
 
 @rule(AsType)
 def merge_widening_astype(node: Node) -> Node | None:
-    """astype(astype(x, wider), narrow) -> astype(x, narrow) where the first step is exact   (one rounding either way)"""
+    """astype(astype(x, wider), narrow) -> astype(x, narrow) where the first step is exact   (one rounding either
+    way)"""
     (inner,) = node.inputs
     if not isinstance(inner.op, AsType):
         return None
@@ -224,4 +236,3 @@ def _register_splits() -> None:
 
 
 _register_splits()
-

@@ -1,7 +1,8 @@
 """The verifiers: graphs are well formed between passes, and a plan never reads a value that is no longer there.
 
-The verifier of plans replays a plan on abstract memory. It knows nothing of how the planner decides: it walks the schedule, keeps for every byte range the value that was last written there, and checks each
-read, each write on top of an operand, and the outputs at the end.
+The verifier of plans replays a plan on abstract memory. It knows nothing of how the planner decides: it walks the
+schedule, keeps for every byte range the value that was last written there, and checks each read, each write on top of
+an operand, and the outputs at the end.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""View composition: after this pass every view is one `Strided` read of stored elements, and no view stands on a computed value that could be
-computed in the viewed order instead.
+"""View composition: after this pass every view is one `Strided` read of stored elements, and no view stands on a
+computed value that could be computed in the viewed order instead.
 
-Two steps. *Moving*: a view of an elementwise result that nobody else reads moves to the operands, `view(f(x, y)) -> f(view(x), view(y))`, unless
-it repeats elements (then the value is computed once and read repeatedly). *Resolving*: what remains stands on stored elements (inputs, results of
-kernels, the counting leaf), where any chain of slice, flip, transpose, broadcast and most reshapes is an offset and strides of any sign. A reshape that no
-strides can express copies its operand first.
+Two steps. *Moving*: a view of an elementwise result that nobody else reads moves to the operands, `view(f(x, y)) ->
+f(view(x), view(y))`, unless it repeats elements (then the value is computed once and read repeatedly). *Resolving*:
+what remains stands on stored elements (inputs, results of kernels, the counting leaf), where any chain of slice, flip,
+transpose, broadcast and most reshapes is an offset and strides of any sign. A reshape that no strides can express
+copies its operand first.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Strides = tuple[Size, ...]
 
 
 class Materialize(Identity):
-    """The operand as stored, contiguous elements: what a view stands on, or a reduction walks, when strides alone cannot do it."""
+    """The operand as stored, contiguous elements: what a view stands on, or a reduction walks, when strides alone
+    cannot do it."""
 
 
 class Strided(Primitive):
@@ -137,7 +139,8 @@ class _Resolver:
         return node
 
     def walkable(self, reduction: Node) -> bool:
-        """Whether the reduced axes (neighbours) can be walked as one, with one stride, in everything that the reduction reads."""
+        """Whether the reduced axes (neighbours) can be walked as one, with one stride, in everything that the reduction
+        reads."""
         assert isinstance(reduction.op, Reduction)
         axes, operand = reduction.op.axes, reduction.inputs[0]
         shape = operand.shape
@@ -149,11 +152,8 @@ class _Resolver:
                 seen.update(fresh)
                 pending.extend(fresh)
             elif not isinstance(node.op, Constant):
-                strides = self.layout(node)[1]
-                parts = [(shape[a], strides[a]) for a in axes if not (type(shape[a]) is int and shape[a] == 1)]
-                for (_, s), (n2, s2) in zip(parts, parts[1:], strict=False):
-                    if not provably_equal(s, s2 * n2):
-                        return False
+                if not walked_as_one(shape, self.layout(node)[1], axes):
+                    return False
         return True
 
     def _one(self, node: Node, view: View) -> Node:
@@ -168,6 +168,12 @@ class _Resolver:
             return _strided(base, kind.shape, fitted, offset)
         moved, shift = map_strides(view.index_map(node.kind), strides, kind.ndim)
         return _strided(base, kind.shape, moved, offset + shift)
+
+
+def walked_as_one(shape: Shape, strides: Strides, axes: Sequence[int]) -> bool:
+    """Whether these neighbouring axes lie in memory like a single one."""
+    parts = [(shape[a], strides[a]) for a in axes if not (type(shape[a]) is int and shape[a] == 1)]
+    return all(provably_equal(s, s2 * n2) for (_, s), (n2, s2) in zip(parts, parts[1:], strict=False))
 
 
 def _strided(base: Node, shape: Shape, strides: Strides, offset: Size) -> Node:
@@ -194,7 +200,8 @@ def map_strides(index_map: IndexMap, strides: Strides, ndim: int) -> tuple[Strid
 def reshape_strides(shape: Shape, strides: Strides, to: Shape) -> Strides | None:
     """Strides of a reshape that needs no copy, or None. Both shapes have as many elements.
 
-    Old and new axes are matched in groups of equal size from the left; within a group the old axes must lie in memory as one.
+    Old and new axes are matched in groups of equal size from the left; within a group the old axes must lie in memory
+    as one.
     """
     if any(type(n) is int and n == 0 for n in to):
         return contiguous(to)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.primitives import contraction, creation, elementwise, random, reductions, views
+from weft.primitives import contraction, creation, elementwise, indexing, joins, random, reductions, scans, views
 from weft.primitives.base import OPERATORS, Primitive
 
 OPERATORS["transpose"] = views.transpose
@@ -29,6 +29,12 @@ REGISTRY: tuple[type[Primitive], ...] = (
     # reductions
     reductions.Sum, reductions.Prod, reductions.Max, reductions.Min, reductions.All, reductions.Any_,
     reductions.ArgMax, reductions.ArgMin,
+    # scans
+    scans.CumSum, scans.CumProd, scans.CumMax, scans.CumMin, scans.CumLogAddExp, scans.Recurrence,
+    # indexing
+    indexing.Gather, indexing.ScatterSet, indexing.ScatterAdd, indexing.ScatterMultiply, indexing.ScatterMax, indexing.ScatterMin,
+    # joins
+    joins.Concatenate,
     # creation
     creation.Iota,
     # random

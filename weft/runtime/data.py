@@ -1,4 +1,5 @@
-"""Where an array's elements are: a `Buffer` is a part of a `Storage` seen with strides; NumPy can look at it and fill it."""
+"""Where an array's elements are: a `Buffer` is a part of a `Storage` seen with strides; NumPy can look at it and fill
+it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from weft.runtime.buffer import Storage, allocate
 
 
 class Buffer:
-    """Elements at `address` (that of index (0, …, 0)) in a storage that it keeps alive. `strides` count elements; None means row-major."""
+    """Elements at `address` (that of index (0, …, 0)) in a storage that it keeps alive. `strides` count elements; None
+    means row-major."""
 
     __slots__ = ("address", "storage", "strides")
 

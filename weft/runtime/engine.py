@@ -298,11 +298,17 @@ def _new_pass_builder(handle: Any) -> Any:
 def _code_stamp() -> str:
     """Names, sizes and times of the files that decide a kernel's text: who edits them must not meet old objects."""
     stamps = []
-    for part in _CODE:
-        directory = os.path.join(os.path.dirname(__file__), os.pardir, part)
-        with suppress(OSError), os.scandir(directory) as listing:
-            files = [(part, item.name, item.stat()) for item in listing if item.name.endswith(".py")]
-            stamps += [f"{part}/{name} {status.st_size} {status.st_mtime_ns}" for part, name, status in files]
+    top = os.path.join(os.path.dirname(__file__), os.pardir)
+    pending = list(_CODE)
+    while pending:
+        part = pending.pop()
+        with suppress(OSError), os.scandir(os.path.join(top, part)) as listing:
+            for item in listing:
+                if item.name.endswith(".py"):
+                    status = item.stat()
+                    stamps.append(f"{part}/{item.name} {status.st_size} {status.st_mtime_ns}")
+                elif item.is_dir() and not item.name.startswith("__"):
+                    pending.append(f"{part}/{item.name}")
     return " ".join(sorted(stamps))
 
 

@@ -1,8 +1,10 @@
-"""What a call of a function can see: its arguments, and the state it captures through closures, globals, defaults, bound objects and containers.
+"""What a call of a function can see: its arguments, and the state it captures through closures, globals, defaults,
+bound objects and containers.
 
-A `Walk` goes over all of it in a fixed order. It yields a key (two calls with equal keys run the same trace), the arrays (inputs of the trace, read anew at
-each call) and the containers (whose changes a trace records and a call replays). Python values are part of the key; what cannot be told apart
-reliably makes the walk `opaque`, and the function then runs plain.
+A `Walk` goes over all of it in a fixed order. It yields a key (two calls with equal keys run the same trace), the
+arrays (inputs of the trace, read anew at each call) and the containers (whose changes a trace records and a call
+replays). Python values are part of the key; what cannot be told apart reliably makes the walk `opaque`, and the
+function then runs plain.
 """
 
 from __future__ import annotations
@@ -23,7 +25,13 @@ MOST = 20_000
 """Objects that one walk looks at before it gives up."""
 
 _PLAIN = frozenset({type(None), bool, int, str, bytes, type(Ellipsis), slice, range, Dtype, type(NotImplemented)})
-_CODE = (types.BuiltinFunctionType, types.ModuleType, types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)
+_CODE = (
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.GetSetDescriptorType,
+)
 _INSTALLED = tuple(
     {*(p + "/" for p in (sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"])),
      *(p + "/" for p in site.getsitepackages())}
@@ -140,7 +148,9 @@ class Walk:
         if _is_installed(getattr(module, "__file__", None) or ""):
             return
         for name, value in vars(cls).items():
-            if not name.startswith("__") and not callable(value) and not hasattr(type(value), "__get__"):  # no methods or properties
+            if (
+                not name.startswith("__") and not callable(value) and not hasattr(type(value), "__get__")
+            ):  # no methods or properties
                 self.key.append(name)
                 self.visit(value)
 
@@ -160,7 +170,11 @@ class Walk:
             self.key.append(value)
             return
         state = getattr(value, "__dict__", None)
-        if state is None or _is_installed(getattr(sys.modules.get(cls.__module__), "__file__", None) or "") or cls.__module__ == "builtins":
+        if (
+            state is None
+            or _is_installed(getattr(sys.modules.get(cls.__module__), "__file__", None) or "")
+            or cls.__module__ == "builtins"
+        ):
             if not isinstance(value, (dict, list)):
                 self.opaque = f"an object of type {cls.__module__}.{cls.__qualname__}"
                 return

@@ -1,7 +1,9 @@
-"""compile: a function traced once, then run as a program. It gives what the plain function gives, or traces again, or runs plain.
+"""compile: a function traced once, then run as a program. It gives what the plain function gives, or traces again, or
+runs plain.
 
-A call walks its arguments and captured state (capture.py). Equal keys mean that the trace holds: its program runs on the arrays as they are now, changes that
-the function made to arrays and containers are made again, and the results are put together as the function returned them.
+A call walks its arguments and captured state (capture.py). Equal keys mean that the trace holds: its program runs on
+the arrays as they are now, changes that the function made to arrays and containers are made again, and the results are
+put together as the function returned them.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class _Known:
 
 
 class Variant:
-    """One trace: the program, where its inputs come from (a position in the walk, or a buffer made while tracing), and what to do with its outputs."""
+    """One trace: the program, where its inputs come from (a position in the walk, or a buffer made while tracing), and
+    what to do with its outputs."""
 
     __slots__ = ("containers", "inputs", "overwritten", "recipe", "result", "single", "structure", "words")
 
@@ -166,14 +169,20 @@ class Compiled:
 
 
 def is_closed(fun: Callable[..., Any]) -> bool:
-    """Whether a plain function sees nothing but its arguments (and modules), so that a call need not look at captured state."""
+    """Whether a plain function sees nothing but its arguments (and modules), so that a call need not look at captured
+    state."""
     walk = Walk()
     walk.visit(fun)
     if walk.opaque is not None or walk.arrays or walk.containers or getattr(fun, "__closure__", None):
         return False
-    return hasattr(fun, "__code__") and not any(
-        name in fun.__globals__ and not isinstance(fun.__globals__[name], type(functools)) for name in fun.__code__.co_names
-    ) and not _uses_random(fun.__code__)
+    return (
+        hasattr(fun, "__code__")
+        and not any(
+            name in fun.__globals__ and not isinstance(fun.__globals__[name], type(functools))
+            for name in fun.__code__.co_names
+        )
+        and not _uses_random(fun.__code__)
+    )
 
 
 def _uses_random(code: Any) -> bool:
@@ -181,7 +190,8 @@ def _uses_random(code: Any) -> bool:
 
 
 def trace_call(fun: Callable[..., Any], walk: Walk, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Variant | str:
-    """Run the function on placeholders and make a program of what it did; the caller's state is as before afterwards."""
+    """Run the function on placeholders and make a program of what it did; the caller's state is as before
+    afterwards."""
     snapshot = Snapshot(walk)
     inputs = [Node(Placeholder("compile"), (), a._node.kind) for a in walk.arrays]
     first = inputs[0].id if inputs else Node(DATA, (), None).id  # type: ignore[arg-type]
@@ -215,7 +225,9 @@ def _record(value: Any, walk: Walk, snapshot: Snapshot, inputs: list[Node], firs
 
     leaves, structure = tree.flatten(value)
     result = [described(x) for x in leaves]
-    overwritten = [(i, output(a._node)) for i, (a, node) in enumerate(zip(walk.arrays, inputs, strict=True)) if a._node is not node]
+    overwritten = [
+        (i, output(a._node)) for i, (a, node) in enumerate(zip(walk.arrays, inputs, strict=True)) if a._node is not node
+    ]
     containers = []
     for place, contents in snapshot.changed_containers():
         containers.append((place, _described_contents(contents, described)))
@@ -232,7 +244,13 @@ def _record(value: Any, walk: Walk, snapshot: Snapshot, inputs: list[Node], firs
     variant = Variant(_program(order, outputs, snapshot, inputs), sources)
     variant.result, variant.structure = result, structure
     variant.overwritten, variant.containers = overwritten, containers
-    variant.single = isinstance(value, array) and len(outputs) == 1 and not overwritten and not containers and result[0].__class__ is _Array
+    variant.single = (
+        isinstance(value, array)
+        and len(outputs) == 1
+        and not overwritten
+        and not containers
+        and result[0].__class__ is _Array
+    )
     return variant
 
 
@@ -270,14 +288,18 @@ class _Layout:
 
 DISABLED = [False]
 RANDOM_STATE: list[Any] = [None]
-"""The global random state (an array in a list), put here by weft.core.random: compiled functions draw new numbers at each call."""
+"""The global random state (an array in a list), put here by weft.core.random: compiled functions draw new numbers at
+each call."""
 
 
-def compile(fun: Callable[..., Any], inputs: Any = None, outputs: Any = None, shapeless: bool = False) -> Callable[..., Any]:
+def compile(
+    fun: Callable[..., Any], inputs: Any = None, outputs: Any = None, shapeless: bool = False
+) -> Callable[..., Any]:
     """A function that gives what `fun` gives, to the bit, from a program made at the first call.
 
-    Arrays that the function reaches (arguments, closures, globals, objects, `inputs`) are read anew at each call, changes that it makes to them
-    and to containers (`outputs`) are made at each call. A Python value that changed, or another shape or dtype, causes a new trace.
+    Arrays that the function reaches (arguments, closures, globals, objects, `inputs`) are read anew at each call,
+    changes that it makes to them and to containers (`outputs`) are made at each call. A Python value that changed, or
+    another shape or dtype, causes a new trace.
 
     >>> f = compile(lambda x: exp(x) * 2)
     >>> f(array(0.0))
@@ -296,4 +318,3 @@ def disable_compile() -> None:
 def enable_compile() -> None:
     """Compiled functions run compiled from now on."""
     DISABLED[0] = False
-

@@ -1,11 +1,20 @@
 """The vector math library."""
 
 from weft.codegen.math.complexes import (
+    complex_arccos,
+    complex_arccosh,
+    complex_arcsin,
+    complex_arcsinh,
+    complex_arctan,
+    complex_arctanh,
     complex_cos,
     complex_cosh,
     complex_divide,
     complex_exp,
     complex_log,
+    complex_log1p,
+    complex_log2,
+    complex_log10,
     complex_power,
     complex_sin,
     complex_sinh,

@@ -13,6 +13,7 @@ from weft.codegen.builder import Builder, Complex, Value
 from weft.codegen.math.basics import (
     Pair,
     exact_product,
+    exact_sum,
     fast_sum,
     format_of,
     from_bits,
@@ -23,7 +24,7 @@ from weft.codegen.math.basics import (
 )
 from weft.codegen.math.exponential import power_of_two, sinh_cosh, times_exp
 from weft.codegen.math.inverse import arcsinh, arctan2
-from weft.codegen.math.logarithm import log1p_pair, log_of_sum
+from weft.codegen.math.logarithm import log1p, log1p_pair, log_of_sum
 from weft.codegen.math.trigonometric import sincos, tan
 
 INF, NAN = math.inf, math.nan
@@ -182,13 +183,45 @@ def complex_exp(b: Builder, z: Complex) -> Complex:
 
 def complex_log(b: Builder, z: Complex) -> Complex:
     """log |z| + i arg z, the cut along the negative real axis."""
+    return Complex(_log_modulus(b, z), arctan2(b, z.im, z.re))
+
+
+def _log_modulus(b: Builder, z: Complex, doubled: float = 0.0) -> Value:
+    """log |z| + doubled * log 2; accurate near |z| = 1 too."""
     larger, smaller, shift = _scaled(b, z.re, z.im)
     square = _square_sum(b, larger, smaller)
-    re = 0.5 * log_of_sum(b, square.hi, square.lo, -2.0 * shift, whole=False)
-    re = b.choose(larger.eq(0.0), -INF, re)
-    re = b.choose(b.isnan(square.hi), square.hi, re)
-    re = b.choose(_infinite(b, z.re) | _infinite(b, z.im), INF, re)
-    return Complex(re, arctan2(b, z.im, z.re))
+    y = 0.5 * log_of_sum(b, square.hi, square.lo, b.fma(shift, -2.0, 2.0 * doubled), whole=False)
+    y = b.choose(z.re.eq(0.0) & z.im.eq(0.0), -INF, y)
+    y = b.choose(b.isnan(square.hi), square.hi, y)
+    return b.choose(_infinite(b, z.re) | _infinite(b, z.im), INF, y)
+
+
+def complex_log2(b: Builder, z: Complex) -> Complex:
+    return _divided_log(b, z, math.log2(math.e))
+
+
+def complex_log10(b: Builder, z: Complex) -> Complex:
+    return _divided_log(b, z, math.log10(math.e))
+
+
+def _divided_log(b: Builder, z: Complex, factor: float) -> Complex:
+    logarithm = complex_log(b, z)
+    return Complex(logarithm.re * factor, logarithm.im * factor)
+
+
+def complex_log1p(b: Builder, z: Complex) -> Complex:
+    """log(1 + z), accurate near 0."""
+    u = Complex(z.re + 1.0, z.im)
+    # Near 0, from |1 + z|² - 1 = 2 x + (x² + y²).
+    ax, ay = b.abs(z.re), b.abs(z.im)
+    near = (ax < 0.5) & (ay < 0.5)
+    x, y = b.choose(near, z.re, 0.0), b.choose(near, z.im, 0.0)
+    swap = ay > ax
+    square = _square_sum(b, b.abs(b.choose(swap, y, x)), b.abs(b.choose(swap, x, y)))
+    total = exact_sum(x + x, square.hi)
+    excess = fast_sum(total.hi, total.lo + square.lo)
+    re = b.choose(near, 0.5 * log1p_pair(b, *excess), _log_modulus(b, u))
+    return Complex(b.choose(near & excess.hi.eq(0.0), z.re, re), arctan2(b, z.im, u.re))
 
 
 def complex_sqrt(b: Builder, z: Complex) -> Complex:
@@ -311,3 +344,78 @@ def complex_cos(b: Builder, z: Complex) -> Complex:
 
 def complex_tan(b: Builder, z: Complex) -> Complex:
     return _turned_back(complex_tanh(b, _turned(z)))
+
+
+# ---- their inverses ----
+
+
+def _beyond(b: Builder, z: Complex) -> Value:
+    """Where 1 is lost against z; infinities and what stands beside them included."""
+    limit = pick(z.re, 2.0**30, 2.0**60)
+    return (b.abs(z.re) > limit) | (b.abs(z.im) > limit)
+
+
+def complex_arcsin(b: Builder, z: Complex) -> Complex:
+    """Kahan's formulas; the cuts run along the real axis, outwards from ±1."""
+    below, above = _roots(b, z)
+    re = arctan2(b, z.re, _products(b, below.re, above.re, -below.im, above.im))
+    im = arcsinh(b, _products(b, below.re, above.im, -below.im, above.re))
+    return _inverse_far(b, z, (z.re, b.abs(z.im)), z.im, Complex(re, b.choose(z.im.eq(0.0) & im.eq(0.0), z.im, im)))
+
+
+def complex_arccos(b: Builder, z: Complex) -> Complex:
+    """Kahan's formulas; the cuts are those of arcsin."""
+    below, above = _roots(b, z)
+    re = 2.0 * arctan2(b, below.re, above.re)
+    im = arcsinh(b, _products(b, above.re, below.im, -above.im, below.re))
+    return _inverse_far(b, z, (b.abs(z.im), z.re), -z.im, Complex(re, b.choose(z.im.eq(0.0) & im.eq(0.0), -z.im, im)))
+
+
+def _roots(b: Builder, z: Complex) -> tuple[Complex, Complex]:
+    """√(1 - z) and √(1 + z)."""
+    return complex_sqrt(b, Complex(1.0 - z.re, -z.im)), complex_sqrt(b, Complex(z.re + 1.0, z.im))
+
+
+def _inverse_far(b: Builder, z: Complex, angle: tuple[Value, Value], side: Value, near: Complex) -> Complex:
+    """Far from 0: the angle arctan2(*angle), and log |2 z| with the sign of `side`."""
+    beyond = _beyond(b, z)
+
+    def far() -> tuple[Value, Value]:
+        im = b.copysign(_log_modulus(b, z, 1.0), side)
+        return b.choose(beyond, arctan2(b, *angle), near.re), b.choose(beyond, im, near.im)
+
+    return Complex(*b.rarely(b.any(beyond), (near.re, near.im), far))
+
+
+def complex_arctanh(b: Builder, z: Complex) -> Complex:
+    """log((1 + z) / (1 - z)) / 2; the cuts run along the real axis, outwards from ±1."""
+    a = b.abs(z.re)
+    gap = 1.0 - a
+    y2 = z.im * z.im
+    near_re = b.copysign(0.25 * log1p(b, 4.0 * a / b.fma(gap, gap, y2)), z.re)
+    near_im = 0.5 * arctan2(b, 2.0 * z.im, b.fma(gap, a + 1.0, -y2))
+    beyond = _beyond(b, z)
+
+    def far() -> tuple[Value, Value]:
+        modulus = hypot(b, z.re, z.im)
+        infinite = _infinite(b, z.re) | _infinite(b, z.im)
+        re = b.copysign(b.choose(infinite, 0.0, a / modulus / modulus), z.re)
+        im = b.copysign(b.choose(b.isnan(z.im), z.im, math.pi / 2), z.im)
+        return b.choose(beyond, re, near_re), b.choose(beyond, im, near_im)
+
+    re, im = b.rarely(b.any(beyond), (near_re, near_im), far)
+    return Complex(b.choose(z.re.eq(0.0), z.re, re), b.choose(z.im.eq(0.0) & (a <= 1.0), z.im, im))
+
+
+def complex_arccosh(b: Builder, z: Complex) -> Complex:
+    """±i arccos(z), the sign being the one that gives a real part that is not negative."""
+    w = complex_arccos(b, z)
+    return Complex(b.abs(w.im), b.copysign(w.re, z.im))
+
+
+def complex_arcsinh(b: Builder, z: Complex) -> Complex:
+    return _turned_back(complex_arcsin(b, _turned(z)))
+
+
+def complex_arctan(b: Builder, z: Complex) -> Complex:
+    return _turned_back(complex_arctanh(b, _turned(z)))
