@@ -366,7 +366,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Any:
     threads.set_threads(before)
 
 
-@examples(max_examples=150)
+@examples(max_examples=3 * examples.default.max_examples)
 @given(programs())
 def test_fused_is_step_by_step(program: Program) -> None:
     alone, problems = step_by_step(program)
@@ -374,14 +374,14 @@ def test_fused_is_step_by_step(program: Program) -> None:
     same(at_once(program), alone, "fused")
 
 
-@examples(max_examples=60)
+@examples(max_examples=examples.default.max_examples)
 @given(programs())
 def test_compiled_is_eager(program: Program) -> None:
     same(compiled(program), at_once(program), "compiled")
 
 
 def test_any_number_of_threads(two_threads: None) -> None:
-    @examples(max_examples=100)
+    @examples(max_examples=2 * examples.default.max_examples)
     @given(programs())
     def check(program: Program) -> None:
         threads.set_threads(1)

@@ -31,6 +31,8 @@ class Kind:
         self.shape, self.dtype = shape, dtype
         self.ndim, self.size = len(shape), prod(shape)
         self.symbolic = any(type(n) is not int for n in shape)
+        if type(self.size) is int and self.size * dtype.size >= 1 << 62:
+            raise ValueError(f"[array] shape {shape} has more elements than memory has addresses.")
 
     def __repr__(self) -> str:
         return f"{self.dtype.name}[{', '.join(map(text_of, self.shape))}]"

@@ -243,11 +243,11 @@ class CumMin(CumExtremum):
 class CumLogAddExp(Cumulative):
     """log of running sums of exponentials, without overflow. An element -inf adds nothing and has gradient 0."""
 
-    samples = _samples()
+    samples = _samples(1, 0.0, 3.0)  # a result near 0 has few correct digits, as log(x) has for x near 1
     dtypes = dt.FLOATS
     op = LogAddExp()
     cost = LogAddExp.cost
-    tolerance = {dt.float32: 64, dt.float64: 64, dt.float16: 1, dt.bfloat16: 1}
+    tolerance = {dt.float32: 32, dt.float64: 32, dt.float16: 1, dt.bfloat16: 1}
 
     def identity(self, dtype: Dtype, exclusive: bool) -> Any:
         return -np.inf

@@ -26,6 +26,6 @@ from weft.codegen.math.complexes import (
 from weft.codegen.math.error import erf, erfinv
 from weft.codegen.math.exponential import cosh, exp, exp2, expm1, sigmoid, sinh, tanh
 from weft.codegen.math.inverse import arccos, arccosh, arcsin, arcsinh, arctan, arctan2, arctanh, rsqrt
-from weft.codegen.math.logarithm import log, log1p, log2, log10
+from weft.codegen.math.logarithm import log, log1p, log2, log10, logaddexp
 from weft.codegen.math.powers import power
 from weft.codegen.math.trigonometric import cos, sin, tan

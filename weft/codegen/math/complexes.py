@@ -360,7 +360,8 @@ def complex_arcsin(b: Builder, z: Complex) -> Complex:
     below, above = _roots(b, z)
     re = arctan2(b, z.re, _products(b, below.re, above.re, -below.im, above.im))
     im = arcsinh(b, _products(b, below.re, above.im, -below.im, above.re))
-    return _inverse_far(b, z, (z.re, b.abs(z.im)), z.im, Complex(re, b.choose(z.im.eq(0.0) & im.eq(0.0), z.im, im)))
+    near = Complex(b.choose(z.re.eq(0.0), z.re, re), b.choose(z.im.eq(0.0) & im.eq(0.0), z.im, im))
+    return _inverse_far(b, z, (z.re, b.abs(z.im)), z.im, near)
 
 
 def complex_arccos(b: Builder, z: Complex) -> Complex:
@@ -368,7 +369,8 @@ def complex_arccos(b: Builder, z: Complex) -> Complex:
     below, above = _roots(b, z)
     re = 2.0 * arctan2(b, below.re, above.re)
     im = arcsinh(b, _products(b, above.re, below.im, -above.im, below.re))
-    return _inverse_far(b, z, (b.abs(z.im), z.re), -z.im, Complex(re, b.choose(z.im.eq(0.0) & im.eq(0.0), -z.im, im)))
+    near = Complex(b.choose(z.re.eq(0.0), math.pi / 2, re), b.choose(z.im.eq(0.0) & im.eq(0.0), -z.im, im))
+    return _inverse_far(b, z, (b.abs(z.im), z.re), -z.im, near)
 
 
 def _roots(b: Builder, z: Complex) -> tuple[Complex, Complex]:

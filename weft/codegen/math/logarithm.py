@@ -24,7 +24,7 @@ from weft.codegen.math.basics import (
     split,
     to_bits,
 )
-from weft.codegen.math.exponential import LN2_HI, LN2_LO, power_of_two
+from weft.codegen.math.exponential import LN2_HI, LN2_LO, exp, power_of_two
 
 INF, NAN = math.inf, math.nan
 
@@ -150,6 +150,14 @@ def log1p(b: Builder, x: Value) -> Value:
     y = b.choose(x > -1.0, y, b.choose(x.eq(-1.0), b.like(x, -INF), NAN))
     y = b.choose(x < INF, y, x)
     return b.choose(b.abs(x) < 2.0 ** -(format_of(x).digits + 2), x, y)
+
+
+def logaddexp(b: Builder, x: Value, y: Value) -> Value:
+    """log(e**x + e**y): the larger plus log(1 + e**-gap). Where those two nearly cancel, their rounding errors remain."""
+    larger = b.choose(x > y, x, y)
+    same = x.eq(y)  # also of infinities, whose difference is NaN
+    gap = b.choose(same, 0.0, b.abs(x - y))
+    return larger + log1p_pair(b, exp(b, -gap)) + b.choose(b.isnan(x), x, 0.0)
 
 
 def log1p_pair(b: Builder, x: Value, x_lo: Value | None = None, doubled: Value | None = None) -> Value:
