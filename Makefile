@@ -15,7 +15,7 @@ ARGS ?=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.run ## train a small network on digits drawn by the script (about 20 s)
+demo: $(VENV)/.run ## train a small network on digits drawn by the script (some seconds)
 	@$(BIN)/python examples/train_mlp.py $(ARGS)
 
 test: $(VENV)/.dev ## the tests that must always pass (under 10 minutes on two cores)

@@ -48,7 +48,8 @@ def draw_digits(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     images = np.empty((count, SIDE * SIDE), np.float32)
     for digit in range(10):
         chosen = np.flatnonzero(labels == digit)
-        images[chosen] = draw(STROKES[digit], len(chosen), random)
+        for few in np.array_split(chosen, len(chosen) // 64 + 1):  # few enough to stay in the cache
+            images[few] = draw(STROKES[digit], len(few), random)
     images += random.normal(0.0, 0.12, images.shape).astype(np.float32)
     return images.clip(0.0, 1.0), labels.astype(np.int32)
 
@@ -64,12 +65,13 @@ def draw(strokes: list[list[tuple[float, float]]], count: int, random: np.random
     shift = random.uniform(-0.12, 0.12, (count, 1, 1, 2)).astype(np.float32)
     shake = random.normal(0.0, 0.02, (count, *segments.shape)).astype(np.float32)
     ends = np.einsum("nij,spj->nspi", linear, segments) + shift + shake  # (image, segment, end, coordinate)
-    start, along = ends[:, None, :, 0], (ends[:, :, 1] - ends[:, :, 0])[:, None]
+    # (image, segment, pixel), one coordinate at a time: the offset from a segment's start, less the way along it.
+    (x, y), (dx, dy) = np.moveaxis(ends[:, :, :1], -1, 0), np.moveaxis(ends[:, :, 1:] - ends[:, :, :1], -1, 0)
     axis = (np.arange(SIDE, dtype=np.float32) + 0.5) / SIDE - 0.5
-    pixels = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(1, -1, 1, 2)
-    offset = pixels - start
-    part = ((offset * along).sum(-1) / ((along**2).sum(-1) + 1e-6)).clip(0.0, 1.0)
-    distance = np.sqrt(((offset - part[..., None] * along) ** 2).sum(-1)).min(-1)
+    x, y = np.tile(axis, SIDE) - x, np.repeat(axis, SIDE) - y
+    part = ((x * dx + y * dy) / (dx * dx + dy * dy + 1e-6)).clip(0.0, 1.0)
+    x, y = x - part * dx, y - part * dy
+    distance = np.sqrt((x * x + y * y).min(1))
     width = random.uniform(0.035, 0.065, (count, 1)).astype(np.float32)
     return 1.0 / (1.0 + np.exp(((distance - width) * 90.0).clip(-30.0, 30.0)))
 

@@ -47,6 +47,9 @@ class array:
             node = val._node if dtype is None or dtype is val.dtype else val.astype(dtype)._node
             self._bind(node)
             return
+        if isinstance(val, (list, tuple)) and _holds_array(val):
+            self._bind(_stacked(val, dtype)._node)
+            return
         if dtype is not None and not isinstance(dtype, Dtype):
             raise TypeError(f"[array] dtype must be a Weft dtype such as float32; got {dtype!r}.")
         values, kind = interop.as_numpy(val, dtype)
@@ -227,6 +230,32 @@ def fill_constant(node: Node) -> None:
     assert isinstance(node.value, ConstantValue)
     values = np.full(node.kind.shape, node.value.number, node.dtype.np)
     node.value, node.op = to_buffer(values), DATA
+
+
+def _holds_array(val: Any) -> bool:
+    """Whether a nested list contains an array of ours; looks level by level, so that long lists of numbers cost little."""
+    level = val
+    for _ in range(64):  # deeper nesting is refused later, with a message
+        types = set(map(type, level))
+        if array in types:
+            return True
+        if list not in types and tuple not in types:
+            return False
+        level = [item for part in level if isinstance(part, (list, tuple)) for item in part]
+    return False
+
+
+def _stacked(val: Any, dtype: Dtype | None) -> array:
+    """A nested list of arrays and numbers as one array, without evaluating any: gradients flow through."""
+    shape, items = interop.unnest(val)
+    mx = NAMESPACE[0]
+    parts = [item if isinstance(item, array) else array(item) for item in items]
+    inner = parts[0].shape
+    for part in parts:
+        if part.shape != inner:
+            raise ValueError(f"[array] arrays of shape {inner} and {part.shape} stand at the same depth of a list.")
+    joined: array = mx.stack(parts).reshape(*shape, *inner)
+    return joined if dtype is None else joined.astype(dtype)
 
 
 def _unpickle(shape: tuple[int, ...], dtype: Dtype, data: bytes) -> array:

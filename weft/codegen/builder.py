@@ -600,6 +600,22 @@ class Builder:
             return shape, self.cast(top, dt.uint16).text
         return shape, x.text
 
+    def memory_bits(self, x: Value) -> Value:
+        """The bits that memory holds for `x`, as an unsigned integer of its size."""
+        unsigned = _UNSIGNED[x.dtype.size]
+        shape, text = self._to_memory(x)
+        wanted = llvm_type(unsigned, x.lanes)
+        if shape == wanted:
+            return Value(self, text, unsigned, x.lanes)
+        return self.op(f"bitcast {shape} {text} to {wanted}", unsigned, x.lanes)
+
+    def from_memory_bits(self, bits: Value, dtype: Dtype) -> Value:
+        """The value of a real dtype that memory holds as these bits (an unsigned integer of its size)."""
+        kind = _memory_type(dtype)
+        shape = kind if bits.lanes == 1 else f"<{bits.lanes} x {kind}>"
+        raw = bits.text if shape == bits.type else self.op(f"bitcast {bits.type} {bits.text} to {shape}", dtype, bits.lanes).text
+        return self._from_memory(raw, shape, dtype, bits.lanes)
+
     def table(self, name: str, dtype: Dtype, values: Sequence[Any]) -> Value:
         """The address of a constant array in the module; the same name is the same array."""
         kind = _memory_type(dtype)

@@ -17,6 +17,7 @@ from weft.codegen import cpu
 from weft.codegen.builder import PTR, AnyValue, Builder, Complex, Value
 from weft.codegen.kernel import LANES, Access, Kernel, Step, Store
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
+from weft.config import config
 from weft.dtypes import Dtype
 from weft.runtime.engine import Source
 
@@ -382,19 +383,18 @@ class Gather:
             steps_through(b, x, out, stop - start, _BITS[self.size], (frame["i0"], b.i64(self.size)))
 
     def _lanes(self, frame: Frame, x: Value, out: Value, places: Sequence[Value], start: Value, stop: Value) -> None:
+        """Places are worked out 16 at a time and left in scratch; elements are then moved one by one, which beats gather instructions."""
         b, kind = frame.b, _BITS[self.size]
-
-        def body(at: Value, lanes: int) -> None:
-            jumps = self._jumps(frame, places, at, lanes)
-            b.store(gathered(b, b.gep(x, at * frame["i0"]), jumps, kind), b.gep(out, at * self.size))
-
-        whole = start
-        if self.size <= 8:
-            whole = start + ((stop - start) & -LANES)
-            with b.loop(start, whole, LANES) as loop:
-                body(loop.index, LANES)
+        whole = start + ((stop - start) & -LANES)
+        with b.loop(start, whole, LANES) as loop:
+            b.store(self._jumps(frame, places, loop.index, LANES), frame.scratch)
+            base, to = b.gep(x, loop.index * frame["i0"]), b.gep(out, loop.index * self.size)
+            for lane in range(LANES):
+                jump = b.load(b.gep(frame.scratch, 8 * lane), dt.int64, 1)
+                b.store(b.load(b.gep(base, jump), kind, 1), b.gep(to, lane * self.size))  # type: ignore[arg-type]
         with b.loop(whole, stop, 1) as loop:
-            body(loop.index, 1)
+            jump = self._jumps(frame, places, loop.index, 1)
+            b.store(b.load(b.gep(b.gep(x, loop.index * frame["i0"]), jump), kind, 1), b.gep(out, loop.index * self.size))
 
     def _jumps(self, frame: Frame, places: Sequence[Value], at: Value, lanes: int) -> Value:
         """How far from the address of x at `at` each of `lanes` elements lies, in bytes."""
@@ -421,20 +421,6 @@ def index_vector(b: Builder, index: Index, address: Value, stride: Value, lanes:
     return found
 
 
-def gathered(b: Builder, base: Value, jumps: Value, kind: Dtype) -> AnyValue:
-    """The elements at `jumps` bytes from `base`, one for each lane."""
-    lanes = jumps.lanes
-    if lanes == 1:
-        return b.load(b.gep(base, jumps), kind, 1)
-    places = b.fresh()
-    b.raw(f"{places} = getelementptr i8, ptr {base.text}, {jumps.type} {jumps.text}")
-    bits, shape = f"i{kind.bits}", f"<{lanes} x i{kind.bits}>"
-    name, mask = f"llvm.masked.gather.v{lanes}{bits}.v{lanes}p0", f"<{lanes} x i1>"
-    b.declarations.setdefault(name, f"declare {shape} @{name}(<{lanes} x ptr>, {mask}, {shape})")
-    call = f"call {shape} @{name}(<{lanes} x ptr> align {kind.size} {places}, {mask} splat (i1 true), {shape} poison)"
-    return b.op(call, kind, lanes)
-
-
 def gather(x: Layout, indices: Sequence[Layout], out: Layout, where: Sequence[int | None], axes: Sequence[int]) -> Lowering:
     """out[r] = x[...], where axis k of x is walked along axis where[k] of the result, or by the next index array if that is None.
 
@@ -456,7 +442,8 @@ def gather(x: Layout, indices: Sequence[Layout], out: Layout, where: Sequence[in
     for j, (jump, n) in enumerate(zip(jumps, sizes, strict=True)):
         numbers |= {f"jump{j}": jump, f"size{j}": n}
     words = words_of(kernel.fields(), [Pointer(k) for k in range(len(indices) + 2)], outer, inner, numbers)
-    return Lowering((Launch(source(str(kernel), "gather", kernel.emit), words, grain(units, each, 1 if form == "run" else 4)),))
+    work, scratch = (1, 0) if form == "run" else (4, 8 * LANES)
+    return Lowering((Launch(source(str(kernel), "gather", kernel.emit), words, grain(units, each, work), scratch),))
 
 
 def along_result(x: Layout, ndim: int, where: Sequence[int | None]) -> tuple[list[int], list[int], list[int]]:
@@ -488,7 +475,7 @@ class Scatter:
 
     Units of work write disjoint parts of the target; within one, updates come in increasing order of their position. `op` is the elementwise
     primitive that combines (None: the update replaces). form: "run" if the inner loop writes neighbours at one place of the index arrays, "each" if
-    every element has a place of its own. `fA` and `gK.A` are sizes, and strides of operand K, of the axes that units do not share.
+    every element has a place of its own, "one" if there is but one. `fA` and `gK.A` are sizes, and strides of operand K, of the axes that units do not share.
     """
 
     op: Any
@@ -524,6 +511,8 @@ class Scatter:
                 here = [self._moved(frame, k, base, free) for k, base in enumerate(bases[:-1])]
                 if self.form == "run":
                     self._run(frame, here, bases[-1], start, stop)
+                elif self.form == "one":
+                    self._one(frame, here, bases[-1], b.i64(0))
                 else:
                     with b.loop(start, stop, 1) as inner:
                         self._one(frame, here, bases[-1], inner.index)
@@ -622,7 +611,7 @@ def _scatter(
     inner = _inner_axis(outer, free, target.dtype.size, len(indices) + 2)
     bits = bits_of(target.dtype) if op is None else None
     kinds = (bits, bits) if bits is not None else (updates.dtype, target.dtype)
-    form = "run" if is_run(inner, target.dtype.size) else "each"
+    form = "run" if is_run(inner, target.dtype.size) else "one" if inner.size == 1 else "each"
     step = stepping(inner.strides[0], updates.dtype.size) if form == "run" else "any"
     kernel = Scatter(op, *kinds, form, step, tuple(i.dtype for i in indices), len(outer), len(free))
     turns, units = product(free), product(outer)
@@ -662,10 +651,9 @@ def is_run(axis: Axis, size: int) -> bool:
 
 
 def _strip_width(n: int, size: int, units: int) -> int:
-    """Elements of the inner loop that one unit takes: all, or strips of some cache lines when there are few units."""
-    if units >= 16:
-        return n
-    return min(n, max(256 // size, -(-n // 8)))
+    """Elements of the inner loop that one unit takes: all if there are units for all threads, else a strip (rows read in pieces come slower)."""
+    strips = -(-config.threads // units)
+    return min(n, max(512 // size, -(-n // strips)))
 
 
 # ---- scans ----

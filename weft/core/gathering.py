@@ -9,7 +9,7 @@ from weft import dtypes as dt
 from weft.core._common import (
     ArrayLike, array, astype, bind, broadcast_node, broadcast_shapes, constant, kind_of, normalize_axis, reshape, to_node, wrap,
 )  # fmt: skip
-from weft.core.indexing import Advanced, Place, fitted, place_of, resolve_integer, values_node
+from weft.core.indexing import Advanced, Place, fitted, place_of, resolve_integer, take_op, values_node
 from weft.core.shaping import slice_axis
 from weft.graph.node import Node, Shape
 from weft.primitives import elementwise as e
@@ -47,12 +47,6 @@ def take(a: ArrayLike, /, indices: int | ArrayLike, axis: int | None = None, *, 
     if type(n) is int and n == 0 and index.kind.size != 0:
         raise ValueError(f"[take] axis {axis} of shape {x.shape} is empty: there is nothing to take.")
     return wrap(bind(take_op(x.ndim, axis, index.ndim), x, index))
-
-
-def take_op(ndim: int, axis: int, index_ndim: int) -> Gather:
-    """The gather that replaces one axis by those of an index array."""
-    after = range(axis + index_ndim, ndim + index_ndim - 1)
-    return Gather((*range(axis), None, *after), tuple(range(axis, axis + index_ndim)))
 
 
 def _along(name: str, x: Node, index: Node, axis: int) -> tuple[Node, Node]:
@@ -181,7 +175,7 @@ class At:
         self._array = a
 
     def __getitem__(self, key: Any) -> Updates:
-        return Updates(self._array, place_of(key, self._array._node.shape))
+        return Updates(self._array, place_of(key, self._array._node.kind))
 
 
 class Updates:

@@ -6,6 +6,8 @@ A key is worked out against a shape into a *place*, of which there are three kin
 
 from __future__ import annotations
 
+import functools
+from types import EllipsisType, NoneType
 from typing import Any
 
 import numpy as np
@@ -13,18 +15,18 @@ import numpy as np
 from weft import dtypes as dt
 from weft.core._common import array, astype, bind, broadcast_node, broadcast_shapes, constant, default_dtype, scalar_node, to_node, wrap
 from weft.dtypes import Dtype
-from weft.graph.node import Node, Shape, kind_of
+from weft.graph.node import Kind, Node, Shape, kind_of
 from weft.primitives import elementwise as e
-from weft.primitives.base import Elementwise
+from weft.primitives.base import Elementwise, Primitive
 from weft.primitives.indexing import Gather, Scatter, ScatterSet
 from weft.primitives.scans import CumSum
-from weft.primitives.views import Slice, SliceUpdate, reshape
+from weft.primitives.views import Reshape, Slice, SliceUpdate, reshape
 
 
 class Basic:
     """An index of integers, slices, None and Ellipsis, worked out against a shape: one Slice, then a Reshape to `shape`."""
 
-    __slots__ = ("shape", "sizes", "starts", "steps")
+    __slots__ = ("shape", "sizes", "starts", "steps", "views")
 
     def __init__(self, key: tuple[Any, ...], shape: Shape) -> None:
         starts, sizes, steps, result = [], [], [], []
@@ -45,9 +47,16 @@ class Basic:
             axis += 1
         self.starts, self.sizes, self.steps = tuple(starts), tuple(sizes), tuple(steps)
         self.shape: Shape = tuple(result)
+        self.views: list[Primitive] = []
+        if not is_whole(shape, self.starts, self.sizes, self.steps):
+            self.views.append(Slice(self.starts, self.sizes, self.steps))
+        if self.shape != self.sizes:
+            self.views.append(Reshape(self.shape))
 
     def read(self, x: Node) -> Node:
-        return reshape(read_slice(x, self.starts, self.sizes, self.steps), self.shape)
+        for view in self.views:
+            x = bind(view, x)
+        return x
 
     def write(self, x: Node, values: Node) -> Node:
         """x with `values` (broadcast) in this place."""
@@ -178,11 +187,38 @@ class Masked:
 Place = Basic | Advanced | Masked
 
 
-def place_of(key: Any, shape: Shape) -> Place:
-    """The place that a[key] means in an array of `shape`."""
-    items = key if isinstance(key, tuple) else (key,)
+_PLACES: dict[Any, Basic] = {}
+_MOST_PLACES = 4096
+
+
+def _recent_place(items: tuple[Any, ...], shape: Shape) -> Basic:
+    """Basic places that were worked out before; indices are often the same in every round of a loop."""
+    plain = (int, NoneType, EllipsisType)
+    numbers: list[Any] = []
+    for item in items:
+        if item.__class__ is slice:
+            bounds = (item.start, item.stop, item.step)
+            if any(bound.__class__ not in plain for bound in bounds):
+                return Basic(items, shape)
+            numbers.append(bounds)
+        elif item.__class__ in plain:
+            numbers.append(item)
+        else:
+            return Basic(items, shape)
+    key = (*numbers, shape)
+    found = _PLACES.get(key)
+    if found is None:
+        if len(_PLACES) >= _MOST_PLACES:
+            _PLACES.clear()
+        found = _PLACES[key] = Basic(items, shape)
+    return found
+
+
+def place_of(key: Any, kind: Kind) -> Place:
+    """The place that a[key] means in an array of this kind."""
+    items, shape = key if isinstance(key, tuple) else (key,), kind.shape
     if all(is_basic(item) for item in items):
-        return Basic(items, shape)
+        return Basic(items, shape) if kind.symbolic else _recent_place(items, shape)
     masks = [is_mask(item) for item in items]
     if len(items) == 1 and masks[0]:
         return Masked(to_node(items[0]), shape)
@@ -191,16 +227,25 @@ def place_of(key: Any, shape: Shape) -> Place:
     return Advanced(items, shape)
 
 
+@functools.cache
+def take_op(ndim: int, axis: int, index_ndim: int) -> Gather:
+    """The gather that replaces one axis by those of an index array."""
+    after = range(axis + index_ndim, ndim + index_ndim - 1)
+    return Gather((*range(axis), None, *after), tuple(range(axis, axis + index_ndim)))
+
+
 def getitem(a: array, key: Any) -> array:
     """a[key]."""
     x = a._node
-    return wrap(place_of(key, x.shape).read(x))
+    if key.__class__ is array and x.ndim and key.dtype.is_integer:  # an embedding's look-up, worth a short path
+        return wrap(bind(take_op(x.ndim, 0, key.ndim), x, key._node))
+    return wrap(place_of(key, x.kind).read(x))
 
 
 def setitem(a: array, key: Any, value: Any) -> None:
     """a[key] = value."""
     x = a._node
-    a._overwrite(wrap(place_of(key, x.shape).write(x, values_node(value, x.dtype))))
+    a._overwrite(wrap(place_of(key, x.kind).write(x, values_node(value, x.dtype))))
 
 
 # ---- items ----

@@ -12,8 +12,7 @@ from weft import dtypes as dt
 from weft.core._common import (
     ArrayLike, array, astype, bind, broadcast_node, constant, kind_of, normalize_axis, reshape, to_node, transpose, wrap,
 )  # fmt: skip
-from weft.core.gathering import take_op
-from weft.core.indexing import values_node
+from weft.core.indexing import take_op, values_node
 from weft.core.reducing import sum as sum_of
 from weft.core.shaping import slice_axis
 from weft.dtypes import Dtype

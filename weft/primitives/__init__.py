@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from weft.primitives import contraction, creation, elementwise, indexing, joins, random, reductions, scans, views
+from weft.primitives import (
+    bits, contraction, creation, elementwise, indexing, joins, logarithms, random, reductions, rounding, scans, trigonometry, views,
+)  # fmt: skip
 from weft.primitives.base import OPERATORS, Primitive
 
 OPERATORS["transpose"] = views.transpose
@@ -14,16 +16,20 @@ REGISTRY: tuple[type[Primitive], ...] = (
     elementwise.Add, elementwise.Subtract, elementwise.Multiply, elementwise.Divide, elementwise.Power,
     elementwise.Maximum, elementwise.Minimum, elementwise.Negative, elementwise.Absolute, elementwise.Sign,
     elementwise.Floor, elementwise.Ceil, elementwise.Rint, elementwise.Square, elementwise.Sqrt, elementwise.Rsqrt,
+    rounding.Trunc, rounding.FloorDivide, rounding.Remainder,
     # elementwise: exponentials, trigonometry, special functions
     elementwise.Exp, elementwise.Expm1, elementwise.Log, elementwise.Log1p, elementwise.Tanh, elementwise.Sin,
     elementwise.Cos, elementwise.Erf, elementwise.ErfInv, elementwise.Sigmoid, elementwise.LogAddExp,
+    logarithms.Log2, logarithms.Log10, trigonometry.Tan, trigonometry.ArcSin, trigonometry.ArcCos, trigonometry.ArcTan,
+    trigonometry.ArcTan2, trigonometry.Sinh, trigonometry.Cosh, trigonometry.ArcSinh, trigonometry.ArcCosh, trigonometry.ArcTanh,
     # elementwise: comparison, logic, bits
     elementwise.Equal, elementwise.NotEqual, elementwise.Less, elementwise.LessEqual, elementwise.Greater,
     elementwise.GreaterEqual, elementwise.IsNan, elementwise.BitwiseAnd, elementwise.BitwiseOr, elementwise.BitwiseXor,
     elementwise.BitwiseInvert, elementwise.LeftShift, elementwise.RightShift, elementwise.Select,
+    bits.IsInf, bits.IsFinite,
     # elementwise: conversion
     elementwise.AsType, elementwise.Identity, elementwise.StopGradient, elementwise.Conjugate, elementwise.Real,
-    elementwise.Imag,
+    elementwise.Imag, bits.Bitcast, bits.Cartesian,
     # views
     views.Transpose, views.Slice, views.Broadcast, views.Reshape, views.SliceUpdate,
     # reductions

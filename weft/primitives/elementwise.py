@@ -24,6 +24,9 @@ NUMBERS = tuple(d for d in dt.ALL if not d.is_bool)
 REALS = tuple(d for d in dt.ALL if not d.is_complex)
 BITS = (dt.bool_, *dt.INTEGERS)
 
+EITHER_ZERO = dict.fromkeys(dt.FLOATS, 0.0)
+"""Equal as numbers: which of 0.0 and -0.0 is the larger is left open, as in NumPy."""
+
 Partials = tuple[Node | None, ...]
 
 
@@ -204,6 +207,7 @@ class Maximum(Elementwise):
     samples = binary
     dtypes = REALS
     reference = staticmethod(np.maximum)
+    tolerance = EITHER_ZERO
 
     def partials(self, out: Node, x: Node, y: Node) -> Partials:
         """At a tie the gradient goes to y, as in MLX."""
@@ -223,6 +227,7 @@ class Minimum(Elementwise):
     samples = binary
     dtypes = REALS
     reference = staticmethod(np.minimum)
+    tolerance = EITHER_ZERO
 
     def partials(self, out: Node, x: Node, y: Node) -> Partials:
         first = astype(less(x, y), out.dtype)

@@ -219,12 +219,9 @@ class ScatterSet(Linear, Scatter):
     samples = _samples((-3.0, 3.0))
 
     def put(self, target: np.ndarray, places: tuple[np.ndarray, ...], updates: np.ndarray) -> None:
-        if not places:
-            target[...] = updates
-            return
-        flat = np.ravel_multi_index(places, target.shape).reshape(-1)
-        for place, update in zip(flat, updates.reshape(-1), strict=True):
-            target.reshape(-1)[place] = update
+        # One by one: NumPy does not say which of several assignments to one place is the last.
+        for position in np.ndindex(updates.shape):
+            target[tuple(index[position] for index in places)] = updates[position]
 
     def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
         x, updates, *indices = primals

@@ -16,7 +16,7 @@ from weft.codegen.builder import Builder, Complex, Value
 from weft.dtypes import Dtype
 from weft.graph.node import Node
 from weft.primitives.base import Reduction, Sample, bind, full_like
-from weft.primitives.elementwise import REALS, astype, conjugate, draw, equal, select
+from weft.primitives.elementwise import EITHER_ZERO, REALS, astype, conjugate, draw, equal, select
 from weft.primitives.views import restore_axes
 
 State = tuple[Any, ...]
@@ -158,6 +158,7 @@ class Extremum(Fold):
 
     samples = _samples()
     dtypes = REALS
+    tolerance = EITHER_ZERO
 
     def _share(self, out: Node, x: Node) -> Node:
         """Each winner's part of the gradient."""

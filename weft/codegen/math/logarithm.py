@@ -1,6 +1,6 @@
 """log, log2, log10, log1p and logaddexp.
 
-All write x = 2**k (1 + f) with 1 + f in [√½, √2) and share log(1 + f) = f + q, where f is exact and |q| < 0.09: the sum of
+All write x = 2**k (1 + f) with 1 + f in [11/16, 11/8) and share log(1 + f) = f + q, where f is exact and |q| < 0.07: the sum of
 the large terms is kept with its error, and q, k's low part and that error are added last.
 """
 
@@ -28,17 +28,19 @@ from weft.codegen.math.exponential import LN2_HI, LN2_LO, exp, power_of_two
 
 INF, NAN = math.inf, math.nan
 
-SQRT_HALF = {FLOAT32: 0x3F3504F3, FLOAT64: 0x3FE6A09E667F3BCD}
+LEAST = {FLOAT32: 0x3F300000, FLOAT64: 0x3FE6000000000000}
+"""The bits of 11/16, the smallest 1 + f. The errors of f² grow towards f > 0, cancellation with log 2 towards f < 0; this is
+where they are equal."""
 
-# (log(1 + f) - f + f²/2) / f³ on [√½ - 1, √2 - 1]; error relative to log(1 + f): 2**-30.3.
+# (log(1 + f) - f + f²/2) / f³ on [11/16 - 1, 11/8 - 1]; error relative to log(1 + f): 2**-30.3.
 LOG32 = (
-    0.33333313, -0.2500001, 0.20002072, -0.16667987, 0.14220354, -0.12406268, 0.11883647, -0.11669924, 0.06748782,
+    0.3333332, -0.24999875, 0.20001431, -0.16676107, 0.14244504, -0.122593656, 0.11505098, -0.1249394, 0.08813428,
 )  # fmt: skip
 
-# (2 atanh(s) - 2 s) / s³ as a polynomial in s², |s| <= (√2 - 1) / (√2 + 1); relative error 2**-58.5.
+# (2 atanh(s) - 2 s) / s³ as a polynomial in s², |s| <= 5/27; relative error 2**-57.7.
 ATANH64 = (
-    0.6666666666666735, 0.39999999999409336, 0.2857142874369247, 0.22222198428193135, 0.18183572402435302,
-    0.15313830814735022, 0.1479827340390388,
+    0.6666666666666867, 0.3999999999851121, 0.2857142894468961, 0.22222177921281103, 0.18184623313242876,
+    0.15287473365850374, 0.15055708312952973,
 )  # fmt: skip
 
 
@@ -69,7 +71,7 @@ class Reduced(NamedTuple):
 def reduce(b: Builder, x: Value) -> Reduced:
     """Take a positive normal number apart; anything else gives numbers without a meaning."""
     fmt = format_of(x)
-    base = SQRT_HALF[fmt]
+    base = LEAST[fmt]
     one = fmt.bias << fmt.shift
     bits = to_bits(b, x) + (one - base)
     exponent = bits >> fmt.shift

@@ -26,8 +26,8 @@ from weft.codegen.math.basics import (
 from weft.codegen.math.exponential import EXP2, LN2_HI, LN2_LO, halves
 from weft.codegen.math.logarithm import reduce as take_apart
 
-# log2((1 + s) / (1 - s)) / s as a polynomial in s², |s| <= 0.1716; relative error 2**-37.8.
-LOG2_32 = (2.8853900817902023, 0.961796673200026, 0.577083611584672, 0.41167113458482674, 0.34075935313388844)
+# log2((1 + s) / (1 - s)) / s as a polynomial in s², |s| <= 5/27; relative error 2**-36.7.
+LOG2_32 = (2.885390081804481, 0.9617966554389024, 0.5770869347213095, 0.4114772268690886, 0.3442307984726822)
 
 # 2**g on |g| <= 1/2; relative error 2**-28.9.
 EXP2_32 = (

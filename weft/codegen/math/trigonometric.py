@@ -116,16 +116,15 @@ def _reduce_near(b: Builder, a: Value) -> Reduced:
 
 
 def _reduce_far32(b: Builder, a: Value) -> Reduced:
-    """Products with parts of 1/2π, less whole turns, are exact in float64; so is their sum where the result is small."""
+    """Products with parts of 1/2π, less whole turns, are exact in float64; their sum is kept as a pair."""
     x = b.cast(a, dt.float64)
-    turns: Value | None = None
+    turns, error = b.like(x, 0.0), b.like(x, 0.0)
     for piece in PIECES32:
         product = x * piece
-        fraction = product - b.rint(product)
-        turns = fraction if turns is None else turns + fraction
-    assert turns is not None
+        turns, lost = exact_sum(turns, product - b.rint(product))
+        error = error + lost
     shifted = b.fma(turns, 4.0, FLOAT64.rounder)
-    quarter = b.fma(shifted - FLOAT64.rounder, -0.25, turns)
+    quarter = b.fma(shifted - FLOAT64.rounder, -0.25, turns) + error
     r = quarter * TWO_PI[0]
     hi = b.cast(r, dt.float32)
     return Reduced(b.cast(to_bits(b, shifted), dt.uint32), hi, b.cast(r - b.cast(hi, dt.float64), dt.float32))
