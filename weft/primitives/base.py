@@ -29,7 +29,9 @@ class _Interned(type):
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
         cls = super().__new__(mcs, name, bases, namespace)
-        return dataclass(frozen=True, eq=False, repr=False)(cls)
+        own = [note for note in namespace.get("__annotations__", {}).values() if "ClassVar" not in str(note)]
+        # A class without parameters of its own is what its base is: making it a dataclass again would only cost import time.
+        return dataclass(frozen=True, eq=False, repr=False)(cls) if own or not bases else cls
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         key = (cls, key_of(args), *kwargs.items()) if kwargs else (cls, key_of(args))

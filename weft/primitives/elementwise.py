@@ -24,7 +24,7 @@ NUMBERS = tuple(d for d in dt.ALL if not d.is_bool)
 REALS = tuple(d for d in dt.ALL if not d.is_complex)
 BITS = (dt.bool_, *dt.INTEGERS)
 
-EITHER_ZERO = dict.fromkeys(dt.FLOATS, 0.0)
+EITHER_ZERO = dict.fromkeys(INEXACT, 0.0)
 """Equal as numbers: which of 0.0 and -0.0 is the larger is left open, as in NumPy."""
 
 Partials = tuple[Node | None, ...]
@@ -111,17 +111,18 @@ class Add(Elementwise):
 
 
 class Subtract(Elementwise):
-    """x - y."""
+    """x - y; the difference of bools is whether they differ."""
 
     samples = binary
-    dtypes = NUMBERS
-    reference = staticmethod(np.subtract)
+
+    def reference(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x ^ y if x.dtype == np.bool_ else np.subtract(x, y)
 
     def partials(self, out: Node, x: Node, y: Node) -> Partials:
         return full_like(out, 1), full_like(out, -1)
 
     def emit(self, b: Builder, x: Any, y: Any) -> Any:
-        return x - y
+        return x ^ y if x.dtype.is_bool else x - y
 
 
 class Multiply(Elementwise):
@@ -159,11 +160,12 @@ class Power(Elementwise):
     """x ** y; integers by repeated multiplication that wraps, a negative integer exponent gives 0 (1 and -1 excepted)."""
 
     samples = samples((0.5, 3.0), (-3.0, 3.0))
-    dtypes = NUMBERS
     cost = 40
     tolerance = {dt.float32: 4, dt.float64: 4, dt.float16: 1, dt.bfloat16: 1, dt.complex64: 64, dt.complex128: 64}
 
     def reference(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        if x.dtype == np.bool_:
+            return x | ~y
         if x.dtype.kind not in "iu":
             return np.power(x, y)
         plain = np.power(x, np.where(y < 0, np.zeros_like(y), y))
@@ -180,6 +182,8 @@ class Power(Elementwise):
     def emit(self, b: Builder, x: Any, y: Any) -> Any:
         if isinstance(x, Complex):
             return vecmath.complex_power(b, x, y)
+        if x.dtype.is_bool:
+            return x | ~y
         return vecmath.power(b, x, y) if x.dtype.is_float else _integer_power(b, x, y)
 
 
@@ -201,43 +205,46 @@ def _logical_shift(b: Builder, x: Value) -> Value:
     return b.bitcast(b.bitcast(x, unsigned) >> 1, x.dtype)
 
 
-class Maximum(Elementwise):
-    """The larger; NaN if either is NaN."""
+class Extremum(Elementwise):
+    """One of the operands; NaN if either is NaN. Complex numbers are ordered by real part, then imaginary part."""
 
     samples = binary
-    dtypes = REALS
-    reference = staticmethod(np.maximum)
     tolerance = EITHER_ZERO
 
     def partials(self, out: Node, x: Node, y: Node) -> Partials:
         """At a tie the gradient goes to y, as in MLX."""
-        first = astype(greater(x, y), out.dtype)
+        first = astype(bind(self.order(), x, y), out.dtype)
         return first, full_like(out, 1) - first
 
     def emit(self, b: Builder, x: Any, y: Any) -> Any:
-        if x.dtype.is_bool:
-            return x | y
-        larger = b.choose(x > y, x, y)
-        return b.choose(b.isnan(x), x, larger) if x.dtype.is_float else larger
+        chosen = b.select(self.order().emit(b, x, y), x, y)
+        if not x.dtype.is_inexact:
+            return chosen
+        if isinstance(x, Complex):
+            chosen = b.select(IsNan().emit(b, y), y, chosen)
+        return b.select(IsNan().emit(b, x), x, chosen)
+
+    def order(self) -> Ordering:
+        """The comparison that holds where the first operand is the one."""
+        raise NotImplementedError
 
 
-class Minimum(Elementwise):
+class Maximum(Extremum):
+    """The larger; NaN if either is NaN."""
+
+    reference = staticmethod(np.maximum)
+
+    def order(self) -> Ordering:
+        return Greater()
+
+
+class Minimum(Extremum):
     """The smaller; NaN if either is NaN."""
 
-    samples = binary
-    dtypes = REALS
     reference = staticmethod(np.minimum)
-    tolerance = EITHER_ZERO
 
-    def partials(self, out: Node, x: Node, y: Node) -> Partials:
-        first = astype(less(x, y), out.dtype)
-        return first, full_like(out, 1) - first
-
-    def emit(self, b: Builder, x: Any, y: Any) -> Any:
-        if x.dtype.is_bool:
-            return x & y
-        smaller = b.choose(x < y, x, y)
-        return b.choose(b.isnan(x), x, smaller) if x.dtype.is_float else smaller
+    def order(self) -> Ordering:
+        return Less()
 
 
 class Negative(Elementwise):
@@ -331,28 +338,29 @@ class Ceil(Stepwise):
 
 
 class Rint(Stepwise):
-    """The nearest integer, ties to even."""
+    """The nearest integer, ties to even; part by part for complex numbers."""
 
-    dtypes = dt.FLOATS
+    dtypes = INEXACT
     reference = staticmethod(np.rint)
 
     def emit(self, b: Builder, x: Any) -> Any:
-        return b.rint(x)
+        return Complex(b.rint(x.re), b.rint(x.im)) if isinstance(x, Complex) else b.rint(x)
 
 
 class Square(Elementwise):
     """x * x."""
 
     samples = unary
-    dtypes = NUMBERS
-    reference = staticmethod(np.square)
     tolerance = {dt.complex64: 4, dt.complex128: 4}
 
     def partials(self, out: Node, x: Node) -> Partials:
         return (x + x,)
 
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return x if x.dtype == np.bool_ else np.square(x)
+
     def emit(self, b: Builder, x: Any) -> Any:
-        return x * x
+        return x if x.dtype.is_bool else x * x
 
 
 class Sqrt(Elementwise):
@@ -437,15 +445,21 @@ class Log1p(Smooth):
     """log(1 + x), accurate near 0."""
 
     samples = samples((-0.5, 3.0))
-    dtypes = dt.FLOATS
-    reference = staticmethod(np.log1p)
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        if x.dtype.kind != "c":
+            return np.log1p(x)
+        re, im = x.real.astype(np.longdouble), x.imag.astype(np.longdouble)  # NumPy's own is inaccurate near 0
+        near = np.log1p(re * (2 + re) + im * im) / 2
+        modulus = np.where(np.abs(x) < 0.5, near, np.log(np.hypot(1 + re, im)))
+        return (modulus + 1j * np.arctan2(im, 1 + re)).astype(x.dtype)
 
     def partials(self, out: Node, x: Node) -> Partials:
         one = full_like(x, 1)
         return (one / (one + x),)
 
     def emit(self, b: Builder, x: Any) -> Any:
-        return vecmath.log1p(b, x)
+        return vecmath.complex_log1p(b, x) if isinstance(x, Complex) else vecmath.log1p(b, x)
 
 
 class Tanh(Smooth):
@@ -534,19 +548,31 @@ class Sigmoid(Smooth):
 
 
 class LogAddExp(Elementwise):
-    """log(e ** x + e ** y) without overflow."""
+    """log(e ** x + e ** y) without overflow; complex numbers up to a multiple of 2πi."""
 
     samples = binary
-    dtypes = dt.FLOATS
+    dtypes = INEXACT
     cost = 40
-    reference = staticmethod(np.logaddexp)
-    cancels = True  # the larger operand and a positive logarithm
-    tolerance = {dt.float32: 6, dt.float64: 4, dt.float16: 1, dt.bfloat16: 1}
+    cancels = True  # the larger operand and a logarithm
+    tolerance = {dt.float32: 6, dt.float64: 4, dt.float16: 1, dt.bfloat16: 1, dt.complex64: 16, dt.complex128: 16}
+
+    def reference(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        if x.dtype.kind != "c":
+            return np.logaddexp(x, y)
+        larger, smaller = np.where(x > y, x, y), np.where(x > y, y, x)
+        return larger + np.log1p(np.exp(np.where(x == y, 0, smaller - larger)))
 
     def partials(self, out: Node, x: Node, y: Node) -> Partials:
+        if x.dtype.is_complex:
+            return exp(x - out), exp(y - out)
         return sigmoid(x - y), sigmoid(y - x)
 
     def emit(self, b: Builder, x: Any, y: Any) -> Any:
+        if isinstance(x, Complex):
+            first = Greater().emit(b, x, y)
+            larger, smaller = b.select(first, x, y), b.select(first, y, x)
+            total = larger + vecmath.complex_log1p(b, vecmath.complex_exp(b, smaller - larger))
+            return b.select(x.eq(y), Complex(x.re + math.log(2.0), x.im), total)
         larger = b.choose(x > y, x, y)
         gap = b.abs(x - y)
         total = larger + vecmath.log1p(b, vecmath.exp(b, -gap))
