@@ -6,9 +6,11 @@ and a new node.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ref
+
+import numpy as np
 
 from weft import dtypes as dt
 from weft import interop
@@ -32,11 +34,12 @@ _scalar_nodes: dict[tuple[Any, type, Kind], Node] = {}
 _MOST_SCALARS = 4096
 
 
-def scalar_node(value: Any, kind: Kind) -> Node:
-    """A constant of this kind; recent ones are shared, so that a number in a loop is one node."""
+def scalar_node(value: Any, kind: Kind, name: str = "array") -> Node:
+    """A constant of this kind; recent ones are shared, so that a number in a loop is one node. `name` is the function to name in errors."""
     key = (value, value.__class__, kind)
     found = _scalar_nodes.get(key)
     if found is None:
+        _refuse_overflow(name, value, kind.dtype)
         found = constant(value, kind)
         # 0.0 and -0.0 are one dictionary key, so are complex numbers that differ in a zero's sign; NaN is none.
         if value == 0 or value != value or value.__class__ is complex:
@@ -45,6 +48,15 @@ def scalar_node(value: Any, kind: Kind) -> Node:
             _scalar_nodes.clear()
         _scalar_nodes[key] = found
     return found
+
+
+def _refuse_overflow(name: str, value: Any, dtype: Dtype) -> None:
+    """A Python integer that meets an integer array must be one of its numbers: wrapping it would be a silent wrong answer."""
+    if type(value) is not int or not dtype.is_integer:
+        return
+    low, high = (-(1 << dtype.bits - 1), 1 << dtype.bits - 1) if dtype.kind == "i" else (0, 1 << dtype.bits)
+    if not low <= value < high:
+        raise ValueError(f"[{name}] {value} does not fit in {dtype.name}; convert the array with astype first.")
 
 
 def to_node(value: Any, dtype: Dtype | None = None) -> Node:
@@ -105,29 +117,64 @@ def apply(op: Primitive, *nodes: Node) -> array:
 
 
 def promoted(name: str, a: Any, b: Any) -> tuple[Node, Node]:
-    """Two operands in one dtype and one shape."""
+    """Two operands in one dtype and one shape. Numbers, and NumPy's arrays, give way to the dtype of an array where their kind allows."""
+    a, b = _plain(a), _plain(b)
     x_scalar, y_scalar = a.__class__ in _SCALARS, b.__class__ in _SCALARS
     if x_scalar and not y_scalar:
         y = to_node(b)
         dtype = dt.promote_scalar(y.dtype, a.__class__)
-        return scalar_node(a, kind_of(y.shape, dtype)), astype(y, dtype)
+        return scalar_node(a, kind_of(y.shape, dtype), name), astype(y, dtype)
     if y_scalar and not x_scalar:
         x = to_node(a)
         dtype = dt.promote_scalar(x.dtype, b.__class__)
-        return astype(x, dtype), scalar_node(b, kind_of(x.shape, dtype))
-    x, y = to_node(a), to_node(b)
+        return astype(x, dtype), scalar_node(b, kind_of(x.shape, dtype), name)
+    x, y = to_node(a, _yielding(a, b)), to_node(b, _yielding(b, a))
     dtype = dt.promote(x.dtype, y.dtype)
     shape = broadcast_shapes(name, x.shape, y.shape)
     return broadcast_node(astype(x, dtype), shape), broadcast_node(astype(y, dtype), shape)
 
 
+_PYTHON = {"b": bool, "i": int, "u": int, "f": float, "c": complex, "V": float}
+"""NumPy's kinds as Python numbers; V is what NumPy calls the kind of bfloat16."""
+_YIELDS = {("i", "i"), ("u", "u"), ("f", "f"), ("c", "c"), ("i", "f"), ("u", "f"), ("i", "c"), ("u", "c"), ("f", "c")}
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy scalar as the Python number that it is."""
+    if not isinstance(value, np.generic) or value.dtype.kind not in _PYTHON:
+        return value
+    return _PYTHON[value.dtype.kind](value)
+
+
+def _yielding(value: Any, other: Any) -> Dtype | None:
+    """The dtype that a NumPy array takes beside one of ours: NumPy's int64 and float64 are mostly its defaults, not anybody's wish."""
+    if not isinstance(value, np.ndarray) or not isinstance(other, array):
+        return None
+    kind = "f" if value.dtype.kind == "V" else value.dtype.kind
+    return other.dtype if (kind, other.dtype.kind) in _YIELDS else None
+
+
+def refuse_dtype(name: str, op: Primitive, dtype: Dtype) -> None:
+    """Raise if a function is not defined for a dtype, naming those that it is defined for."""
+    if dtype in op.dtypes:
+        return
+    words = {"b": "bool", "ui": "integers", "f": "floats", "c": "complex numbers"}
+    defined = [word for kinds, word in words.items() if any(d.kind in kinds for d in op.dtypes)]
+    raise ValueError(f"[{name}] is defined for {' and '.join(defined)}, not for {dtype.name}; convert with astype.")
+
+
+def _same(dtype: Dtype) -> Dtype:
+    return dtype
+
+
 class Binary:
-    """A binary function of arrays and numbers. `inexact` makes integers floats first; bools may be refused."""
+    """A binary function of arrays and numbers. `operand` gives the dtype to compute in; `inexact` makes integers floats first."""
 
-    __slots__ = ("inexact", "kinds", "name", "op", "results")
+    __slots__ = ("kinds", "name", "op", "operand", "results")
 
-    def __init__(self, op: Primitive, name: str, inexact: bool = False) -> None:
-        self.op, self.name, self.inexact = op, name, inexact
+    def __init__(self, op: Primitive, name: str, inexact: bool = False, operand: Callable[[Dtype], Dtype] | None = None) -> None:
+        self.op, self.name = op, name
+        self.operand = operand or (dt.inexact_of if inexact else _same)
         self.results: dict[Kind, Kind] = {}
         """Result kind for two operands of one kind that need no conversion: the fast path."""
         self.kinds: dict[tuple[Kind, type], tuple[Kind, Kind]] = {}
@@ -145,7 +192,7 @@ class Binary:
             else:
                 known = self.kinds.get((x.kind, b.__class__))
                 if known is not None:
-                    return _wrap_new(Node(self.op, (x, scalar_node(b, x.kind)), known[1]))
+                    return _wrap_new(Node(self.op, (x, scalar_node(b, x.kind, self.name)), known[1]))
         return self.slow(a, b)
 
     def reflected(self, a: Any, b: Any) -> array:
@@ -153,14 +200,13 @@ class Binary:
         x = a._node
         known = self.kinds.get((x.kind, b.__class__))
         if known is not None:
-            return _wrap_new(Node(self.op, (scalar_node(b, x.kind), x), known[1]))
+            return _wrap_new(Node(self.op, (scalar_node(b, x.kind, self.name), x), known[1]))
         return self.slow(b, a)
 
     def slow(self, a: Any, b: Any) -> array:
         x, y = promoted(self.name, a, b)
-        dtype = dt.inexact_of(x.dtype) if self.inexact else x.dtype
-        if dtype not in self.op.dtypes:
-            raise ValueError(f"[{self.name}] is not defined for {dtype.name} arrays.")
+        dtype = self.operand(x.dtype)
+        refuse_dtype(self.name, self.op, dtype)
         x, y = astype(x, dtype), astype(y, dtype)
         node = bind(self.op, x, y)
         if not node.kind.symbolic:
@@ -211,8 +257,7 @@ class Unary:
     def slow(self, a: Any) -> array:
         given = to_node(a)
         x = astype(given, dt.inexact_of(given.dtype)) if self.inexact else given
-        if x.dtype not in self.op.dtypes:
-            raise ValueError(f"[{self.name}] is not defined for {x.dtype.name} arrays.")
+        refuse_dtype(self.name, self.op, x.dtype)
         node = bind(self.op, x)
         if x is given and not node.kind.symbolic:
             _bounded(self.results)[x.kind] = node.kind
@@ -229,7 +274,7 @@ def normalize_axis(name: str, axis: int, ndim: int) -> int:
     except AttributeError:
         raise TypeError(f"[{name}] an axis must be an integer; got {axis!r}.") from None
     if not -ndim <= index < ndim:
-        raise ValueError(f"[{name}] axis {index} is out of range for an array with {ndim} axes.")
+        raise IndexError(f"[{name}] axis {index} is out of range for an array with {ndim} axes.")
     return index + ndim if index < 0 else index
 
 
@@ -247,6 +292,6 @@ def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
 
 __all__ = [
     "ArrayLike", "Axes", "Binary", "Scalar", "Unary", "apply", "array", "astype", "bind", "broadcast_node", "broadcast_shapes",
-    "constant", "default_dtype", "kind_of", "normalize_axes", "normalize_axis", "promoted", "reshape", "scalar_node", "to_node",
-    "transpose", "wrap",
+    "constant", "default_dtype", "kind_of", "normalize_axes", "normalize_axis", "promoted", "refuse_dtype", "reshape",
+    "scalar_node", "to_node", "transpose", "wrap",
 ]  # fmt: skip

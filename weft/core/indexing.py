@@ -159,24 +159,29 @@ class Masked:
         )
 
     def write(self, x: Node, values: Node) -> Node:
-        return e.select(self._everywhere(), self._spread(values), x)
+        spread = self._spread(values)
+        return x if spread is None else e.select(self._everywhere(), spread, x)
 
     def combine(self, x: Node, values: Node, op: Elementwise, scatter: type[Scatter]) -> Node:
-        return e.select(self._everywhere(), bind(op, x, self._spread(values)), x)
+        spread = self._spread(values)
+        return x if spread is None else e.select(self._everywhere(), bind(op, x, spread), x)
 
     def _everywhere(self) -> Node:
         """The mask in the shape of the array."""
         sizes = (*self.mask.shape, *(1,) * (len(self.shape) - self.mask.ndim))
         return broadcast_node(reshape(self.mask, sizes), self.shape)
 
-    def _spread(self, values: Node) -> Node:
-        """Values in the shape of the array: the same for every place of the mask, or (one more axis) one after the other."""
+    def _spread(self, values: Node) -> Node | None:
+        """Values in the shape of the array: the same for every place of the mask, or (one more axis) one after the other, the last
+        of them again where they are too few. None if there are none."""
         rest = self.shape[self.mask.ndim :]
         extra = values.ndim - len(rest)
         if extra <= 0:
             return broadcast_node(fitted(values, rest), self.shape)
         if extra > 1:
             raise ValueError(f"[setitem] values of shape {values.shape} do not fit masked elements of shape {rest}.")
+        if type(values.shape[0]) is int and values.shape[0] == 0:
+            return None
         values = broadcast_node(values, (values.shape[0], *broadcast_fits(values.shape[1:], rest)))
         count = self.mask.kind.size
         turn = bind(CumSum(0, False, True), astype(reshape(self.mask, (count,)), dt.int32))

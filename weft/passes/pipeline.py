@@ -4,7 +4,7 @@ same bits."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from weft.config import config
 from weft.graph.node import Graph, Node
@@ -23,12 +23,21 @@ PASSES = (cse, simplify, cse)
 """Graph to graph, in order; after them views are composed, kernels formed, lowered and placed (`plan`)."""
 
 
-def plan(graph: Graph, layouts: Mapping[Node, Strides | None] | None = None) -> Plan:
-    """All passes. `layouts` gives the strides of inputs that are not contiguous."""
+Observer = Callable[[str, Graph], None]
+
+
+def plan(graph: Graph, layouts: Mapping[Node, Strides | None] | None = None, observe: Observer | None = None) -> Plan:
+    """All passes. `layouts` gives the strides of inputs that are not contiguous; `observe` sees the graph after each pass."""
     layouts = dict(layouts or {})
+
+    def stage(name: str, result: Graph) -> Graph:
+        if observe is not None:
+            observe(name, result)
+        return _checked(result)
+
     for step in PASSES:
-        graph = _checked(step(graph))
-    graph = _checked(cse(compose_views(graph, layouts)))
+        graph = stage(step.__name__, step(graph))
+    graph = stage("views", cse(compose_views(graph, layouts)))
     groups = fuse(graph, layouts)
     items = lower(graph, groups, layouts)
     planned = plan_memory(graph, items)

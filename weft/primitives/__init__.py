@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.primitives import (
-    bits, contraction, creation, elementwise, indexing, joins, logarithms, random, reductions, rounding, scans, trigonometry, views,
+    bits, contraction, creation, custom, elementwise, indexing, joins, logarithms, random, reductions, rounding, scans, trigonometry, views,
 )  # fmt: skip
 from weft.primitives.base import OPERATORS, Primitive
 
@@ -47,4 +47,6 @@ REGISTRY: tuple[type[Primitive], ...] = (
     random.Threefry,
     # contraction
     contraction.Matmul,
+    # barrier
+    custom.Barrier,
 )  # fmt: skip

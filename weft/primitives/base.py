@@ -78,6 +78,9 @@ class Primitive(metaclass=_Interned):
         """The same in NumPy: the oracle of the tests and the back end WEFT_BACKEND=reference."""
         raise NotImplementedError
 
+    # What the rules for derivatives build may depend on the parameters and on the kinds of the operands, not on what the operands
+    # were computed from: it is remembered and built again for other operands of the same kinds (weft/transforms/rules.py).
+
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
         """Tangent of the result, given tangents of the traced operands by position. None is an exact zero."""
         raise NotImplementedError
@@ -218,6 +221,8 @@ class Elementwise(Primitive):
     """Whether emit wants float16/bfloat16 operands as float32 (rounded back after); False for pure data movement."""
     cost: ClassVar[int] = 1
     """Rough instructions per vector; decides whether a later phase of a row kernel recomputes or keeps the value."""
+    carries_integers: ClassVar[bool] = False
+    """Whether integer results have a derivative, namely that of the operation on reals; all other integer results are constants."""
 
     def result(self, *dtypes: Dtype) -> Dtype:
         """The result's dtype. By default that of the (equal) operand dtypes."""
@@ -234,8 +239,12 @@ class Elementwise(Primitive):
         """Code for one vector (or scalar) of elements; `b` is the builder, `xs` its values."""
         raise NotImplementedError
 
+    def is_differentiable(self, dtype: Dtype) -> bool:
+        """Whether a result of this dtype changes with its operands."""
+        return dtype.is_inexact or (self.carries_integers and dtype.is_integer)
+
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
-        if not out.dtype.is_inexact:
+        if not self.is_differentiable(out.dtype):
             return None
         partials = self.partials(out, *primals)
         total: Node | None = None
@@ -248,7 +257,7 @@ class Elementwise(Primitive):
         return total
 
     def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Mapping[int, Node]:
-        if not out.dtype.is_inexact:
+        if not self.is_differentiable(out.dtype):
             return {}
         partials = self.partials(out, *primals)
         result = {}
@@ -272,8 +281,14 @@ def _cast(node: Node, dtype: Dtype) -> Node:
 
 
 def _scale(node: Node, factor: Node) -> Node:
-    """node * factor; a factor of exactly one is no work."""
-    return node if factor.op is ONE else _cast(node, factor.dtype) * factor
+    """node * factor; no work where either is exactly one, and no product where the factor is minus one."""
+    if factor.op is ONE:
+        return node
+    if node.op is ONE and not factor.dtype.is_complex:
+        return factor
+    if isinstance(factor.value, ConstantValue) and factor.value.number == -1 and node.dtype is factor.dtype:
+        return -node
+    return _cast(node, factor.dtype) * factor
 
 
 OPERATORS: dict[str, Callable[..., Node]] = {}

@@ -100,6 +100,7 @@ class Add(Elementwise):
     """x + y; `or` of bools."""
 
     samples = binary
+    carries_integers = True
     reference = staticmethod(np.add)
 
     def partials(self, out: Node, x: Node, y: Node) -> Partials:
@@ -114,6 +115,7 @@ class Subtract(Elementwise):
     """x - y; the difference of bools is whether they differ."""
 
     samples = binary
+    carries_integers = True
 
     def reference(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return x ^ y if x.dtype == np.bool_ else np.subtract(x, y)
@@ -129,6 +131,7 @@ class Multiply(Elementwise):
     """x * y; `and` of bools."""
 
     samples = binary
+    carries_integers = True
     reference = staticmethod(np.multiply)
     tolerance = {dt.complex64: 4, dt.complex128: 4}
 
@@ -148,9 +151,15 @@ class Divide(Elementwise):
     reference = staticmethod(np.divide)
     tolerance = {dt.complex64: 16, dt.complex128: 16}
 
-    def partials(self, out: Node, x: Node, y: Node) -> Partials:
-        inverse = bind(Divide(), full_like(y, 1), y)
-        return inverse, -(out * inverse)
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+        by_x = tangents.get(0)
+        by_y = out * tangents[1] if 1 in tangents else None
+        total = by_x if by_y is None else -by_y if by_x is None else by_x - by_y
+        return total / primals[1]  # type: ignore[operator]
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+        by_x = cotangent / conjugate(primals[1])
+        return {i: by_x if i == 0 else -(conjugate(out) * by_x) for i in sorted(wanted)}
 
     def emit(self, b: Builder, x: Any, y: Any) -> Any:
         return vecmath.complex_divide(b, x, y) if isinstance(x, Complex) else x / y
@@ -160,6 +169,7 @@ class Power(Elementwise):
     """x ** y; integers by repeated multiplication that wraps, a negative integer exponent gives 0 (1 and -1 excepted)."""
 
     samples = samples((0.5, 3.0), (-3.0, 3.0))
+    carries_integers = True
     cost = 40
     tolerance = {dt.float32: 4, dt.float64: 4, dt.float16: 1, dt.bfloat16: 1, dt.complex64: 64, dt.complex128: 64}
 
@@ -176,6 +186,8 @@ class Power(Elementwise):
         """d/dx is exactly 0 where y is 0; d/dy is 0 where x is 0 (the limit for y > 0)."""
         zero, one = full_like(x, 0), full_like(x, 1)
         by_x = select(equal(y, zero), zero, y * power(x, y - one))
+        if not x.dtype.is_inexact:
+            return by_x, None
         safe = select(equal(x, zero), one, x)
         return by_x, select(equal(x, zero), zero, out * log(safe))
 
@@ -209,12 +221,21 @@ class Extremum(Elementwise):
     """One of the operands; NaN if either is NaN. Complex numbers are ordered by real part, then imaginary part."""
 
     samples = binary
+    carries_integers = True
     tolerance = EITHER_ZERO
 
-    def partials(self, out: Node, x: Node, y: Node) -> Partials:
-        """At a tie the gradient goes to y, as in MLX."""
-        first = astype(bind(self.order(), x, y), out.dtype)
-        return first, full_like(out, 1) - first
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+        """The derivative is that of the chosen operand; of y at a tie, as in MLX."""
+        if not self.is_differentiable(out.dtype):
+            return None
+        zero = full_like(out, 0)
+        return select(bind(self.order(), *primals), tangents.get(0, zero), tangents.get(1, zero))
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+        if not self.is_differentiable(out.dtype):
+            return {}
+        first, zero = bind(self.order(), *primals), full_like(out, 0)
+        return {i: select(first, *((cotangent, zero) if i == 0 else (zero, cotangent))) for i in sorted(wanted)}
 
     def emit(self, b: Builder, x: Any, y: Any) -> Any:
         chosen = b.select(self.order().emit(b, x, y), x, y)
@@ -251,6 +272,7 @@ class Negative(Elementwise):
     """-x."""
 
     samples = unary
+    carries_integers = True
     dtypes = NUMBERS
     reference = staticmethod(np.negative)
 
@@ -351,6 +373,7 @@ class Square(Elementwise):
     """x * x."""
 
     samples = unary
+    carries_integers = True
     tolerance = {dt.complex64: 4, dt.complex128: 4}
 
     def partials(self, out: Node, x: Node) -> Partials:
@@ -434,8 +457,11 @@ class Log(Smooth):
     samples = samples((0.5, 3.0))
     reference = staticmethod(np.log)
 
-    def partials(self, out: Node, x: Node) -> Partials:
-        return (full_like(x, 1) / x,)
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+        return tangents[0] / primals[0]  # type: ignore[no-any-return]
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+        return {0: cotangent / conjugate(primals[0])}
 
     def emit(self, b: Builder, x: Any) -> Any:
         return vecmath.complex_log(b, x) if isinstance(x, Complex) else vecmath.log(b, x)
@@ -548,31 +574,19 @@ class Sigmoid(Smooth):
 
 
 class LogAddExp(Elementwise):
-    """log(e ** x + e ** y) without overflow; complex numbers up to a multiple of 2πi."""
+    """log(e ** x + e ** y) without overflow."""
 
     samples = binary
-    dtypes = INEXACT
+    dtypes = dt.FLOATS
     cost = 40
-    cancels = True  # the larger operand and a logarithm
-    tolerance = {dt.float32: 6, dt.float64: 4, dt.float16: 1, dt.bfloat16: 1, dt.complex64: 16, dt.complex128: 16}
-
-    def reference(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        if x.dtype.kind != "c":
-            return np.logaddexp(x, y)
-        larger, smaller = np.where(x > y, x, y), np.where(x > y, y, x)
-        return larger + np.log1p(np.exp(np.where(x == y, 0, smaller - larger)))
+    reference = staticmethod(np.logaddexp)
+    cancels = True  # the larger operand and a positive logarithm
+    tolerance = {dt.float32: 6, dt.float64: 4, dt.float16: 1, dt.bfloat16: 1}
 
     def partials(self, out: Node, x: Node, y: Node) -> Partials:
-        if x.dtype.is_complex:
-            return exp(x - out), exp(y - out)
         return sigmoid(x - y), sigmoid(y - x)
 
     def emit(self, b: Builder, x: Any, y: Any) -> Any:
-        if isinstance(x, Complex):
-            first = Greater().emit(b, x, y)
-            larger, smaller = b.select(first, x, y), b.select(first, y, x)
-            total = larger + vecmath.complex_log1p(b, vecmath.complex_exp(b, smaller - larger))
-            return b.select(x.eq(y), Complex(x.re + math.log(2.0), x.im), total)
         larger = b.choose(x > y, x, y)
         gap = b.abs(x - y)
         total = larger + vecmath.log1p(b, vecmath.exp(b, -gap))
@@ -763,7 +777,7 @@ class Select(Elementwise):
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
         condition, x, y = primals
-        if not out.dtype.is_inexact or not (1 in tangents or 2 in tangents):
+        if not (1 in tangents or 2 in tangents):
             return None
         zero = full_like(out, 0)
         return select(condition, tangents.get(1, zero), tangents.get(2, zero))
@@ -800,23 +814,24 @@ class AsType(Elementwise):
         return interop.cast(x, self.dtype)
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
-        return astype(tangents[0], self.dtype) if out.dtype.is_inexact and primals[0].dtype.is_inexact else None
+        """A conversion is the identity for differentiation, also to and from integers, as in MLX."""
+        return astype(tangents[0], self.dtype)
 
     def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
-        source = primals[0].dtype
-        return {0: astype(cotangent, source)} if source.is_inexact and out.dtype.is_inexact else {}
+        return {0: astype(cotangent, primals[0].dtype)}
 
     def emit(self, b: Builder, x: Any) -> Any:
         return b.convert(x, self.dtype)
 
 
 class Identity(Elementwise):
-    """x itself. Fresh inputs of a trace, and copies that must not be merged with what they copy."""
+    """x itself. Fresh inputs of a trace, and results of functions that bring rules of their own, whose other operands say what x is made of."""
 
+    carries_integers = True
     compute_halves = False
     samples = unary
 
-    def reference(self, x: np.ndarray) -> np.ndarray:
+    def reference(self, x: np.ndarray, *made_of: np.ndarray) -> np.ndarray:
         return x
 
     def partials(self, out: Node, x: Node) -> Partials:

@@ -104,10 +104,10 @@ class Sum(Fold):
         return x.astype(wide).sum(self.axes, dtype=wide).astype(to.np)
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
-        return bind(self, tangents[0]) if out.dtype.is_inexact else None
+        return bind(self, tangents[0])
 
     def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
-        return {0: restore_axes(cotangent, primals[0].shape, self.axes)} if out.dtype.is_inexact else {}
+        return {0: restore_axes(astype(cotangent, primals[0].dtype), primals[0].shape, self.axes)}
 
 
 class Prod(Fold):

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from weft.graph.node import Kind, Node
 from weft.primitives.base import Primitive
 
 
 def checked(found: Node, kind: Kind, op: Primitive, rule: str) -> Node:
     """`found`, if it has the kind that a tangent or cotangent of `kind` has."""
-    if found.kind is not kind and (found.shape != kind.shape or found.dtype is not kind.dtype):
+    if not _fits(found, kind):
         raise AssertionError(f"the {rule} rule of {op} gave {found.kind} where {kind} belongs")
     return found
+
+
+def checked_result(found: Node, kind: Kind) -> Node:
+    """The same for a function's own rule, whose author is told in the words of the public function before it comes to this."""
+    if not _fits(found, kind):
+        raise AssertionError(f"a function's own rule gave {found.kind} where {kind} belongs")
+    return found
+
+
+def checked_results(found: Mapping[int, Node], xs: Sequence[Node], wanted: frozenset[int]) -> dict[int, Node]:
+    """Those of the cotangents that are wanted, each of the kind of its operand."""
+    return {i: checked_result(ct, xs[i].kind) for i, ct in found.items() if i in wanted}
+
+
+def _fits(found: Node, kind: Kind) -> bool:
+    return found.kind is kind or (found.shape == kind.shape and found.dtype is kind.dtype)

@@ -16,7 +16,7 @@ from typing import Any
 from weft import tree
 from weft.array import array, evaluate_nodes, wrap
 from weft.evaluate import Recipe, close
-from weft.graph.node import Node, reachable
+from weft.graph.node import Graph, Node, reachable
 from weft.graph.trace import is_tracing, trace
 from weft.passes.pipeline import compile_graph
 from weft.primitives.base import DATA, Placeholder
@@ -263,18 +263,42 @@ def _described_contents(contents: Any, described: Callable[[Any], Any]) -> Any:
 
 
 def _program(order: list[Node], outputs: list[Node], snapshot: Snapshot, inputs: list[Node]) -> Recipe:
-    """The executable. Placeholders become parameters with the layouts that the arrays have now."""
+    return Recipe(compile_graph(*_closed(order, outputs, snapshot, inputs)), [])
+
+
+def _closed(
+    order: list[Node], outputs: list[Node], snapshot: Snapshot, inputs: list[Node]
+) -> tuple[Graph, dict[Node, tuple[int, ...] | None]]:
+    """The graph. Placeholders become parameters with the layouts that the arrays have now."""
     layouts_now = {id(node): before.value.strides for node, (_, before) in zip(inputs, snapshot.nodes, strict=True)}
     for node in order:
         if id(node) in layouts_now:
             node.value = _Layout(layouts_now[id(node)])
     try:
-        graph, layouts = close(order, outputs)
+        return close(order, outputs)
     finally:
         for node in order:
             if id(node) in layouts_now:
                 node.value = None
-    return Recipe(compile_graph(graph, layouts), [])
+
+
+def graph_of(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Graph, dict[Node, tuple[int, ...] | None]]:
+    """The graph that a call of the function computes, and the layouts of its inputs; nothing is run or changed."""
+    walk = Walk()
+    for root in (*args, kwargs, getattr(fun, "__wrapped_function__", fun), RANDOM_STATE[0]):
+        walk.visit(root)
+    evaluate_nodes([a._node for a in walk.arrays])
+    snapshot = Snapshot(walk)
+    inputs = [Node(Placeholder("explain"), (), a._node.kind) for a in walk.arrays]
+    try:
+        for a, node in zip(walk.arrays, inputs, strict=True):
+            a._node = node
+        with trace():
+            leaves = tree.leaves(fun(*args, **kwargs))
+            outputs = list(dict.fromkeys(x._node for x in leaves if isinstance(x, array)))
+            return _closed(reachable(outputs), outputs, snapshot, inputs)
+    finally:
+        snapshot.restore()
 
 
 class _Layout:

@@ -9,20 +9,56 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.graph.node import Node
-from weft.transforms.check import checked
-from weft.transforms.paths import between
+from weft.primitives.custom import Application, Called, called
+from weft.transforms.check import checked_result
+from weft.transforms.paths import between, groups
+from weft.transforms.rules import forward, own
 
 
 def push_forward(inputs: Sequence[Node], outputs: Sequence[Node], tangents: Sequence[Node | None]) -> list[Node | None]:
     """Tangents of the outputs, given those of the inputs; None is an exact zero, in and out."""
     known: dict[Node, Node] = {n: t for n, t in zip(inputs, tangents, strict=True) if t is not None}
-    for node in between(inputs, outputs):
-        if not node.dtype.is_inexact:
+    path, _ = between(inputs, outputs, "jvp")
+    applications = groups(path)
+    for node in path:
+        if node.__class__ is Called:
+            _through_call(node, applications, known)  # type: ignore[arg-type]
             continue
-        traced = {i: known[operand] for i, operand in enumerate(node.inputs) if operand in known}
-        if not traced:
+        operands = node.inputs
+        mask, traced = 0, []
+        for i, operand in enumerate(operands):
+            tangent = known.get(operand)
+            if tangent is not None:
+                mask |= 1 << i
+                traced.append(tangent)
+        if not mask:
             continue
-        tangent = node.op.jvp(node, node.inputs, traced)
+        (result,) = forward(node, mask).build(node, *operands, *traced)
+        if result is not None:
+            known[node] = result
+    return [None if t is None else own(t) for t in map(known.get, outputs)]
+
+
+def _through_call(node: Called, applications: dict[Application, list[Called]], known: dict[Node, Node]) -> None:
+    """A result of a function with rules: the tangents of all results are made when the first is met."""
+    rules = node.application.rules
+    if not rules.has("jvp"):
+        tangent = known.get(node.inputs[0])
         if tangent is not None:
-            known[node] = checked(tangent, node.kind, node.op, "jvp")
-    return [known.get(node) for node in outputs]
+            known[node] = tangent
+        return
+    members = applications.pop(node.application, None)
+    if members is None:
+        return
+    xs, ys = node.xs, node.ys
+    traced = {i: known[x] for i, x in enumerate(xs) if x in known}
+    if not traced:
+        return
+    outs: list[Node] = list(called(rules, xs, ys)) if len(members) < len(ys) else list(ys)
+    for member in members:
+        outs[member.index] = member
+    results = rules.jvp(xs, outs, traced)
+    for member in members:
+        tangent = results[member.index]
+        if tangent is not None:
+            known[member] = checked_result(tangent, member.kind)

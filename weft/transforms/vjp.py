@@ -1,36 +1,83 @@
-"""Reverse mode: cotangents flow from outputs to inputs, each primitive's rule once."""
+"""Reverse mode: cotangents flow from outputs to inputs, each primitive's rule once.
+
+An exact zero is None and costs nothing; a cotangent of exactly one is a constant that rules leave out of their products.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from weft.graph.node import Node
-from weft.transforms.check import checked
-from weft.transforms.paths import between
+from weft.primitives.base import ONE
+from weft.primitives.custom import Application, Called, called
+from weft.primitives.elementwise import Add
+from weft.transforms.check import checked_results
+from weft.transforms.paths import between, groups
+from weft.transforms.rules import backward, own
+
+ADD = Add()
 
 
 def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Sequence[Node | None]) -> list[Node | None]:
     """Cotangents of the inputs, given those of the outputs; None is an exact zero, in and out."""
     gathered: dict[Node, Node] = {}
-
-    def give(node: Node, cotangent: Node) -> None:
-        held = gathered.get(node)
-        gathered[node] = cotangent if held is None else held + cotangent
-
     for node, cotangent in zip(outputs, cotangents, strict=True):
         if cotangent is not None:
-            give(node, cotangent)
-    path = between(inputs, outputs)
-    traced = {*inputs, *path}
+            _give(gathered, node, cotangent)
+    path, active = between(inputs, outputs, "vjp")
+    applications = groups(path)
+    take, held_by = gathered.pop, gathered.get
     for node in reversed(path):
+        if node.__class__ is Called:
+            _through_call(node, applications, gathered, active)  # type: ignore[arg-type]
+            continue
+        cotangent = take(node, None)
+        if cotangent is None:
+            continue
+        operands = node.inputs
+        if len(operands) == 1:
+            mask = 1
+        elif len(operands) == 2:
+            mask = (operands[0] in active) + 2 * (operands[1] in active)
+        else:
+            mask = sum([1 << i for i, operand in enumerate(operands) if operand in active])
+        rule = backward(node, mask, cotangent.op is ONE)
+        positions = rule.positions
+        if not positions:
+            continue
+        for position, found in zip(positions, rule.build(cotangent, node, *operands)):  # noqa: B905  (as many by construction)
+            operand = operands[position]
+            held = held_by(operand)
+            gathered[operand] = found if held is None else Node(ADD, (held, found), held.kind)  # type: ignore[assignment, arg-type]
+    return [None if ct is None else own(ct) for ct in map(held_by, inputs)]
+
+
+def _give(gathered: dict[Node, Node], node: Node, cotangent: Node) -> None:
+    held = gathered.get(node)
+    gathered[node] = cotangent if held is None else Node(ADD, (held, cotangent), held.kind)
+
+
+def _through_call(
+    node: Called, applications: dict[Application, list[Called]], gathered: dict[Node, Node], active: set[Node]
+) -> None:
+    """A result of a function with rules. All results of a call are newer than what they are made of and older than what reads them, so the
+    cotangents of all of them are known when the first is met."""
+    rules = node.application.rules
+    if not rules.has("vjp"):
         cotangent = gathered.pop(node, None)
-        if cotangent is None or not node.dtype.is_inexact:
-            continue
-        wanted = frozenset(i for i, operand in enumerate(node.inputs) if operand in traced and operand.dtype.is_inexact)
-        if not wanted:
-            continue
-        for position, found in node.op.vjp(node, node.inputs, cotangent, wanted).items():
-            if position in wanted:
-                operand = node.inputs[position]
-                give(operand, checked(found, operand.kind, node.op, "vjp"))
-    return [gathered.get(node) for node in inputs]
+        if cotangent is not None and node.inputs[0] in active:
+            _give(gathered, node.inputs[0], cotangent)
+        return
+    members = applications.pop(node.application, None)
+    if members is None:
+        return
+    xs, ys = node.xs, node.ys
+    given: list[Node | None] = [None] * len(ys)
+    outs: list[Node] = list(called(rules, xs, ys)) if len(members) < len(ys) else list(ys)
+    for member in members:
+        given[member.index], outs[member.index] = gathered.pop(member, None), member
+    if all(ct is None for ct in given):
+        return
+    wanted = frozenset([i for i, x in enumerate(xs) if x in active])
+    for position, cotangent in checked_results(rules.vjp(xs, outs, given, wanted), xs, wanted).items():
+        _give(gathered, xs[position], cotangent)

@@ -5,21 +5,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.graph.node import Node, Size
-from weft.transforms.paths import between
+from weft.primitives.base import move_batch_to_front
+from weft.primitives.custom import Application, Batched, Called, called
+from weft.transforms.paths import Rebuilder, between, groups
 
 
 def batch(
     inputs: Sequence[Node], outputs: Sequence[Node], batched: Sequence[Node], axes: Sequence[int | None], size: Size
-) -> list[tuple[Node, int | None]]:
+) -> list[Batched]:
     """(node, batch axis or None) for each output, given the batched stand-ins of the inputs."""
-    new: dict[Node, tuple[Node, int | None]] = {
+    new: dict[Node, Batched] = {
         node: (stand_in, axis) for node, stand_in, axis in zip(inputs, batched, axes, strict=True)
     }
-    for node in between(inputs, outputs):
+    again = Rebuilder()
+    path, _ = between(inputs, outputs, "batch")
+    applications = groups(path)
+    for node in path:
         found = [new.get(operand, (operand, None)) for operand in node.inputs]
-        operands, places = tuple(n for n, _ in found), tuple(axis for _, axis in found)
-        if all(axis is None for axis in places):
-            new[node] = (Node(node.op, operands, node.kind), None)
+        operands, places = tuple([n for n, _ in found]), tuple([axis for _, axis in found])
+        if not any([axis is not None for axis in places]):
+            new[node] = (again.node(node, operands), None)
+        elif node.__class__ is Called:
+            _through_call(node, applications, new, size)  # type: ignore[arg-type]
         else:
             new[node] = node.op.batch(operands, places, size)
     return [new.get(node, (node, None)) for node in outputs]
+
+
+def _through_call(node: Called, applications: dict[Application, list[Called]], new: dict[Node, Batched], size: Size) -> None:
+    """A result of a function with rules: all results are batched when the first is met."""
+    rules = node.application.rules
+    members = applications.pop(node.application, None)
+    if members is None:
+        return
+    xs = [new.get(x, (x, None)) for x in node.xs]
+    results: Sequence[Batched]
+    if rules.has("batch"):
+        results = rules.batch(xs, size)
+    else:
+        ys = [move_batch_to_front(*new.get(y, (y, None)), size) for y in node.ys]
+        batched = rules.batched([axis for _, axis in xs], size)
+        results = [(out, 0) for out in called(batched, [x for x, _ in xs], ys)]
+    for member in members:
+        new[member] = results[member.index]

@@ -21,6 +21,7 @@ from weft.codegen.math.basics import (
     from_bits,
     horner,
     pick,
+    rough_inverse,
     split,
     to_bits,
 )
@@ -125,12 +126,13 @@ def _logarithm(b: Builder, x: Value, scale: Scale) -> Value:
     return b.choose(x < INF, result, x)
 
 
-def log_pair(b: Builder, x: Value) -> Pair:
-    """The natural logarithm of a positive normal number, to a few more digits."""
-    k, f, _ = reduce(b, x)
-    hi = b.fma(k, LN2_HI.of(x), f)
-    lo = b.fma(k, LN2_LO.of(x), b.fma(k, LN2_HI.of(x), -hi) + f)
-    return fast_sum(hi, lo + rest(b, f))
+def log_pair(b: Builder, x: Pair) -> Pair:
+    """log(x) for a positive normal x, to a few more digits than the type has."""
+    k, f, _ = reduce(b, x.hi)
+    count, count_lo = LN2_HI.of(f), LN2_LO.of(f)
+    hi = b.fma(k, count, f)
+    lo = b.fma(k, count_lo, b.fma(k, count, -hi) + f)
+    return fast_sum(hi, lo + b.fma(x.lo, rough_inverse(b, x.hi), rest(b, f)))
 
 
 def log(b: Builder, x: Value) -> Value:

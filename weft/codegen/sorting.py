@@ -1,0 +1,801 @@
+"""Kernels that sort, and that search in what is sorted.
+
+Elements become *records*: tuples of unsigned integers whose order is the order of the elements, perhaps with the element's place as the least
+significant part, which makes a sort stable whatever the kernel does. Records are sorted by networks of exchanges between the lanes of a few
+vectors, and the runs that come out of them are merged, vectors at a time, until one is left. No step depends on the data, so nothing is
+mispredicted, and no result depends on the number of lanes or threads.
+
+The sorted axis is the last one in here, its elements one after the other; `lower` brings other layouts into that form and back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from weft import dtypes as dt
+from weft.codegen.builder import AnyValue, Builder, Complex, Value
+from weft.codegen.launch import Launch, Layout, Lowering, Pointer
+from weft.codegen.matmul.machine import machine
+from weft.codegen.moves import (
+    Axis, Frame, axes_of, bits_of, copy, fields_of, grain, merged, product, row_major, scaled, source, words_of,
+)  # fmt: skip
+from weft.config import config
+from weft.dtypes import Dtype
+from weft.runtime.threads import get_threads
+
+CACHED: Final = 1 << 17
+"""Bytes of records that are sorted to the end before others are touched: with their copy, a part of a second-level cache."""
+BLOCK: Final = 1 << 14
+"""Records that one unit of work merges or writes, where threads share a row."""
+COST: Final = 16
+"""What sorting costs beside copying."""
+
+_UNSIGNED: Final = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
+_INFINITY: Final = {dt.float16: 0x7C00, dt.bfloat16: 0x7F80, dt.float32: 0x7F800000, dt.float64: 0x7FF0000000000000}
+"""Bits of infinity: what is larger, sign aside, is NaN."""
+
+Record = list[Value]
+"""One vector (or scalar) per word of a record."""
+
+
+# ---- records ----
+
+
+def order_key(b: Builder, x: Value, dtype: Dtype, canonical: bool) -> Value:
+    """An unsigned integer for the bits `x` of a real number, in the order of the numbers; all bits set for every NaN.
+
+    `canonical` gives -0.0 the key of 0.0, to which it is equal; otherwise it comes just before.
+    """
+    if not dtype.is_float:
+        return x ^ _sign(dtype) if dtype.kind == "i" else x
+    sign = _sign(dtype)
+    if canonical:
+        x = b.choose(x.eq(sign), 0, x)
+    key = b.choose(x >= sign, ~x, x ^ sign)
+    return b.choose(_is_nan(x, dtype), -1, key)
+
+
+def from_key(b: Builder, key: Value, dtype: Dtype) -> Value:
+    """The inverse of `order_key`, but that there is only one NaN."""
+    sign = _sign(dtype)
+    if dtype.is_float:
+        return b.choose(key >= sign, key ^ sign, ~key)
+    return key ^ sign if dtype.kind == "i" else key
+
+
+def _sign(dtype: Dtype) -> int:
+    return 1 << (dtype.bits - 1)
+
+
+def _is_nan(x: Value, dtype: Dtype) -> Value:
+    return (x & (_sign(dtype) - 1)) > _INFINITY[dtype]
+
+
+def less(x: Record, y: Record) -> Value:
+    """Whether x comes before y: by the first word in which they differ."""
+    result = x[-1] < y[-1]
+    for first, second in zip(reversed(x[:-1]), reversed(y[:-1]), strict=True):
+        result = (first < second) | (first.eq(second) & result)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """How elements of a dtype are made into records: the words of the key, then, if `indexed`, that of the place.
+
+    `packed` is the number of low bits of the only word that hold the place instead.
+    """
+
+    dtype: Dtype
+    indexed: bool
+    packed: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}{' indexed' if self.indexed else ''}{f' packed {self.packed}' if self.packed else ''}"
+
+    @property
+    def words(self) -> tuple[Dtype, ...]:
+        if self.packed:
+            return (_UNSIGNED[(self.packed + self.dtype.bits) // 8],)
+        keys = (dt.uint64,) * (self.dtype.size // 8) if self.dtype.is_complex else (_UNSIGNED[self.dtype.size],)
+        return (*keys, dt.uint32) if self.indexed else keys
+
+    @property
+    def size(self) -> int:
+        return sum(word.size for word in self.words)
+
+    def load(self, b: Builder, address: Value, first: Value, count: Value, lanes: int) -> Record:
+        """The records of `lanes` elements from an address on, the first of which is number `first`; those past `count` come last of all."""
+        inside = b.iota(dt.int32, lanes) < b.cast(b.intrinsic("smin", count, b.i64(lanes)), dt.int32)
+        kind = self.dtype if self.dtype.is_complex else bits_of(self.dtype)
+        words = self.keys(b, b.load(address, kind, lanes, inside), canonical=self.indexed)
+        if self.packed:
+            (word,) = self.words
+            place = b.iota(word, lanes) + b.splat(b.cast(first, word), lanes)
+            words = [(b.cast(words[0], word) << self.packed) | place]
+        elif self.indexed:
+            words.append(b.iota(dt.uint32, lanes) + b.splat(b.cast(first, dt.uint32), lanes))
+        return [b.choose(inside, word, -1) for word in words]
+
+    def keys(self, b: Builder, x: AnyValue, canonical: bool) -> Record:
+        """The words of the key. Complex numbers go by their real parts, then by their imaginary parts; any NaN makes the whole one."""
+        if isinstance(x, Value):
+            return [order_key(b, x, self.dtype, canonical)]
+        part, bits = dt.real_of(self.dtype), _UNSIGNED[self.dtype.size // 2]
+        parts = [b.bitcast(y, bits) for y in (x.re, x.im)]
+        nan = _is_nan(parts[0], part) | _is_nan(parts[1], part)
+        words = [order_key(b, y, part, canonical) for y in parts]
+        if self.dtype is dt.complex64:
+            high, low = (b.cast(word, dt.uint64) for word in words)
+            words = [(high << 32) | low]
+        return [b.choose(nan, -1, word) for word in words]
+
+    def place(self, b: Builder, words: Record) -> Value:
+        """The places of elements (uint32), from the last word of their records."""
+        word = words[-1]
+        return b.cast(word & ((1 << self.packed) - 1) if self.packed else word, dt.uint32)
+
+
+def records_of(dtype: Dtype, indexed: bool, n: int) -> Records:
+    """The smallest records for rows of n elements."""
+    if not indexed or dtype.size > 4 or dtype.is_complex:
+        return Records(dtype, indexed)
+    rest = 32 - dtype.bits
+    return Records(dtype, True, rest if n <= 1 << rest else 64 - dtype.bits)
+
+
+def lanes_for(records: Records) -> int:
+    """Lanes of a vector register of this processor, 16 at most."""
+    return min(16, machine(config.cpu).vector // max(word.size for word in records.words))
+
+
+# ---- networks ----
+
+
+class Network:
+    """A short sequence of records in a few vectors, sorted by exchanges. Where a record stands is known here, not in the vectors:
+    a lane stays wherever the next exchange needs it, and all go to their places at the end.
+
+    Vector k holds places k * lanes and on at first. Two vectors (a pair of consecutive ones) are rearranged together.
+    """
+
+    def __init__(self, b: Builder, vectors: Sequence[Record]) -> None:
+        self.b, self.vectors = b, list(vectors)
+        self.lanes = vectors[0][0].lanes
+        self.block = max(1, 16 // max(word.dtype.size for word in vectors[0]))
+        """Lanes in 16 bytes: what stays within them moves at once on all processors."""
+        self.places = [list(range(k * self.lanes, (k + 1) * self.lanes)) for k in range(len(vectors))]
+
+    def sort(self) -> list[Record]:
+        size = 2
+        while size <= len(self.vectors) * self.lanes:
+            self._merge(size)
+            size *= 2
+        return self._restored()
+
+    def merge(self) -> list[Record]:
+        """The same if each half is sorted already."""
+        self._merge(len(self.vectors) * self.lanes)
+        return self._restored()
+
+    def _merge(self, size: int) -> None:
+        """Two sorted runs become one: the first exchange is with the mirror image, those after it at half the distance each."""
+        self.exchange(size - 1)
+        step = size // 4
+        while step:
+            self.exchange(step)
+            step //= 2
+
+    def exchange(self, mask: int) -> None:
+        """The smaller of the records at places p and p ^ mask goes to the smaller place."""
+        rest = set(range(len(self.vectors)))
+        while rest:
+            one = min(rest)
+            other = self._partner(one, mask)
+            rest -= {one, other}
+            if one == other:
+                self._within(one, mask)
+            else:
+                self._between(one, other, mask)
+
+    def _partner(self, one: int, mask: int) -> int:
+        """The vector that holds the other places, or else the one beside it."""
+        wanted = {place ^ mask for place in self.places[one]}
+        pair = self.places[one][0] // (2 * self.lanes)
+        for other, places in enumerate(self.places):
+            if other != one and set(places) == wanted:
+                return other
+        beside = [k for k, places in enumerate(self.places) if k != one and places[0] // (2 * self.lanes) == pair]
+        return beside[0] if beside else one
+
+    def _between(self, one: int, other: int, mask: int) -> None:
+        small = self._small_places(one, other, mask)
+        large = [place ^ mask for place in small]
+        x, y = self._gathered(one, other, small), self._gathered(one, other, large)
+        self.vectors[one], self.vectors[other] = self._ordered(x, y)
+        self.places[one], self.places[other] = small, large
+
+    def _small_places(self, one: int, other: int, mask: int) -> list[int]:
+        """The smaller place of each exchange, in an order that takes few instructions to arrange."""
+        top = 1 << (mask.bit_length() - 1)
+        x, y = self.places[one], self.places[other]
+        count = sum(not place & top for place in x)
+        if count in (0, self.lanes):
+            return list(x if count else y)
+        found: list[int] = []
+        for first in range(0, self.lanes, self.block):
+            part = slice(first, first + self.block)
+            found += [place for place in (*x[part], *y[part]) if not place & top]
+        whole = all(sum(not p & top for p in v[k : k + self.block]) == self.block // 2 for v in (x, y) for k in range(0, self.lanes, self.block))
+        return found if whole else [place for place in (*x, *y) if not place & top]
+
+    def _within(self, one: int, mask: int) -> None:
+        """The only vector: each lane meets a copy of its partner and keeps what belongs there."""
+        b, places = self.b, self.places[one]
+        top = 1 << (mask.bit_length() - 1)
+        x = self.vectors[one]
+        y = self._gathered(one, one, [place ^ mask for place in places])
+        small, large = self._ordered(x, y)
+        order = [lane + (self.lanes if place & top else 0) for lane, place in enumerate(places)]
+        self.vectors[one] = [b.shuffle(s, t, order) for s, t in zip(small, large, strict=True)]
+
+    def _ordered(self, x: Record, y: Record) -> tuple[Record, Record]:
+        b = self.b
+        if len(x) == 1:
+            return [b.intrinsic("umin", x[0], y[0])], [b.intrinsic("umax", x[0], y[0])]
+        swap = less(y, x)
+        both = list(zip(x, y, strict=True))
+        return [b.choose(swap, v, u) for u, v in both], [b.choose(swap, u, v) for u, v in both]
+
+    def _gathered(self, one: int, other: int, places: Sequence[int]) -> Record:
+        """The records of `places` in this order, from two vectors."""
+        at = {place: lane for lane, place in enumerate((*self.places[one], *self.places[other]))}
+        order = [at[place] for place in places]
+        if order == list(range(self.lanes)):
+            return self.vectors[one]
+        return [self.b.shuffle(x, y, order) for x, y in zip(self.vectors[one], self.vectors[other], strict=True)]
+
+    def _restored(self) -> list[Record]:
+        result = []
+        for k in range(len(self.vectors)):
+            wanted = list(range(k * self.lanes, (k + 1) * self.lanes))
+            holders = [v for v, places in enumerate(self.places) if set(places) & set(wanted)]
+            result.append(self._gathered(holders[0], holders[-1], wanted))
+        return result
+
+
+# ---- sequences of records in memory ----
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Code over records in memory: word k of all records lies `capacity` times the size of the words before it from the start."""
+
+    b: Builder
+    records: Records
+    lanes: int
+    vectors: int
+    capacity: Value
+
+    @property
+    def step(self) -> int:
+        """Records that one step of a merge takes and gives."""
+        return max(1, self.vectors // 2) * self.lanes
+
+    def at(self, base: Value, word: int, index: Value) -> Value:
+        """The address of a word of a record."""
+        before = sum(w.size for w in self.records.words[:word])
+        start = self.b.gep(base, self.capacity * before) if before else base
+        return self.b.gep(start, index * self.records.words[word].size)
+
+    def load(self, base: Value, index: Value, lanes: int) -> Record:
+        words = self.records.words
+        return [self.b.load(self.at(base, k, index), word, lanes) for k, word in enumerate(words)]  # type: ignore[misc]
+
+    def store(self, x: Record, base: Value, index: Value) -> None:
+        for k, word in enumerate(x):
+            self.b.store(word, self.at(base, k, index))
+
+    def take(self, base: Value, index: Value, stop: Value) -> list[Record]:
+        """The next records of a run that ends at `stop`, as vectors; after its end, records that come last of all."""
+        b, found = self.b, []
+        left = b.splat(b.cast(b.intrinsic("smin", stop - index, b.i64(self.step)), dt.int32), self.lanes)
+        for k in range(self.step // self.lanes):
+            inside = b.iota(dt.int32, self.lanes) + k * self.lanes < left
+            found.append([b.choose(inside, word, -1) for word in self.load(base, index + k * self.lanes, self.lanes)])
+        return found
+
+    def merge(self, source: Value, first: tuple[Value, Value], second: tuple[Value, Value], target: Value, at: Value) -> None:
+        """Two sorted runs (from, to) become one, from record `at` of the target on. Whole steps are written, so up to a step minus one more.
+
+        The step that is taken next is that of the run whose next record is smaller: the half that has then been merged and goes out is
+        smaller than everything which is still to come.
+        """
+        b = self.b
+        (x, x_end), (y, y_end) = first, second
+        total = (x_end - x) + (y_end - y)
+        held = self.take(source, x, x_end)
+        flat = [word for vector in held for word in vector]
+        with b.loop(0, total, self.step, x + self.step, y, *flat) as loop:
+            x, y, *flat = loop.carried
+            from_x = (x < x_end) & ((y >= y_end) | ~less(self.load(source, y, 1), self.load(source, x, 1)))
+            new = self.take(source, b.choose(from_x, x, y), b.choose(from_x, x_end, y_end))
+            both = Network(b, [*self._vectors(flat), *new]).merge()
+            half = len(both) // 2
+            for k, vector in enumerate(both[:half]):
+                self.store(vector, target, at + loop.index + k * self.lanes)
+            x, y = b.choose(from_x, x + self.step, x), b.choose(from_x, y, y + self.step)
+            loop.carry(x, y, *(word for vector in both[half:] for word in vector))
+
+    def _vectors(self, flat: Sequence[Value]) -> list[Record]:
+        count = len(self.records.words)
+        return [list(flat[k : k + count]) for k in range(0, len(flat), count)]
+
+    def merge_levels(self, source: Value, target: Value, start: Value, stop: Value, width: Value, levels: Value) -> tuple[Value, Value]:
+        """Runs of `width` records in [start, stop) are merged two by two, `levels` times, from one memory into the other and back.
+
+        Returns (memory with the result, the other).
+        """
+        b = self.b
+        with b.loop(0, levels, 1, source, target, width) as level:
+            source, target, width = level.carried
+            with b.loop(start, stop, width + width) as pair:
+                middle = b.intrinsic("smin", pair.index + width, stop)
+                end = b.intrinsic("smin", middle + width, stop)
+                self.merge(source, (pair.index, middle), (middle, end), target, pair.index)
+            level.carry(target, source, width + width)
+        return level.carried[0], level.carried[1]
+
+    def count_below(self, base: Value, n: Value, key: int, rounds: Value) -> Value:
+        """How many of n sorted records of one word are smaller than a key; n is smaller than 2 ** rounds."""
+        b, (word,) = self.b, self.records.words
+        return bisect(b, n, rounds, lambda i: self.load(base, i, 1)[0] < b.const(word, key, 1))
+
+
+def bisect(b: Builder, n: Value, rounds: Value, holds: Callable[[Value], Value]) -> Value:
+    """The length of the part of [0, n) at whose indices a condition holds, which is its beginning; n is smaller than 2 ** rounds.
+
+    n may be a vector: each lane is a search of its own.
+    """
+    with b.loop(0, rounds, 1, b.const(dt.int64, 0, n.lanes)) as loop:
+        (found,) = loop.carried
+        further = found + b.splat(b.i64(1) << (rounds - 1 - loop.index), n.lanes)
+        last = b.intrinsic("smax", b.intrinsic("smin", further, n) - 1, b.const(dt.int64, 0, n.lanes))
+        longer = (further <= n) & holds(last)
+        loop.carry(b.choose(longer, further, found))
+    return loop.carried[0]
+
+
+# ---- kernels ----
+
+
+@dataclass(frozen=True, slots=True)
+class SortRows:
+    """Every unit is a row, or a part of `width` elements of one if `parts` are sorted on their own. Operands: x, the result.
+
+    result: "values" or "places", or "records" (at `row` records from row to row). A row is sorted in pieces of `width` (of `inner`
+    levels of merging each, from what a network gives), and those are merged (`levels`). `rounds` is the number of bits of the length.
+    """
+
+    records: Records
+    result: str
+    lanes: int
+    vectors: int
+    outer: int
+    parts: bool = False
+
+    def __str__(self) -> str:
+        form = f"{'parts' if self.parts else 'rows'} {self.records} -> {self.result}"
+        return f"sort {form} lanes={self.lanes} vectors={self.vectors} outer={self.outer}"
+
+    def fields(self) -> list[str]:
+        names = fields_of(self.outer, 2, "width", "inner", "levels", "capacity", "rounds", "chunks", "row", "all")
+        return names
+
+    def emit(self, name: str) -> str:
+        frame = Frame(name, self.fields(), self.outer)
+        b, n = frame.b, frame["n"]
+        memory = Sequences(b, self.records, self.lanes, self.vectors, frame["capacity"])
+        other = b.gep(frame.scratch, frame["capacity"] * self.records.size)
+        with b.loop(frame.begin, frame.end, 1) as units:
+            row, start, count = units.index, b.i64(0), n
+            if self.parts:
+                row, part = frame.divide(units.index, frame["chunks"])
+                start = part * frame["width"]
+                count = b.intrinsic("smin", frame["width"], n - start)
+            x = frame.at(0, frame.indices(row))
+            found = self._sorted(frame, memory, other, x, start, count)
+            if self.result == "records":
+                everything = Sequences(b, self.records, self.lanes, self.vectors, frame["all"])
+                _copy_records(memory, found, everything, frame["p1"], row * frame["row"] + start, count)
+            else:
+                finish = Finish(self.records, self.result, self.lanes, self.outer)
+                finish.write(frame, memory, found, x, frame.at(1, frame.indices(row)), b.i64(0), n)
+                finish.settle(frame, memory, found, x, frame.at(1, frame.indices(row)), b.i64(0))
+        return frame.module()
+
+    def _sorted(self, frame: Frame, memory: Sequences, other: Value, x: Value, start: Value, count: Value) -> Value:
+        """Where `count` elements of the row x from `start` on lie sorted."""
+        b, size, width = frame.b, self.records.dtype.size, frame["width"]
+        network = self.vectors * self.lanes
+        with b.loop(0, count, width) as pieces:
+            stop = b.intrinsic("smin", pieces.index + width, count)
+            with b.loop(pieces.index, stop, network) as loop:
+                vectors = []
+                for k in range(self.vectors):
+                    at = loop.index + k * self.lanes
+                    left = b.intrinsic("smax", count - at, b.i64(0))
+                    vectors.append(self.records.load(b, b.gep(x, (start + at) * size), start + at, left, self.lanes))
+                for k, vector in enumerate(Network(b, vectors).sort()):
+                    memory.store(vector, frame.scratch, loop.index + k * self.lanes)
+            memory.merge_levels(frame.scratch, other, pieces.index, stop, b.i64(network), frame["inner"])
+        odd = (frame["inner"] & 1).ne(0)
+        here, there = _choose(b, odd, other, frame.scratch), _choose(b, odd, frame.scratch, other)
+        return memory.merge_levels(here, there, b.i64(0), count, width, frame["levels"])[0]
+
+
+def _choose(b: Builder, condition: Value, x: Value, y: Value) -> Value:
+    """`choose` of addresses."""
+    return b.op(f"select i1 {condition.text}, ptr {x.text}, ptr {y.text}", x.dtype, 1)
+
+
+def _copy_records(memory: Sequences, source: Value, into: Sequences, target: Value, at: Value, count: Value) -> None:
+    with memory.b.loop(0, count, memory.lanes) as loop:
+        into.store(memory.load(source, loop.index, memory.lanes), target, at + loop.index)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRows:
+    """One level of merging of long rows. A unit is a block of a row of the result; `run` records are sorted already. Operands: records before, after."""
+
+    records: Records
+    lanes: int
+    vectors: int
+    outer: ClassVar[int] = 0
+
+    def __str__(self) -> str:
+        return f"sort merge {self.records} lanes={self.lanes} vectors={self.vectors}"
+
+    def fields(self) -> list[str]:
+        return fields_of(0, 2, "run", "width", "chunks", "row", "all", "rounds")
+
+    def emit(self, name: str) -> str:
+        frame = Frame(name, self.fields(), 0)
+        b, n, run, width = frame.b, frame["n"], frame["run"], frame["width"]
+        memory = Sequences(b, self.records, self.lanes, self.vectors, frame["all"])
+        with b.loop(frame.begin, frame.end, 1) as units:
+            row, block = frame.divide(units.index, frame["chunks"])
+            base, at = row * frame["row"], block * width
+            pair = frame.divide(at, run + run)[0] * (run + run)
+            middle = b.intrinsic("smin", pair + run, n)
+            end = b.intrinsic("smin", middle + run, n)
+            runs = (base + pair, base + middle), (base + middle, base + end)
+            low = self._split(frame, memory, runs, at - pair)
+            high = self._split(frame, memory, runs, b.intrinsic("smin", at + width, end) - pair)
+            parts = [(x, y) for x, y in zip(low, high, strict=True)]
+            memory.merge(frame["p0"], parts[0], parts[1], frame["p1"], base + at)
+        return frame.module()
+
+    def _split(self, frame: Frame, memory: Sequences, runs: tuple[tuple[Value, Value], ...], count: Value) -> tuple[Value, Value]:
+        """Where the `count` smallest records of two runs end in each of them; of equal ones, those of the first run are smaller."""
+        b, before = frame.b, frame["p0"]
+        (x, x_end), (y, y_end) = runs
+        least = b.intrinsic("smax", count - (y_end - y), b.i64(0))
+        most = b.intrinsic("smin", count, x_end - x)
+
+        def among(index: Value) -> Value:
+            """Whether record least + index of the first run is one of them: not larger than the record of the second that would have its place."""
+            i = least + index
+            return ~less(memory.load(before, y + (count - 1 - i), 1), memory.load(before, x + i, 1))
+
+        found = least + bisect(b, most - least, frame["rounds"], among)
+        return x + found, y + (count - found)
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Sorted records become the result. A unit is a block of a row, or, where equal elements are `settled`, a row. Operands: x, records, result."""
+
+    records: Records
+    result: str
+    lanes: int
+    outer: int
+    settled: bool = False
+
+    def __str__(self) -> str:
+        return f"sort {'settle' if self.settled else 'finish'} {self.records} -> {self.result} lanes={self.lanes} outer={self.outer}"
+
+    def fields(self) -> list[str]:
+        return fields_of(self.outer, 3, "width", "chunks", "row", "all", "rounds", blocked=False)
+
+    def emit(self, name: str) -> str:
+        frame = Frame(name, self.fields(), self.outer)
+        b = frame.b
+        memory = Sequences(b, self.records, self.lanes, 1, frame["all"])
+        with b.loop(frame.begin, frame.end, 1) as units:
+            row, start = units.index, b.i64(0)
+            if not self.settled:
+                row, block = frame.divide(units.index, frame["chunks"])
+                start = block * frame["width"]
+            at = frame.indices(row)
+            x, out, first = frame.at(0, at), frame.at(2, at), row * frame["row"]
+            if self.settled:
+                self.settle(frame, memory, frame["p1"], x, out, first)
+            else:
+                count = b.intrinsic("smin", frame["width"], frame["n"] - start)
+                self.write(frame, memory, frame["p1"], x, b.gep(out, start * self.size), first + start, count)
+        return frame.module()
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element of the result."""
+        return 4 if self.result == "places" else self.records.dtype.size
+
+    def write(self, frame: Frame, memory: Sequences, base: Value, x: Value, out: Value, first: Value, count: Value) -> None:
+        """`count` elements of the result from records `first` and on."""
+        b = frame.b
+        if self.result == "values" and self.records.indexed:
+            return self._pick(frame, memory, base, x, out, first, count)
+
+        def body(index: Value, mask: Value | None) -> None:
+            words = memory.load(base, first + index, self.lanes)
+            kind = self.records.dtype
+            element = self.records.place(b, words) if self.result == "places" else from_key(b, words[0], kind)
+            b.store(element, b.gep(out, index * self.size), mask)
+
+        whole = count & -self.lanes
+        with b.loop(0, whole, self.lanes) as loop:
+            body(loop.index, None)
+        with b.loop(whole, count, self.lanes) as rest:
+            body(rest.index, b.iota(dt.int32, self.lanes) < b.cast(count - rest.index, dt.int32))
+
+    def _pick(self, frame: Frame, memory: Sequences, base: Value, x: Value, out: Value, first: Value, count: Value) -> None:
+        """Elements of x from their places, one by one."""
+        b, kind = frame.b, bits_of(self.records.dtype)
+        last = len(self.records.words) - 1
+        with b.loop(0, count, 1) as loop:
+            place = b.load(memory.at(base, last, first + loop.index), dt.uint32, 1)
+            element = b.load(b.gep(x, b.cast(place, dt.int64) * kind.size), kind, 1)  # type: ignore[arg-type]
+            b.store(element, b.gep(out, loop.index * kind.size))
+
+    def settle(self, frame: Frame, memory: Sequences, base: Value, x: Value, out: Value, first: Value) -> None:
+        """Zeros of both signs, and NaNs, in the order in which they stand in the row: keys alone do not tell. Seldom needed."""
+        dtype = self.records.dtype
+        if self.result != "values" or not dtype.is_float:
+            return
+        b, n, rounds = frame.b, frame["n"], frame["rounds"]
+        start, zero, ones = memory.at(base, 0, first), _sign(dtype), (1 << dtype.bits) - 1
+        negative = memory.count_below(start, n, zero, rounds)
+        last = b.intrinsic("smax", negative - 1, b.i64(0))
+        following = b.intrinsic("smin", negative, n - 1)
+        word = b.const(self.records.words[0], zero, 1)
+        mixed = memory.load(start, last, 1)[0].eq(word - 1) & memory.load(start, following, 1)[0].eq(word)
+        with b.when(mixed | memory.load(start, n - 1, 1)[0].eq(-1)):
+            zeros = memory.count_below(start, n, zero - 1, rounds)
+            nans = memory.count_below(start, n, ones, rounds)
+            self._rewrite(frame, x, out, zeros, nans)
+
+    def _rewrite(self, frame: Frame, x: Value, out: Value, zeros: Value, nans: Value) -> None:
+        """The zeros and NaNs of a row, one after the other."""
+        b, kind, dtype = frame.b, bits_of(self.records.dtype), self.records.dtype
+        with b.loop(0, frame["n"], 1, zeros, nans) as loop:
+            zeros, nans = loop.carried
+            element = b.load(b.gep(x, loop.index * kind.size), kind, 1)
+            assert isinstance(element, Value)
+            is_zero, is_nan = (element << 1).eq(0), _is_nan(element, dtype)
+            with b.when(is_zero | is_nan):
+                b.store(element, b.gep(out, b.choose(is_zero, zeros, nans) * kind.size))
+            loop.carry(zeros + b.cast(is_zero, dt.int64), nans + b.cast(is_nan, dt.int64))
+
+
+# ---- lowerings ----
+
+
+def lower(x: Layout, out: Layout, axis: int, places: bool) -> Lowering:
+    """out = x sorted along an axis, or the places that sort it. Pointers: 0 x, 1 out."""
+    if 0 in out.shape:
+        return Lowering(())
+    moved = (*(a for a in range(len(x.shape)) if a != axis), axis)
+    before, after = _arranged(x, moved), _arranged(out, moved)
+    launches: list[Launch] = []
+    temporaries: list[int] = []
+
+    def temporary(layout: Layout) -> tuple[Layout, Pointer]:
+        temporaries.append(_bytes(layout))
+        return row_major_of(layout), Pointer(1 + len(temporaries))
+
+    read, write = (before, Pointer(0)), (after, Pointer(1))
+    if before.shape[-1] > 1 and before.strides[-1] != 1:
+        read = temporary(before)
+        launches += copy(before, read[0], Pointer(0), read[1])
+    if after.strides[-1] != 1:
+        write = temporary(after)
+    launches += _rows(*read, *write, places, temporaries)
+    if write[1] != Pointer(1):
+        launches += copy(_arranged(write[0], [moved.index(a) for a in range(len(moved))]), out, write[1], Pointer(1))
+    return Lowering(tuple(launches), tuple(temporaries))
+
+
+def _arranged(x: Layout, axes: Sequence[int]) -> Layout:
+    return Layout(tuple(x.shape[a] for a in axes), tuple(x.strides[a] for a in axes), x.dtype)
+
+
+def _bytes(x: Layout) -> int:
+    return math.prod(x.shape) * x.dtype.size
+
+
+def row_major_of(x: Layout) -> Layout:
+    """The same elements, row-major."""
+    return Layout(x.shape, tuple(s // x.dtype.size for s in row_major(x.shape, x.dtype.size)), x.dtype)
+
+
+def _rows(x: Layout, from_: Pointer, out: Layout, to: Pointer, places: bool, temporaries: list[int]) -> list[Launch]:
+    """Launches that sort the last axis, along which both lie one after the other."""
+    n = x.shape[-1]
+    records = records_of(x.dtype, places or x.dtype.is_complex, n)
+    result, lanes = "places" if places else "values", lanes_for(records)
+    outer = merged(axes_of(x.shape[:-1], scaled(x)[:-1], scaled(out)[:-1]))
+    rows = product(outer)
+    vectors = next((v for v in (1, 2) if n <= v * lanes), 4)
+    width = _width(n, records, lanes * vectors)
+    if n > 2 * width and rows < 2 * get_threads():
+        return _shared(records, result, lanes, vectors, outer, n, width, (from_, to), temporaries)
+    kernel = SortRows(records, result, lanes, vectors, len(outer))
+    capacity = _padded(n, lanes * vectors)
+    numbers = {
+        "units": rows, "width": width, "inner": _levels(width, lanes * vectors), "levels": _levels(n, width), "capacity": capacity,
+        "rounds": n.bit_length(), "chunks": 1, "row": 0, "all": 0,
+    }  # fmt: skip
+    words = words_of(kernel.fields(), [from_, to], outer, Axis(n, (x.dtype.size, out.dtype.size)), numbers)
+    each = grain(rows, n * x.dtype.size, COST)
+    return [Launch(source(str(kernel), "sort", kernel.emit), words, each, 2 * capacity * records.size)]
+
+
+def _width(n: int, records: Records, network: int) -> int:
+    """Records that are sorted to the end before others are touched: a network's, doubled some times."""
+    width = network
+    while width < n and 2 * width * records.size <= CACHED:
+        width *= 2
+    return width
+
+
+def _levels(n: int, width: int) -> int:
+    """How often runs of `width` must be merged two by two until there is one of n."""
+    return max(0, (-(-n // width) - 1).bit_length())
+
+
+def _padded(n: int, network: int) -> int:
+    """Records that a memory for n must hold: whole networks are written, and up to two steps are read past the end of a run."""
+    return (-(-n // network) + 2) * network
+
+
+def _shared(
+    records: Records, result: str, lanes: int, vectors: int, outer: Sequence[Axis], n: int, width: int, ends: tuple[Pointer, Pointer],
+    temporaries: list[int],
+) -> list[Launch]:  # fmt: skip
+    """Few long rows: threads sort parts of them, then merge blocks of two runs at a time, then write blocks of the result."""
+    rows, size, network = product(outer), records.dtype.size, lanes * vectors
+    row = _padded(n, max(network, 64))
+    memories = [Pointer(2 + len(temporaries)), Pointer(3 + len(temporaries))]
+    temporaries += [rows * row * records.size] * 2
+    numbers = {"row": row, "all": rows * row, "rounds": n.bit_length(), "width": width}
+
+    def launch(kernel: SortRows | MergeRows | Finish, units: int, pointers: Sequence[Pointer], cost: int, scratch: int = 0, **more: int) -> Launch:
+        loops = [Axis(a.size, (a.strides[0], 0, a.strides[1])) for a in outer[: kernel.outer]]
+        words = words_of(kernel.fields(), pointers, loops, Axis(n, (0,) * len(pointers)), {**numbers, **more, "units": units})
+        return Launch(source(str(kernel), "sort", kernel.emit), words, grain(units, size * n * rows // units, cost), scratch)
+
+    parts = -(-n // width)
+    first = SortRows(records, "records", lanes, vectors, len(outer), parts=True)
+    capacity = _padded(width, network)
+    inner = _levels(width, network)
+    launches = [
+        launch(first, rows * parts, [ends[0], memories[0]], COST, 2 * capacity * records.size,
+               inner=inner, levels=0, capacity=capacity, chunks=parts)
+    ]  # fmt: skip
+    block, run = min(BLOCK, width), width
+    blocks = -(-n // block)
+    while run < n:
+        kernel = MergeRows(records, lanes, vectors)
+        launches.append(launch(kernel, rows * blocks, memories, 2, run=run, width=block, chunks=blocks))
+        memories.reverse()
+        run *= 2
+    pointers = [ends[0], memories[0], ends[1]]
+    finish = Finish(records, result, lanes, len(outer))
+    launches.append(launch(finish, rows * blocks, pointers, 1, width=block, chunks=blocks))
+    if result == "values" and records.dtype.is_float:
+        settle = Finish(records, result, lanes, len(outer), settled=True)
+        launches.append(launch(settle, rows, pointers, 1, chunks=1))
+    return launches
+
+
+# ---- searching ----
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRows:
+    """How many elements of a sorted row come before each value (or, `right`, are equal to it as well). Operands: rows, values, result.
+
+    `length` is that of the sorted row. A unit is a block of the values that go with one row.
+    """
+
+    dtype: Dtype
+    right: bool
+    lanes: int
+    outer: int
+
+    def __str__(self) -> str:
+        return f"search {self.dtype.name}{' right' if self.right else ''} lanes={self.lanes} outer={self.outer}"
+
+    def fields(self) -> list[str]:
+        return fields_of(self.outer, 3, "length", "rounds", blocked=True)
+
+    def emit(self, name: str) -> str:
+        frame = Frame(name, self.fields(), self.outer)
+        b = frame.b
+        with b.loop(frame.begin, frame.end, 1) as units:
+            row, start, stop = frame.part(units.index, blocked=True)
+            at = frame.indices(row)
+            rows, values, out = (frame.at(k, at) for k in range(3))
+            with b.loop(start, stop, self.lanes) as loop:
+                inside = b.iota(dt.int32, self.lanes) < b.cast(b.intrinsic("smin", stop - loop.index, b.i64(self.lanes)), dt.int32)
+                found = self._search(frame, rows, b.gep(values, loop.index * self.dtype.size), inside)
+                b.store(b.cast(found, dt.uint32), b.gep(out, loop.index * 4), inside)
+        return frame.module()
+
+    def _search(self, frame: Frame, rows: Value, values: Value, inside: Value) -> Value:
+        b, records = frame.b, Records(self.dtype, indexed=False)
+        kind = self.dtype if self.dtype.is_complex else bits_of(self.dtype)
+        wanted = records.keys(b, b.load(values, kind, self.lanes, inside), canonical=True)
+
+        def before(index: Value) -> Value:
+            found = records.keys(b, self._element(b, rows, index), canonical=True)
+            return ~less(wanted, found) if self.right else less(found, wanted)
+
+        return bisect(b, b.splat(frame["length"], self.lanes), frame["rounds"], before)
+
+    def _element(self, b: Builder, rows: Value, index: Value) -> AnyValue:
+        """Elements of a row, one for each lane."""
+        if not self.dtype.is_complex:
+            return b.lookup(rows, index, bits_of(self.dtype))
+        part = dt.real_of(self.dtype)
+        return Complex(b.lookup(rows, index + index, part), b.lookup(rows, index + index + 1, part))
+
+
+def search(rows: Layout, values: Layout, out: Layout, right: bool) -> Lowering:
+    """For every value, its place in the row that goes with it: rows[*lead, n], values[*lead, ...]. Pointers: 0 rows, 1 values, 2 out."""
+    if 0 in out.shape:
+        return Lowering(())
+    lead = len(rows.shape) - 1
+    n = math.prod(values.shape[lead:])
+    launches: list[Launch] = []
+    temporaries: list[int] = []
+    operands = []
+    for k, (x, plain) in enumerate(((rows, rows.strides[-1] == 1 or rows.shape[-1] <= 1), (values, _is_packed(values, lead)))):
+        if plain:
+            operands.append((x, Pointer(k)))
+            continue
+        packed = row_major_of(x)
+        operands.append((packed, Pointer(3 + len(temporaries))))
+        temporaries.append(_bytes(x))
+        launches += copy(x, packed, Pointer(k), operands[-1][1])
+    layouts = [layout for layout, _ in operands]
+    outer = merged(axes_of(out.shape[:lead], *(scaled(x)[:lead] for x in (*layouts, out))))
+    kernel = SearchRows(rows.dtype, right, lanes_for(Records(rows.dtype, False)), len(outer))
+    width = min(n, BLOCK)
+    units = product(outer) * -(-n // width)
+    length = rows.shape[-1]
+    numbers = {"units": units, "width": width, "chunks": -(-n // width), "length": length, "rounds": length.bit_length()}
+    words = words_of(kernel.fields(), [pointer for _, pointer in operands] + [Pointer(2)], outer, Axis(n, (0, 0, 0)), numbers)
+    cost = 2 * length.bit_length()
+    launches.append(Launch(source(str(kernel), "search", kernel.emit), words, grain(units, width * rows.dtype.size, max(1, cost))))
+    return Lowering(tuple(launches), tuple(temporaries))
+
+
+def _is_packed(x: Layout, lead: int) -> bool:
+    """Whether the elements of the axes after the first `lead` lie one after the other."""
+    return all(axis.strides == (1,) for axis in merged(axes_of(x.shape[lead:], x.strides[lead:])))
+

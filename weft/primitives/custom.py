@@ -1,0 +1,116 @@
+"""Results of functions that bring their own rules, and the barrier that keeps a recomputation from being merged with the original.
+
+A function with rules of its own (`custom_function`, `checkpoint`) is traced like any other. Each of its results is a `Called` node: for evaluation the
+identity of what the function computed, for transforms one of the results of an application, whose operands the function's rules know about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from weft.codegen import moves
+from weft.codegen.launch import Layout, Lowering, Pointer
+from weft.graph.node import Kind, Node, Size
+from weft.primitives.base import Linear, Opaque, Sample, bind
+from weft.primitives.elementwise import Identity, draw
+
+Batched = tuple[Node, int | None]
+"""A node and where its batch axis stands."""
+
+
+class Rules(Protocol):
+    """What a function knows about its own derivatives and batching. Operands and results are numbered as in its application."""
+
+    def has(self, rule: str) -> bool:
+        """Whether there is a rule ("jvp", "vjp" or "batch"); where there is none, transforms look inside the function."""
+
+    def jvp(self, xs: Sequence[Node], outs: Sequence[Node], tangents: Mapping[int, Node]) -> Sequence[Node | None]:
+        """Tangents of the results; None is an exact zero."""
+
+    def vjp(
+        self, xs: Sequence[Node], outs: Sequence[Node], cotangents: Sequence[Node | None], wanted: frozenset[int]
+    ) -> Mapping[int, Node]:
+        """Cotangents of the wanted operands; a missing one is an exact zero."""
+
+    def batch(self, xs: Sequence[Batched], size: Size) -> Sequence[Batched]:
+        """The results for operands that carry a batch axis."""
+
+    def batched(self, axes: Sequence[int | None], size: Size) -> Rules:
+        """The rules of the function over a batch, where there is none for batching: operands have these batch axes, results all have theirs
+        in front."""
+
+
+class Application:
+    """One call of a function with rules: it tells the results of this call from those of another."""
+
+    __slots__ = ("arity", "rules")
+
+    def __init__(self, rules: Rules, arity: int) -> None:
+        self.rules, self.arity = rules, arity
+
+
+class Called(Node):
+    """Result number `index` of an application. Its operands are the value itself, then the function's operands, then all its results as computed."""
+
+    __slots__ = ("application", "index")
+
+    def __init__(self, application: Application, index: int, xs: Sequence[Node], ys: Sequence[Node]) -> None:
+        super().__init__(IDENTITY, (ys[index], *xs, *ys), ys[index].kind)
+        self.application, self.index = application, index
+
+    @property
+    def xs(self) -> tuple[Node, ...]:
+        """The operands of the function."""
+        return self.inputs[1 : 1 + self.application.arity]
+
+    @property
+    def ys(self) -> tuple[Node, ...]:
+        """What the function computed."""
+        return self.inputs[1 + self.application.arity :]
+
+    def seen_by(self, rule: str) -> tuple[Node, ...]:
+        """The operands that a transform looks at: those of the function if it has the rule, else also what stands behind its results."""
+        if self.application.rules.has(rule):
+            return self.xs
+        return self.inputs if rule == "batch" else self.inputs[:1]
+
+
+IDENTITY = Identity()
+
+
+def called(rules: Rules, xs: Sequence[Node], ys: Sequence[Node]) -> list[Node]:
+    """The results of an application. They are made one right after the other: whatever reads one of them is newer than all."""
+    application = Application(rules, len(xs))
+    return [Called(application, i, xs, ys) for i in range(len(ys))]
+
+
+class Barrier(Linear, Opaque):
+    """A copy of the first operand that is made once the others are known. What is computed from it is not what is computed from the operand
+    itself: nothing is merged across it, and nothing behind it happens early."""
+
+    samples = tuple(
+        Sample(lambda rng, dtype, shapes=shapes: [draw(rng, dtype, shape) for shape in shapes], name=name)  # type: ignore[misc]
+        for name, shapes in {"alone": ((3, 37),), "after": ((3, 5), (7,)), "scalar": ((), (2,), (3,)), "empty": ((0, 4), ())}.items()
+    )
+    cancels = False
+
+    def infer(self, *kinds: Kind) -> Kind:
+        return kinds[0]
+
+    def reference(self, x: np.ndarray, *after: np.ndarray) -> np.ndarray:  # type: ignore[override]
+        return x
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
+        return bind(self, tangents[0], *primals[1:]) if 0 in tangents else None
+
+    def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
+        return cotangent
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        return bind(self, *inputs), axes[0]
+
+    def lower(self, operands: Sequence[Any], out: Layout) -> Lowering:
+        return Lowering(tuple(moves.copy(operands[0], out, Pointer(0), Pointer(len(operands)))))
