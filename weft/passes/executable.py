@@ -10,7 +10,7 @@ from weft.codegen.launch import Launch, Pointer
 from weft.graph.node import Node
 from weft.passes.lower import Item, nbytes_of
 from weft.passes.memory import Plan, base_of
-from weft.passes.views import Strided, contiguous
+from weft.passes.views import Strided, is_contiguous
 from weft.primitives.base import Constant, ConstantValue, Parameter
 from weft.runtime import engine
 from weft.runtime.buffer import Storage, allocate
@@ -140,7 +140,7 @@ def _result(plan: Plan, output: Node) -> Result:
     offset = 0
     if isinstance(output.op, Strided):
         given = tuple(int(s) for s in output.op.strides)
-        strides = None if given == contiguous(output.shape) else given
+        strides = None if is_contiguous(output.shape, given) else given
         offset = int(output.op.offset) * output.dtype.size
     if isinstance(base.op, Parameter):
         return Result(base.op.index, offset, strides, True, as_is=output is base)

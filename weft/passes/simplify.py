@@ -6,11 +6,13 @@ already. Its docstring says `lhs -> rhs` and why that is exact.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from weft import dtypes as dt
-from weft.graph.node import Graph, Node
-from weft.primitives.base import ONE, ZERO, Constant, Primitive, Reduction, bind, constant
+from weft.graph.dims import same_shape
+from weft.graph.node import Graph, Node, Shape, Size
+from weft.primitives.base import ONE, ZERO, Constant, Elementwise, Primitive, Reduction, bind, constant
 from weft.primitives.elementwise import (
     Add,
     AsType,
@@ -55,7 +57,7 @@ def simplify(graph: Graph) -> Graph:
 
 def _rewrite(node: Node) -> Node:
     for _ in range(16):  # each step strictly shrinks the node; the bound guards against a faulty rule
-        for candidate in RULES.get(type(node.op), ()):
+        for candidate in _rules_for(type(node.op)):
             found = candidate(node)
             if found is not None and found is not node:
                 node = found
@@ -63,6 +65,12 @@ def _rewrite(node: Node) -> Node:
         else:
             return node
     return node
+
+
+@functools.cache
+def _rules_for(cls: type[Primitive]) -> tuple[Rule, ...]:
+    """The rules of a primitive: its own first, then those of its families."""
+    return tuple(found for base in cls.__mro__ for found in RULES.get(base, ()))
 
 
 # ---- identities ----
@@ -198,6 +206,7 @@ def sum_of_nothing(node: Node) -> Node | None:
     return None
 
 
+@rule(Fold)
 def reduce_nothing(node: Node) -> Node | None:
     """reduce over an axis of size 0 -> the constant that reducing nothing gives (0 for sum, 1 for prod)"""
     op, shape = node.op, node.inputs[0].shape
@@ -206,6 +215,7 @@ def reduce_nothing(node: Node) -> Node | None:
     return None
 
 
+@rule(Fold)
 def split_reduction(node: Node) -> Node | None:
     """reduce over axes that are not neighbours -> reduce over the last group of neighbours, then over the rest.
 
@@ -227,12 +237,57 @@ def split_reduction(node: Node) -> Node | None:
     return outer if outer.dtype is node.dtype else bind(AsType(node.dtype), outer)
 
 
-def _register_splits() -> None:
-    stack: list[type[Primitive]] = [Fold]
-    while stack:
-        cls = stack.pop()
-        RULES.setdefault(cls, []).extend((reduce_nothing, split_reduction))
-        stack.extend(cls.__subclasses__())
+# ---- axes of size 1 ----
 
 
-_register_splits()
+@rule(Elementwise)
+def drop_unit_axes(node: Node) -> Node | None:
+    """f(x) over axes of size 1 -> reshape(f(reshape(x)))   (the same elements: kernels see one shape, however it was written)"""
+    squeezed = _squeezed(node.shape)
+    if len(squeezed) == node.ndim:
+        return None
+    inner = _rewrite(bind(node.op, *[_reshaped(operand, squeezed) for operand in node.inputs]))
+    return bind(Reshape(node.shape), inner)
+
+
+@rule(Fold)
+def drop_kept_unit_axes(node: Node) -> Node | None:
+    """reduce(x) over axes of size 1 among others -> the same without them, reshaped back"""
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Reduction)
+    units = [i for i, n in enumerate(x.shape) if _is_one(n)]
+    kept = [i for i in op.axes if i not in units]
+    if not units or not kept:
+        return None
+    renumbered = tuple(sum(j not in units for j in range(i)) for i in kept)
+    inner = _rewrite(bind(type(op)(renumbered), _reshaped(x, _squeezed(x.shape))))
+    return _reshaped(inner, node.shape)
+
+
+@rule(Broadcast)
+def broadcast_without_unit_axes(node: Node) -> Node | None:
+    """broadcast(x) -> broadcast(reshape(x without axes of size 1))   (they are repeated either way)"""
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Broadcast)
+    if not any(_is_one(n) for n in x.shape):
+        return None
+    axes = tuple(axis for n, axis in zip(x.shape, op.axes, strict=True) if not _is_one(n))
+    return bind(Broadcast(op.shape, axes), _reshaped(x, _squeezed(x.shape)))
+
+
+@rule(Broadcast)
+def drop_same_broadcast(node: Node) -> Node | None:
+    """broadcast(x) to its own shape -> x"""
+    return node.inputs[0] if node.inputs[0].kind is node.kind else None
+
+
+def _reshaped(x: Node, shape: Shape) -> Node:
+    return x if same_shape(x.shape, shape) else _rewrite(bind(Reshape(shape), x))
+
+
+def _squeezed(shape: Shape) -> Shape:
+    return tuple(n for n in shape if not _is_one(n))
+
+
+def _is_one(n: Size) -> bool:
+    return type(n) is int and n == 1

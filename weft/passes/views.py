@@ -62,6 +62,12 @@ def contiguous(shape: Sequence[Size]) -> Strides:
     return tuple(reversed(strides))
 
 
+def is_contiguous(shape: Sequence[Size], strides: Sequence[Size]) -> bool:
+    """Whether strides walk the elements in row-major order; the strides of axes of size 1 do not matter."""
+    pairs = zip(shape, strides, contiguous(shape), strict=True)
+    return all(provably_equal(s, plain) or (type(n) is int and n == 1) for n, s, plain in pairs)
+
+
 def compose_views(graph: Graph, layouts: Mapping[Node, Strides | None] | None = None) -> Graph:
     """The pass. `layouts` gives the strides of inputs that are not contiguous."""
     chains = _moved(graph)
@@ -180,7 +186,7 @@ def _strided(base: Node, shape: Shape, strides: Strides, offset: Size) -> Node:
     plain = (
         not isinstance(base.op, Parameter)
         and same_shape(shape, base.shape)
-        and same_shape(strides, contiguous(shape))
+        and is_contiguous(shape, strides)
         and provably_equal(offset, 0)
     )
     return base if plain else bind(Strided(shape, strides, offset), base)
