@@ -160,7 +160,8 @@ def refuse_dtype(name: str, op: Primitive, dtype: Dtype) -> None:
         return
     words = {"b": "bool", "ui": "integers", "f": "floats", "c": "complex numbers"}
     defined = [word for kinds, word in words.items() if any(d.kind in kinds for d in op.dtypes)]
-    raise ValueError(f"[{name}] is defined for {' and '.join(defined)}, not for {dtype.name}; convert with astype.")
+    listed = " and ".join(filter(None, (", ".join(defined[:-1]), defined[-1])))
+    raise ValueError(f"[{name}] is defined for {listed}, not for {dtype.name}; convert with astype.")
 
 
 def _same(dtype: Dtype) -> Dtype:

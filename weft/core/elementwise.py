@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import builtins
+import math
+
 from weft import dtypes as dt
 from weft.core._common import (
-    ArrayLike, Binary, Unary, apply, array, astype as node_astype, bind, broadcast_node, broadcast_shapes, kind_of, promoted,
-    scalar_node, to_node, wrap,
+    ArrayLike, Binary, Unary, apply, array, astype as node_astype, bind, broadcast_node, broadcast_shapes, kind_of, normalize_axis,
+    promoted, refuse_dtype, reshape as node_reshape, scalar_node, to_node, wrap,
 )  # fmt: skip
+from weft.core.shaping import slice_axis
 from weft.dtypes import Dtype
+from weft.graph.node import Node
+from weft.primitives import bits, logarithms, rounding, trigonometry
 from weft.primitives import elementwise as p
+from weft.primitives.creation import Iota
 
 Stream = Any
 
@@ -27,15 +34,35 @@ def _unary(op: Any, name: str, doc: str, inexact: bool = False) -> Any:
 
 
 def _binary(op: Any, name: str, doc: str, inexact: bool = False) -> Any:
-    compute = Binary(op, name, inexact)
+    return _function(Binary(op, name, inexact), doc)
+
+
+def _function(compute: Binary, doc: str) -> Any:
+    """A public function for a binary operation; operators of arrays find the operation in `operator`."""
 
     def function(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> array:
         return compute(a, b)
 
-    function.__name__ = function.__qualname__ = name
+    function.__name__ = function.__qualname__ = compute.name
     function.__doc__ = doc
     function.operator = compute  # type: ignore[attr-defined]
     return function
+
+
+class _FloorDivision(Binary):
+    """Floor division: one primitive for integers, the floor of the (rounded) quotient for floats."""
+
+    __slots__ = ()
+
+    def slow(self, a: Any, b: Any) -> array:
+        x, y = promoted(self.name, a, b)
+        if x.dtype.is_float:
+            return apply(p.Floor(), x / y)
+        return super().slow(a, b)
+
+
+def _bytes_of_bools(dtype: Dtype) -> Dtype:
+    return dt.uint8 if dtype.is_bool else dtype
 
 
 add = _binary(p.Add(), "add", "a + b, broadcast together.")
@@ -45,7 +72,9 @@ divide = _binary(p.Divide(), "divide", "a / b, broadcast together; integers are 
 power = _binary(p.Power(), "power", "a ** b, broadcast together.")
 maximum = _binary(p.Maximum(), "maximum", "The larger of a and b; NaN if either is.")
 minimum = _binary(p.Minimum(), "minimum", "The smaller of a and b; NaN if either is.")
-logaddexp = _binary(p.LogAddExp(), "logaddexp", "log(exp(a) + exp(b)), without overflow.", inexact=True)
+remainder = _binary(rounding.Remainder(), "remainder", "a % b with the sign of b, exact; for integers a % 0 is a.")
+floor_divide = _function(_FloorDivision(rounding.FloorDivide(), "floor_divide"), "The quotient a / b rounded down; for integers a // 0 is 0.")
+arctan2 = _binary(trigonometry.ArcTan2(), "arctan2", "The angle of the point (b, a) in [-pi, pi].", inexact=True)
 equal = _binary(p.Equal(), "equal", "a == b elementwise.")
 not_equal = _binary(p.NotEqual(), "not_equal", "a != b elementwise.")
 less = _binary(p.Less(), "less", "a < b elementwise.")
@@ -55,8 +84,8 @@ greater_equal = _binary(p.GreaterEqual(), "greater_equal", "a >= b elementwise."
 bitwise_and = _binary(p.BitwiseAnd(), "bitwise_and", "a & b, bit by bit.")
 bitwise_or = _binary(p.BitwiseOr(), "bitwise_or", "a | b, bit by bit.")
 bitwise_xor = _binary(p.BitwiseXor(), "bitwise_xor", "a ^ b, bit by bit.")
-left_shift = _binary(p.LeftShift(), "left_shift", "a << b; 0 where the count passes the width.")
-right_shift = _binary(p.RightShift(), "right_shift", "a >> b, keeping the sign.")
+left_shift = _function(Binary(p.LeftShift(), "left_shift", operand=_bytes_of_bools), "a << b; 0 where the count passes the width.")
+right_shift = _function(Binary(p.RightShift(), "right_shift", operand=_bytes_of_bools), "a >> b, keeping the sign.")
 
 negative = _unary(p.Negative(), "negative", "-a.")
 abs = _unary(p.Absolute(), "abs", "The absolute value; real for complex arrays.")
@@ -75,18 +104,73 @@ cos = _unary(p.Cos(), "cos", "The cosine of radians.", inexact=True)
 erf = _unary(p.Erf(), "erf", "The error function.", inexact=True)
 erfinv = _unary(p.ErfInv(), "erfinv", "The inverse of the error function.", inexact=True)
 sigmoid = _unary(p.Sigmoid(), "sigmoid", "1 / (1 + exp(-a)).", inexact=True)
-conjugate = _unary(p.Conjugate(), "conjugate", "The complex conjugate.")
-real = _unary(p.Real(), "real", "The real part.")
-imag = _unary(p.Imag(), "imag", "The imaginary part.")
+log2 = _unary(logarithms.Log2(), "log2", "The logarithm to the base 2.", inexact=True)
+log10 = _unary(logarithms.Log10(), "log10", "The logarithm to the base 10.", inexact=True)
+tan = _unary(trigonometry.Tan(), "tan", "The tangent of radians.", inexact=True)
+arcsin = _unary(trigonometry.ArcSin(), "arcsin", "The angle in [-pi/2, pi/2] whose sine is a.", inexact=True)
+arccos = _unary(trigonometry.ArcCos(), "arccos", "The angle in [0, pi] whose cosine is a.", inexact=True)
+arctan = _unary(trigonometry.ArcTan(), "arctan", "The angle in [-pi/2, pi/2] whose tangent is a.", inexact=True)
+sinh = _unary(trigonometry.Sinh(), "sinh", "The hyperbolic sine.", inexact=True)
+cosh = _unary(trigonometry.Cosh(), "cosh", "The hyperbolic cosine.", inexact=True)
+arcsinh = _unary(trigonometry.ArcSinh(), "arcsinh", "The inverse of the hyperbolic sine.", inexact=True)
+arccosh = _unary(trigonometry.ArcCosh(), "arccosh", "The inverse of the hyperbolic cosine; NaN below 1.", inexact=True)
+arctanh = _unary(trigonometry.ArcTanh(), "arctanh", "The inverse of the hyperbolic tangent; infinite at -1 and 1.", inexact=True)
 stop_gradient = _unary(p.StopGradient(), "stop_gradient", "a, seen as a constant by differentiation.")
-conj = conjugate
+
 pow = power
+asin, acos, atan, atan2, asinh, acosh, atanh = arcsin, arccos, arctan, arctan2, arcsinh, arccosh, arctanh
+bitwise_left_shift, bitwise_right_shift = left_shift, right_shift
+
+
+def conjugate(a: ArrayLike, /, *, stream: Stream = None) -> array:
+    """The complex conjugate; a itself if it is real."""
+    return wrap(p.conjugate(to_node(a)))
+
+
+conj = conjugate
+
+
+def real(a: ArrayLike, /, *, stream: Stream = None) -> array:
+    """The real part; a itself if it is real."""
+    return wrap(p.real(to_node(a)))
+
+
+def imag(a: ArrayLike, /, *, stream: Stream = None) -> array:
+    """The imaginary part; zeros if a is real."""
+    x = to_node(a)
+    return apply(p.Imag(), x) if x.dtype.is_complex else wrap(scalar_node(0, x.kind))
+
+
+def logaddexp(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> array:
+    """log(exp(a) + exp(b)), without overflow; for complex arrays up to a multiple of 2 pi i."""
+    x, y = promoted("logaddexp", a, b)
+    if not x.dtype.is_complex:
+        return _logaddexp(a, b)
+    first = p.greater(x, y)
+    larger, smaller = p.select(first, x, y), p.select(first, y, x)
+    same = p.equal(x, y)  # infinities among them, whose difference is NaN
+    gap = p.select(same, scalar_node(0.0, x.kind), smaller - larger)
+    return wrap(larger + bind(p.Log1p(), p.exp(gap)))
+
+
+_logaddexp = Binary(p.LogAddExp(), "logaddexp", inexact=True)
+
+
+def divmod(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> list[array]:
+    """[a // b, a % b]: see floor_divide and remainder."""
+    return [floor_divide(a, b), remainder(a, b)]
+
+
+# ---- rounding ----
 
 
 def _rounding(op: Any, name: str, doc: str) -> Any:
     def function(a: ArrayLike, /, *, stream: Stream = None) -> array:
         x = to_node(a)
-        return apply(op, x) if x.dtype.is_float else wrap(x)
+        if not x.dtype.is_inexact:
+            return wrap(x)
+        refuse_dtype(name, op, x.dtype)
+        return apply(op, x)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
@@ -95,17 +179,37 @@ def _rounding(op: Any, name: str, doc: str) -> Any:
 
 floor = _rounding(p.Floor(), "floor", "The largest integer not above a.")
 ceil = _rounding(p.Ceil(), "ceil", "The smallest integer not below a.")
+trunc = _rounding(rounding.Trunc(), "trunc", "The nearest integer towards zero.")
 
 
-def round(a: ArrayLike, /, decimals: int = 0, *, stream: Stream = None) -> array:
-    """The nearest multiple of 10 ** -decimals, ties to even."""
+def round(a: ArrayLike, /, decimals: int = 0, stream: Stream = None) -> array:
+    """The nearest multiple of 10 ** -decimals, ties to even; complex numbers part by part.
+
+    >>> round(array([15, 25, 31]), -1)
+    array([20, 20, 30], dtype=int32)
+    """
     x = to_node(a)
     if not x.dtype.is_inexact:
-        return wrap(x)
+        return wrap(x if decimals >= 0 or x.dtype.is_bool else _round_integers(x, 10**-decimals))
     if decimals == 0:
         return apply(p.Rint(), x)
-    scale = scalar_node(10.0**decimals, x.kind)
+    scale = scalar_node(10.0 ** builtins.abs(decimals), x.kind)
+    if decimals < 0:
+        return wrap(bind(p.Rint(), x / scale) * scale)
     return wrap(bind(p.Rint(), x * scale) / scale)
+
+
+def _round_integers(x: Node, step: int) -> Node:
+    """The nearest multiple of a power of ten, ties to even, in integer arithmetic: exact, and wrapping like all of it."""
+    if step >= 1 << (x.dtype.bits - (x.dtype.kind == "i")):
+        return scalar_node(0, x.kind)
+    by = scalar_node(step, x.kind)
+    quotient = bind(rounding.FloorDivide(), x, by)
+    rest = x - quotient * by
+    other = by - rest
+    odd = node_astype(bind(p.BitwiseAnd(), quotient, scalar_node(1, x.kind)), dt.bool_)
+    up = bind(p.BitwiseOr(), p.greater(rest, other), bind(p.BitwiseAnd(), p.equal(rest, other), odd))
+    return (quotient + node_astype(up, x.dtype)) * by
 
 
 def reciprocal(a: ArrayLike, /, *, stream: Stream = None) -> array:
@@ -137,27 +241,103 @@ def logical_or(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> array
     return bitwise_or(_to_bool(a), _to_bool(b))
 
 
-def isnan(a: ArrayLike, /, *, stream: Stream = None) -> array:
-    """Whether elements are NaN."""
+def logical_xor(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> array:
+    """Whether one is nonzero and the other is zero."""
+    return bitwise_xor(_to_bool(a), _to_bool(b))
+
+
+# ---- infinities and NaN ----
+
+
+def _classifier(op: Any, name: str, doc: str, of_integers: bool) -> Any:
+    def function(a: ArrayLike, stream: Stream = None) -> array:
+        x = to_node(a)
+        return apply(op, x) if x.dtype.is_inexact else wrap(scalar_node(of_integers, kind_of(x.shape, dt.bool_)))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+isnan = _classifier(p.IsNan(), "isnan", "Whether elements are NaN.", of_integers=False)
+isinf = _classifier(bits.IsInf(), "isinf", "Whether elements are infinite.", of_integers=False)
+isfinite = _classifier(bits.IsFinite(), "isfinite", "Whether elements are neither NaN nor infinite.", of_integers=True)
+
+
+def _is_number(a: ArrayLike, number: float) -> array:
     x = to_node(a)
     if not x.dtype.is_inexact:
         return wrap(scalar_node(False, kind_of(x.shape, dt.bool_)))
-    return apply(p.IsNan(), x)
+    return wrap(p.equal(x, scalar_node(number, x.kind)))
 
 
-def isinf(a: ArrayLike, /, *, stream: Stream = None) -> array:
-    """Whether elements are infinite."""
+def isposinf(a: ArrayLike, stream: Stream = None) -> array:
+    """Whether elements are positive infinity."""
+    return _is_number(a, math.inf)
+
+
+def isneginf(a: ArrayLike, stream: Stream = None) -> array:
+    """Whether elements are negative infinity."""
+    return _is_number(a, -math.inf)
+
+
+def nan_to_num(
+    a: ArrayLike, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None, *, stream: Stream = None
+) -> array:
+    """NaN and the infinities replaced by numbers: by 0 and by the ends of the dtype's range, or as given.
+
+    >>> nan_to_num(array([float("nan"), 1.0]), nan=-1.0)
+    array([-1, 1], dtype=float32)
+    """
     x = to_node(a)
-    if not x.dtype.is_inexact:
-        return wrap(scalar_node(False, kind_of(x.shape, dt.bool_)))
     if x.dtype.is_complex:
-        return logical_or(isinf(real(wrap(x))), isinf(imag(wrap(x))))
-    return equal(abs(wrap(x)), float("inf"))
+        parts = [to_node(nan_to_num(wrap(part), nan, posinf, neginf)) for part in (p.real(x), bind(p.Imag(), x))]
+        return apply(bits.Cartesian(), *parts)
+    if not x.dtype.is_float:
+        return wrap(x)
+    limits = dt.finfo(x.dtype)
+    result = p.select(bind(p.IsNan(), x), scalar_node(float(nan), x.kind), x)
+    for infinite, given, limit in ((math.inf, posinf, limits.max), (-math.inf, neginf, limits.min)):
+        number = scalar_node(limit if given is None else float(given), x.kind)
+        result = p.select(p.equal(x, scalar_node(infinite, x.kind)), number, result)
+    return wrap(result)
 
 
-def isfinite(a: ArrayLike, /, *, stream: Stream = None) -> array:
-    """Whether elements are neither NaN nor infinite."""
-    return logical_not(logical_or(isnan(a), isinf(a)))
+# ---- angles and differences ----
+
+
+def _times(a: ArrayLike, factor: float) -> array:
+    x = to_node(a)
+    x = node_astype(x, dt.inexact_of(x.dtype))
+    return wrap(x * scalar_node(factor, x.kind))
+
+
+def degrees(a: ArrayLike, /, *, stream: Stream = None) -> array:
+    """Radians as degrees."""
+    return _times(a, 180.0 / math.pi)
+
+
+def radians(a: ArrayLike, /, *, stream: Stream = None) -> array:
+    """Degrees as radians."""
+    return _times(a, math.pi / 180.0)
+
+
+def diff(a: ArrayLike, /, n: int = 1, axis: int = -1, *, stream: Stream = None) -> array:
+    """Differences of neighbours along an axis, taken n times.
+
+    >>> diff(array([1, 4, 9, 16]))
+    array([3, 5, 7], dtype=int32)
+    """
+    if n < 0:
+        raise ValueError(f"[diff] n says how often to take differences and cannot be negative; got {n}.")
+    x = to_node(a)
+    axis = normalize_axis("diff", axis, x.ndim)
+    for _ in range(n):
+        size = x.shape[axis]
+        if type(size) is int and size == 0:
+            break
+        x = slice_axis(x, axis, 1, size - 1) - slice_axis(x, axis, 0, size - 1)  # type: ignore[arg-type]
+    return wrap(x)
 
 
 def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike, /, *, stream: Stream = None) -> array:
@@ -182,8 +362,82 @@ def clip(a: ArrayLike, /, a_min: ArrayLike | None = None, a_max: ArrayLike | Non
     return result if a_max is None else minimum(result, a_max)
 
 
+def _checked_dtype(name: str, dtype: Any) -> Dtype:
+    if not isinstance(dtype, Dtype):
+        raise TypeError(f"[{name}] dtype must be a Weft dtype such as float32; got {dtype!r}.")
+    return dtype
+
+
 def astype(a: ArrayLike, /, dtype: Dtype, *, stream: Stream = None) -> array:
     """a with its elements converted to dtype."""
-    if not isinstance(dtype, Dtype):
-        raise TypeError(f"[astype] dtype must be a Weft dtype such as float32; got {dtype!r}.")
-    return wrap(node_astype(to_node(a), dtype))
+    return wrap(node_astype(to_node(a), _checked_dtype("astype", dtype)))
+
+
+# ---- the same bytes as another type ----
+
+
+def view(a: ArrayLike, dtype: Dtype, stream: Stream = None) -> array:
+    """The bytes of a read as another dtype. A dtype of another size changes the size of the last axis.
+
+    >>> view(array([1.0, 2.0]), uint32)
+    array([1065353216, 1073741824], dtype=uint32)
+    """
+    x = to_node(a)
+    source, dtype = x.dtype.size, _checked_dtype("view", dtype).size and dtype
+    if x.dtype is dtype:
+        return wrap(x)
+    if source == dtype.size:
+        return apply(bits.Bitcast(dtype), x)
+    if x.ndim == 0:
+        raise ValueError(f"[view] a 0-d array of {x.dtype.name} can only be read as a dtype of {source} bytes; {dtype.name} has {dtype.size}.")
+    if source > dtype.size:
+        return wrap(_split_elements(x, dtype))
+    if x.shape[-1] % (dtype.size // source) != 0:
+        raise ValueError(
+            f"[view] the last axis has {x.shape[-1]} elements of {source} bytes, which is no multiple of the {dtype.size} bytes of {dtype.name}."
+        )
+    return wrap(_join_elements(x, dtype))
+
+
+def _split_elements(x: Node, dtype: Dtype) -> Node:
+    """Each element as several smaller ones, lowest bytes first."""
+    if x.dtype is dt.complex128:
+        wide = (*x.shape, 2)
+        second = broadcast_node(node_astype(bind(Iota((2,))), dt.bool_), wide)
+        column = node_reshape(x, (*x.shape, 1))
+        x = p.select(second, broadcast_node(bind(p.Imag(), column), wide), broadcast_node(p.real(column), wide))
+        return _bitcast_last(node_reshape(x, (*wide[:-2], 2 * wide[-2])), dtype)
+    unsigned, part = bits.UNSIGNED[x.dtype.size], bits.UNSIGNED[dtype.size]
+    count = x.dtype.size // dtype.size
+    wide = (*x.shape, count)
+    whole = broadcast_node(node_reshape(_bitcast(x, unsigned), (*x.shape, 1)), wide)
+    place = node_astype(bind(Iota((count,))), unsigned)
+    shifts = broadcast_node(place * scalar_node(dtype.bits, place.kind), wide)
+    pieces = node_astype(bind(p.RightShift(), whole, shifts), part)
+    return _bitcast(node_reshape(pieces, (*x.shape[:-1], x.shape[-1] * count)), dtype)
+
+
+def _bitcast_last(x: Node, dtype: Dtype) -> Node:
+    return to_node(view(wrap(x), dtype))
+
+
+def _bitcast(x: Node, dtype: Dtype) -> Node:
+    return x if x.dtype is dtype else bind(bits.Bitcast(dtype), x)
+
+
+def _join_elements(x: Node, dtype: Dtype) -> Node:
+    """Several elements as one larger one, the first in its lowest bytes."""
+    axis, last = x.ndim - 1, x.shape[-1]
+    if dtype is dt.complex128:
+        parts = to_node(view(wrap(x), dt.float64))
+        size = parts.shape[-1] // 2
+        return bind(bits.Cartesian(), *(slice_axis(parts, axis, k, size, 2) for k in (0, 1)))  # type: ignore[arg-type]
+    count = dtype.size // x.dtype.size
+    unsigned, source = bits.UNSIGNED[dtype.size], bits.UNSIGNED[x.dtype.size]
+    raw, whole = _bitcast(x, source), None
+    for k in range(count):
+        piece = node_astype(slice_axis(raw, axis, k, last // count, count), unsigned)  # type: ignore[arg-type]
+        shifted = bind(p.LeftShift(), piece, scalar_node(k * source.bits, piece.kind))
+        whole = shifted if whole is None else bind(p.BitwiseOr(), whole, shifted)
+    assert whole is not None
+    return _bitcast(whole, dtype)
