@@ -661,34 +661,48 @@ def _strip_width(n: int, size: int, units: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """y[j] = combine(y[j - 1], x[j], ...) along one axis, one rounding a step; `op` is the primitive. Operands: the inputs, then out.
+    """y[j] = combine(y[j - 1], x[j], ...) along one axis, one rounding a step; `op` is the primitive.
 
-    form: "across" if lanes are neighbours on a kept axis, "along" if lanes are 16 rows whose elements lie one after the other (they are turned
-    in registers, 16 × 16 at a time), "single" for one row at a time. `jK` is the stride of operand K along the scanned axis.
+    Operands: the inputs, then out; `jK` is the stride of operand K along the scanned axis. form: "across" if lanes are
+    neighbours on a kept axis in out and in most inputs; "tile" if lanes are rows, of which some operands lie along the
+    scanned axis: those are turned in registers; "single" for one row at a time. `modes` say for each operand how lanes
+    read it: "direct" (neighbours), "turn" and "back" (it lies along the scanned axis, forwards or backwards), "repeat" or
+    "any" (element by element). `inner` says that the lanes of a tile run along the inner axis, not over all rows.
     """
 
     op: Any
     dtype: Dtype
     result: Dtype
     form: str
-    steps: tuple[str, ...]
+    modes: tuple[str, ...]
     outer: int
     reverse: bool
     exclusive: bool
+    inner: bool = False
     vectors: int = 1
 
     def __str__(self) -> str:
-        flags = f"{' reverse' if self.reverse else ''}{' exclusive' if self.exclusive else ''}"
+        flags = [name for name in ("reverse", "exclusive", "inner") if getattr(self, name)]
         what = f"{self.op.title} {self.dtype.name} -> {self.result.name}"
-        return f"scan {self.form} {what} outer={self.outer} vectors={self.vectors}{flags} [{', '.join(self.steps)}]"
+        return " ".join(["scan", self.form, what, f"outer={self.outer} vectors={self.vectors}", *flags, *self.modes])
+
+    @property
+    def lanes(self) -> int:
+        """Rows of a tile: as many as one vector register of its elements, so that a tile stays in registers."""
+        return 8 if dt.real_of(self.dtype).size == 8 else 16
+
+    @property
+    def inputs(self) -> range:
+        return range(len(self.modes) - 1)
 
     def fields(self) -> list[str]:
-        more = {"across": ["chunks", "width"], "along": ["rows"], "single": []}[self.form]
-        return fields_of(self.outer, len(self.steps) + 1, "length", *more, *(f"j{k}" for k in range(len(self.steps) + 1)))
+        more = {"across": ["chunks"], "tile": ["chunks", "rows"], "single": []}[self.form]
+        strides = [f"j{k}" for k in range(len(self.modes))]
+        return fields_of(self.outer, len(self.modes), "length", *more, *strides)
 
     def emit(self, name: str) -> str:
         frame = Frame(name, self.fields(), self.outer)
-        {"across": self._across, "along": self._along, "single": self._single}[self.form](frame)
+        {"across": self._across, "tile": self._tiles, "single": self._single}[self.form](frame)
         return frame.module()
 
     # ---- one step ----
@@ -713,12 +727,12 @@ class Scan:
     # ---- lanes along a kept axis ----
 
     def _across(self, frame: Frame) -> None:
-        """A unit is a strip of columns; whole strips keep all their carries in registers, the last one goes vector by vector."""
+        """A unit is a strip of columns; a whole one keeps all its carries in registers, the last goes vector by vector."""
         b, full = frame.b, self.vectors * LANES
         with b.loop(frame.begin, frame.end, 1) as units:
             place, strip = frame.divide(units.index, frame["chunks"])
             at = frame.indices(place)
-            bases = [frame.at(k, at) for k in range(len(self.steps) + 1)]
+            bases = [frame.at(k, at) for k in range(len(self.modes))]
             start = strip * full
             rest = b.intrinsic("smin", frame["n"] - start, b.i64(full))
             with b.when(rest.eq(full)):
@@ -737,8 +751,7 @@ class Scan:
             results, following = [], []
             for v, carry in enumerate(carries):
                 at = column + v * LANES
-                inputs = [self._load(frame, k, rows[k], at, mask) for k in range(len(self.steps))]
-                carry, result = self._step(b, carry, inputs)
+                carry, result = self._step(b, carry, [self._load(frame, k, rows[k], at, mask) for k in self.inputs])
                 following.append(carry)
                 results.append((at, result))
             for at, result in results:
@@ -747,9 +760,9 @@ class Scan:
 
     def _load(self, frame: Frame, k: int, row: Value, at: Value, mask: Value | None) -> AnyValue:
         b, stride = frame.b, frame[f"i{k}"]
-        if self.steps[k] == "unit":
+        if self.modes[k] == "direct":
             return b.load(b.gep(row, at * self.dtype.size), self.dtype, LANES, mask)
-        if self.steps[k] == "repeat":
+        if self.modes[k] == "repeat":
             return splat(b, b.load(row, self.dtype, 1), LANES)
         places = [at + lane for lane in range(LANES)]
         if mask is not None:  # lanes past the end read the first element again
@@ -758,44 +771,72 @@ class Scan:
 
     # ---- lanes are rows ----
 
-    def _along(self, frame: Frame) -> None:
-        """A unit is 16 rows. Rows past the last one are the last one again: they write what it writes."""
-        b, length = frame.b, frame["length"]
-        last = frame["rows"] - 1
+    def _tiles(self, frame: Frame) -> None:
+        """A unit is a block of rows. Rows past the last one are the last one again: they write what it writes."""
+        b, lanes, last = frame.b, self.lanes, frame["rows"] - 1
         with b.loop(frame.begin, frame.end, 1) as units:
-            first = units.index * LANES
-            rows = []
-            for lane in range(LANES):
-                at = frame.indices(b.intrinsic("smin", first + lane, last))
-                rows.append([frame.at(k, at) for k in range(len(self.steps) + 1)])
-            start = self._start(b, LANES)
-            whole = length & -LANES if all(step == "unit" for step in self.steps) else b.i64(0)
-            with b.loop(0, whole, LANES, *flat([start])) as tiles:
-                (carry,) = unflat([start], tiles.carried)
-                tiles.carry(*flat([self._tile(frame, rows, tiles.index, carry)]))
-            with b.loop(whole, length, 1, *tiles.carried) as columns:
-                (carry,) = unflat([start], columns.carried)
-                columns.carry(*flat([self._column(frame, rows, self._position(frame, columns.index), carry)]))
+            place, strip = frame.divide(units.index, frame["chunks"]) if self.inner else (units.index, units.index)
+            first = strip * lanes
+            numbers = [b.intrinsic("smin", first + lane, last) for lane in range(lanes)]
+            if self.inner:
+                at = frame.indices(place)
+                bases = [frame.at(k, at) for k in range(len(self.modes))]
+                rows = [[b.gep(x, i * frame[f"i{k}"]) for k, x in enumerate(bases)] for i in numbers]
+            else:
+                places = [frame.indices(i) for i in numbers]
+                rows = [[frame.at(k, at) for k in range(len(self.modes))] for at in places]
+            self._block(frame, rows, first + lanes <= last + 1)
+
+    def _block(self, frame: Frame, rows: Sequence[Sequence[Value]], full: Value) -> None:
+        """Squares of as many steps as rows while there are any, then step by step.
+
+        A vector of neighbouring rows is only there if the block is full.
+        """
+        b, lanes, length = frame.b, self.lanes, frame["length"]
+        whole = b.i64(0)
+        if not {"any", "repeat"} & set(self.modes):
+            whole = length & -lanes
+        if "direct" in self.modes:
+            whole = b.choose(full, whole, 0) if whole.text != "0" else whole
+        start = self._start(b, lanes)
+        with b.loop(0, whole, lanes, *flat([start])) as tiles:
+            (carry,) = unflat([start], tiles.carried)
+            tiles.carry(*flat([self._tile(frame, rows, tiles.index, carry)]))
+        with b.loop(whole, length, 1, *tiles.carried) as columns:
+            (carry,) = unflat([start], columns.carried)
+            columns.carry(*flat([self._column(frame, rows, self._position(frame, columns.index), carry)]))
 
     def _tile(self, frame: Frame, rows: Sequence[Sequence[Value]], j: Value, carry: AnyValue) -> AnyValue:
-        b, size = frame.b, self.dtype.size
-        first = frame["length"] - LANES - j if self.reverse else j
-        tiles = []
-        for k in range(len(self.steps)):
-            tiles.append(turned(b, [b.load(b.gep(row[k], first * size), self.dtype, LANES) for row in rows]))
-        results: list[AnyValue] = [carry] * LANES
-        for step in range(LANES):
-            column = LANES - 1 - step if self.reverse else step
+        b, lanes = frame.b, self.lanes
+        first = frame["length"] - lanes - j if self.reverse else j
+        tiles = [self._square(frame, k, rows, first) for k in self.inputs]
+        results: list[AnyValue] = [carry] * lanes
+        for step in range(lanes):
+            column = lanes - 1 - step if self.reverse else step
             carry, results[column] = self._step(b, carry, [tile[column] for tile in tiles])
-        for row, result in zip(rows, turned(b, results), strict=True):
-            b.store(result, b.gep(row[-1], first * self.result.size))
+        if self.modes[-1] == "direct":
+            for column, result in enumerate(results):
+                b.store(result, b.gep(rows[0][-1], (first + column) * frame[f"j{len(self.inputs)}"]))
+        else:
+            for row, result in zip(rows, turned(b, results), strict=True):
+                b.store(result, b.gep(row[-1], first * self.result.size))
         return carry
+
+    def _square(self, frame: Frame, k: int, rows: Sequence[Sequence[Value]], first: Value) -> list[AnyValue]:
+        """One vector (a lane for each row) for each of as many steps, from step `first` on."""
+        b, lanes, size = frame.b, self.lanes, self.dtype.size
+        if self.modes[k] == "direct":
+            places = [b.gep(rows[0][k], (first + step) * frame[f"j{k}"]) for step in range(lanes)]
+            return [b.load(place, self.dtype, lanes) for place in places]
+        offset = first * size if self.modes[k] == "turn" else (first + (lanes - 1)) * -size
+        square = turned(b, [b.load(b.gep(row[k], offset), self.dtype, lanes) for row in rows])
+        return square if self.modes[k] == "turn" else square[::-1]
 
     def _column(self, frame: Frame, rows: Sequence[Sequence[Value]], j: Value, carry: AnyValue) -> AnyValue:
         b = frame.b
-        offsets = [j * frame[f"j{k}"] for k in range(len(self.steps) + 1)]
+        offsets = [j * frame[f"j{k}"] for k in range(len(self.modes))]
         inputs = []
-        for k in range(len(self.steps)):
+        for k in self.inputs:
             inputs.append(assemble(b, [b.load(b.gep(row[k], offsets[k]), self.dtype, 1) for row in rows]))
         carry, result = self._step(b, carry, inputs)
         for lane, row in enumerate(rows):
@@ -808,7 +849,7 @@ class Scan:
         b = frame.b
         with b.loop(frame.begin, frame.end, 1) as units:
             at = frame.indices(units.index)
-            bases = [frame.at(k, at) for k in range(len(self.steps) + 1)]
+            bases = [frame.at(k, at) for k in range(len(self.modes))]
             start = self._start(b, 1)
             with b.loop(0, frame["length"], 1, *flat([start])) as loop:
                 (carry,) = unflat([start], loop.carried)
@@ -819,7 +860,9 @@ class Scan:
                 loop.carry(*flat([carry]))
 
 
-def scan(op: Any, operands: Sequence[Layout], out: Layout, axis: int, reverse: bool, exclusive: bool, cost: int = 1) -> Lowering:
+def scan(
+    op: Any, operands: Sequence[Layout], out: Layout, axis: int, reverse: bool, exclusive: bool, cost: int = 1
+) -> Lowering:
     """A scan along an axis. Pointers: operands, then out."""
     if 0 in out.shape:
         return Lowering(())
@@ -827,28 +870,50 @@ def scan(op: Any, operands: Sequence[Layout], out: Layout, axis: int, reverse: b
     axes = axes_of(out.shape, *map(scaled, layouts))
     along = axes.pop(axis)
     outer = merged(axes)
-    numbers = {"length": along.size, **{f"j{k}": s for k, s in enumerate(along.strides)}}
-    size = out.dtype.size
-    blank = Axis(1, (0,) * len(layouts))
-    if outer and outer[-1].strides[-1] == size and along.strides[-1] != size:
-        inner, form = outer.pop(), "across"
-    else:
-        inner, form = blank, "along" if product(outer) >= 4 else "single"
-    strides = along.strides if form == "along" else inner.strides
-    steps = tuple(stepping(s, x.dtype.size) for x, s in zip(operands, strides, strict=False))
-    vectors = 1 if cost > 8 else 4 if size > 4 else 8
-    kernel = Scan(op, operands[0].dtype, out.dtype, form, steps, len(outer), reverse, exclusive, vectors if form == "across" else 1)
-    units, each = product(outer), along.size * size
-    if form == "across":
-        strips = -(-inner.size // (LANES * vectors))
-        units, each = units * strips, each * min(inner.size, LANES * vectors)
-        numbers |= {"chunks": strips, "width": LANES * vectors}
-    elif form == "along":
-        numbers["rows"] = units
-        units, each = -(-units // LANES), each * LANES
-    numbers["units"] = units
+    kinds = (operands[0].dtype, out.dtype)
+    lane_axis = _lane_axis(along, outer, *kinds)
+    inner = outer.pop(lane_axis) if lane_axis is not None else Axis(1, (0,) * len(layouts))
+    modes = tuple(_mode(along, inner, k, kinds[k == len(operands)].size) for k in range(len(layouts)))
+    rows = product(outer) if lane_axis is None else inner.size
+    form = "single" if lane_axis is None and rows < 4 else "tile"
+    if lane_axis is not None and modes[-1] == "direct" and not {"turn", "back"} & set(modes):
+        form = "across"
+    vectors = 1 if cost > 8 or form != "across" else 4 if out.dtype.size > 4 else 8
+    kernel = Scan(op, *kinds, form, modes, len(outer), reverse, exclusive, lane_axis is not None, vectors)
+    lanes = {"across": LANES * vectors, "tile": kernel.lanes, "single": 1}[form]
+    chunks = -(-rows // lanes)
+    units = product(outer) * chunks if lane_axis is not None else chunks
+    numbers = {"units": units, "length": along.size, "chunks": chunks, "rows": rows}
+    numbers |= {f"j{k}": stride for k, stride in enumerate(along.strides)}
     words = words_of(kernel.fields(), [Pointer(k) for k in range(len(layouts))], outer, inner, numbers)
-    return Lowering((Launch(source(str(kernel), "scan", kernel.emit), words, grain(units, each, cost)),))
+    work = grain(units, along.size * out.dtype.size * min(rows, lanes), cost)
+    return Lowering((Launch(source(str(kernel), "scan", kernel.emit), words, work),))
+
+
+def _lane_axis(along: Axis, outer: Sequence[Axis], kind: Dtype, result: Dtype) -> int | None:
+    """The kept axis that lanes run along: where out lies along it, or else an input that does not lie along the scan.
+
+    None: all rows, whatever axes they come from, are turned.
+    """
+    sizes = [kind.size] * (len(along.strides) - 1) + [result.size]
+    for k in range(len(sizes) - 1, -1, -1):
+        if abs(along.strides[k]) == sizes[k]:
+            continue
+        for a in range(len(outer) - 1, -1, -1):
+            if outer[a].strides[k] == sizes[k] and outer[a].size >= 4:
+                return a
+    return None
+
+
+def _mode(along: Axis, inner: Axis, k: int, size: int) -> str:
+    """How lanes read operand k."""
+    if inner.size > 1 and inner.strides[k] == size:
+        return "direct"
+    if along.strides[k] == size:
+        return "turn"
+    if along.strides[k] == -size:
+        return "back"
+    return "repeat" if inner.size > 1 and inner.strides[k] == 0 else "any"
 
 
 # ---- vectors of any kind ----

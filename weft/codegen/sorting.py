@@ -334,10 +334,10 @@ class Sequences:
         count = len(self.records.words)
         return [list(flat[k : k + count]) for k in range(0, len(flat), count)]
 
-    def merge_levels(self, source: Value, target: Value, start: Value, stop: Value, width: Value, levels: Value) -> tuple[Value, Value]:
+    def merge_levels(self, source: Value, target: Value, start: Value, stop: Value, width: Value, levels: Value) -> Value:
         """Runs of `width` records in [start, stop) are merged two by two, `levels` times, from one memory into the other and back.
 
-        Returns (memory with the result, the other).
+        Returns the one with the result.
         """
         b = self.b
         with b.loop(0, levels, 1, source, target, width) as level:
@@ -347,7 +347,7 @@ class Sequences:
                 end = b.intrinsic("smin", middle + width, stop)
                 self.merge(source, (pair.index, middle), (middle, end), target, pair.index)
             level.carry(target, source, width + width)
-        return level.carried[0], level.carried[1]
+        return level.carried[0]
 
     def count_below(self, base: Value, n: Value, key: int, rounds: Value) -> Value:
         """How many of n sorted records of one word are smaller than a key; n is smaller than 2 ** rounds."""
@@ -386,14 +386,15 @@ class SortRows:
     vectors: int
     outer: int
     parts: bool = False
+    merges: bool = True
+    """False where a network takes a whole row."""
 
     def __str__(self) -> str:
-        form = f"{'parts' if self.parts else 'rows'} {self.records} -> {self.result}"
+        form = f"{'parts' if self.parts else 'rows'}{' merged' if self.merges else ''} {self.records} -> {self.result}"
         return f"sort {form} lanes={self.lanes} vectors={self.vectors} outer={self.outer}"
 
     def fields(self) -> list[str]:
-        names = fields_of(self.outer, 2, "width", "inner", "levels", "capacity", "rounds", "chunks", "row", "all")
-        return names
+        return fields_of(self.outer, 2, "width", "inner", "levels", "capacity", "rounds", "chunks", "row", "all")
 
     def emit(self, name: str) -> str:
         frame = Frame(name, self.fields(), self.outer)
@@ -412,29 +413,49 @@ class SortRows:
                 everything = Sequences(b, self.records, self.lanes, self.vectors, frame["all"])
                 _copy_records(memory, found, everything, frame["p1"], row * frame["row"] + start, count)
             else:
-                finish = Finish(self.records, self.result, self.lanes, self.outer)
-                finish.write(frame, memory, found, x, frame.at(1, frame.indices(row)), b.i64(0), n)
-                finish.settle(frame, memory, found, x, frame.at(1, frame.indices(row)), b.i64(0))
+                self._finish(frame, memory, found, x, frame.at(1, frame.indices(row)))
         return frame.module()
 
+    def _finish(self, frame: Frame, memory: Sequences, found: Value, x: Value, out: Value) -> None:
+        b, finish = frame.b, Finish(self.records, self.result, self.lanes, self.outer)
+        unclear = finish.write(frame, memory, found, x, out, b.i64(0), frame["n"])
+        if finish.settles:
+            with b.when(unclear):
+                finish.settle(frame, memory, found, x, out, b.i64(0))
+
     def _sorted(self, frame: Frame, memory: Sequences, other: Value, x: Value, start: Value, count: Value) -> Value:
-        """Where `count` elements of the row x from `start` on lie sorted."""
-        b, size, width = frame.b, self.records.dtype.size, frame["width"]
-        network = self.vectors * self.lanes
-        with b.loop(0, count, width) as pieces:
-            stop = b.intrinsic("smin", pieces.index + width, count)
-            with b.loop(pieces.index, stop, network) as loop:
-                vectors = []
-                for k in range(self.vectors):
-                    at = loop.index + k * self.lanes
-                    left = b.intrinsic("smax", count - at, b.i64(0))
-                    vectors.append(self.records.load(b, b.gep(x, (start + at) * size), start + at, left, self.lanes))
-                for k, vector in enumerate(Network(b, vectors).sort()):
-                    memory.store(vector, frame.scratch, loop.index + k * self.lanes)
-            memory.merge_levels(frame.scratch, other, pieces.index, stop, b.i64(network), frame["inner"])
+        """Where `count` elements of the row x from `start` on lie sorted.
+
+        Piece after piece is read and merged in itself; one more turn of the same loop, so that its code is there once, merges the pieces.
+        """
+        b, width = frame.b, frame["width"]
+        if not self.merges:
+            self._networks(frame, memory, x, start, b.i64(0), count, count)
+            return frame.scratch
+        pieces = frame.divide(count + width - 1, width)[0]
         odd = (frame["inner"] & 1).ne(0)
-        here, there = _choose(b, odd, other, frame.scratch), _choose(b, odd, frame.scratch, other)
-        return memory.merge_levels(here, there, b.i64(0), count, width, frame["levels"])[0]
+        with b.loop(0, pieces + 1, 1, frame.scratch) as turn:
+            last = turn.index.eq(pieces)
+            low = b.choose(last, 0, turn.index * width)
+            high = b.choose(last, count, b.intrinsic("smin", low + width, count))
+            self._networks(frame, memory, x, start, low, b.choose(last, low, high), count)
+            here, there = (_choose(b, last & odd, *both) for both in ((other, frame.scratch), (frame.scratch, other)))
+            runs = b.choose(last, width, b.i64(self.vectors * self.lanes))
+            levels = b.choose(last, frame["levels"], frame["inner"])
+            turn.carry(memory.merge_levels(here, there, low, high, runs, levels))
+        return turn.carried[0]
+
+    def _networks(self, frame: Frame, memory: Sequences, x: Value, start: Value, low: Value, high: Value, count: Value) -> None:
+        """Elements low to high of what is sorted become short sorted runs of records."""
+        b, lanes, size = frame.b, self.lanes, self.records.dtype.size
+        with b.loop(low, high, self.vectors * lanes) as loop:
+            vectors = []
+            for k in range(self.vectors):
+                at = loop.index + k * lanes
+                left = b.intrinsic("smax", count - at, b.i64(0))
+                vectors.append(self.records.load(b, b.gep(x, (start + at) * size), start + at, left, lanes))
+            for k, vector in enumerate(Network(b, vectors).sort()):
+                memory.store(vector, frame.scratch, loop.index + k * lanes)
 
 
 def _choose(b: Builder, condition: Value, x: Value, y: Value) -> Value:
@@ -534,23 +555,34 @@ class Finish:
         """Bytes of an element of the result."""
         return 4 if self.result == "places" else self.records.dtype.size
 
-    def write(self, frame: Frame, memory: Sequences, base: Value, x: Value, out: Value, first: Value, count: Value) -> None:
-        """`count` elements of the result from records `first` and on."""
-        b = frame.b
+    def write(self, frame: Frame, memory: Sequences, base: Value, x: Value, out: Value, first: Value, count: Value) -> Value:
+        """`count` elements of the result from records `first` and on. Returns whether zeros or NaNs are among them, of which keys do not tell all."""
+        b, dtype = frame.b, self.records.dtype
         if self.result == "values" and self.records.indexed:
-            return self._pick(frame, memory, base, x, out, first, count)
+            self._pick(frame, memory, base, x, out, first, count)
+            return b.const(dt.bool_, False, 1)
 
-        def body(index: Value, mask: Value | None) -> None:
+        def body(index: Value, mask: Value | None, found: Value) -> Value:
             words = memory.load(base, first + index, self.lanes)
-            kind = self.records.dtype
-            element = self.records.place(b, words) if self.result == "places" else from_key(b, words[0], kind)
+            element = self.records.place(b, words) if self.result == "places" else from_key(b, words[0], dtype)
             b.store(element, b.gep(out, index * self.size), mask)
+            if not self.settles:
+                return found
+            unclear = (words[0] - (_sign(dtype) - 1) <= 1) | words[0].eq(-1)
+            return found | (unclear if mask is None else unclear & mask)
 
         whole = count & -self.lanes
-        with b.loop(0, whole, self.lanes) as loop:
-            body(loop.index, None)
-        with b.loop(whole, count, self.lanes) as rest:
-            body(rest.index, b.iota(dt.int32, self.lanes) < b.cast(count - rest.index, dt.int32))
+        with b.loop(0, whole, self.lanes, b.const(dt.bool_, False, self.lanes)) as loop:
+            loop.carry(body(loop.index, None, loop.carried[0]))
+        with b.loop(whole, count, self.lanes, *loop.carried) as rest:
+            inside = b.iota(dt.int32, self.lanes) < b.cast(count - rest.index, dt.int32)
+            rest.carry(body(rest.index, inside, rest.carried[0]))
+        return b.any(rest.carried[0])
+
+    @property
+    def settles(self) -> bool:
+        """Whether the order of equal elements has to be looked up in the row."""
+        return self.result == "values" and self.records.dtype.is_float
 
     def _pick(self, frame: Frame, memory: Sequences, base: Value, x: Value, out: Value, first: Value, count: Value) -> None:
         """Elements of x from their places, one by one."""
@@ -563,10 +595,7 @@ class Finish:
 
     def settle(self, frame: Frame, memory: Sequences, base: Value, x: Value, out: Value, first: Value) -> None:
         """Zeros of both signs, and NaNs, in the order in which they stand in the row: keys alone do not tell. Seldom needed."""
-        dtype = self.records.dtype
-        if self.result != "values" or not dtype.is_float:
-            return
-        b, n, rounds = frame.b, frame["n"], frame["rounds"]
+        b, dtype, n, rounds = frame.b, self.records.dtype, frame["n"], frame["rounds"]
         start, zero, ones = memory.at(base, 0, first), _sign(dtype), (1 << dtype.bits) - 1
         negative = memory.count_below(start, n, zero, rounds)
         last = b.intrinsic("smax", negative - 1, b.i64(0))
@@ -643,7 +672,7 @@ def _rows(x: Layout, from_: Pointer, out: Layout, to: Pointer, places: bool, tem
     width = _width(n, records, lanes * vectors)
     if n > 2 * width and rows < 2 * get_threads():
         return _shared(records, result, lanes, vectors, outer, n, width, (from_, to), temporaries)
-    kernel = SortRows(records, result, lanes, vectors, len(outer))
+    kernel = SortRows(records, result, lanes, vectors, len(outer), merges=n > lanes * vectors)
     capacity = _padded(n, lanes * vectors)
     numbers = {
         "units": rows, "width": width, "inner": _levels(width, lanes * vectors), "levels": _levels(n, width), "capacity": capacity,
@@ -706,7 +735,7 @@ def _shared(
     pointers = [ends[0], memories[0], ends[1]]
     finish = Finish(records, result, lanes, len(outer))
     launches.append(launch(finish, rows * blocks, pointers, 1, width=block, chunks=blocks))
-    if result == "values" and records.dtype.is_float:
+    if finish.settles:
         settle = Finish(records, result, lanes, len(outer), settled=True)
         launches.append(launch(settle, rows, pointers, 1, chunks=1))
     return launches

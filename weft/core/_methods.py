@@ -107,8 +107,10 @@ def attach() -> None:
             setattr(array, name, function)
     array.reshape, array.transpose = reshape, transpose  # type: ignore[attr-defined]
     array.__eq__, array.__ne__ = _eq, _ne  # type: ignore[assignment]
-    array.__matmul__, array.__rmatmul__, array.__imatmul__ = _matmul, _rmatmul, _imatmul  # type: ignore[attr-defined]
-    array.__getitem__, array.__setitem__ = indexing.getitem, indexing.setitem  # type: ignore[attr-defined]
+    for name, method in {"matmul": _matmul, "rmatmul": _rmatmul, "imatmul": _imatmul}.items():
+        setattr(array, f"__{name}__", method)
+    for name, method in {"getitem": indexing.getitem, "setitem": indexing.setitem}.items():
+        setattr(array, f"__{name}__", method)
     array.at = property(gathering.At, doc="Updates of parts: `a.at[index].add(value)` and others.")  # type: ignore[attr-defined]
     array.T = property(shaping.transpose, doc="The array with its axes reversed.")  # type: ignore[attr-defined]
     array.real = property(e.real, doc="The real part.")  # type: ignore[attr-defined]

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import builtins
 import math
+from typing import Any
 
 from weft import dtypes as dt
 from weft.core._common import (
     ArrayLike, Binary, Unary, apply, array, astype as node_astype, bind, broadcast_node, broadcast_shapes, kind_of, normalize_axis,
-    promoted, refuse_dtype, reshape as node_reshape, scalar_node, to_node, wrap,
+    promoted, refuse_dtype, scalar_node, to_node, wrap,
 )  # fmt: skip
 from weft.core.shaping import slice_axis
 from weft.dtypes import Dtype
 from weft.graph.node import Node
 from weft.primitives import bits, logarithms, rounding, trigonometry
 from weft.primitives import elementwise as p
-from weft.primitives.creation import Iota
 
 Stream = Any
 
@@ -362,82 +360,8 @@ def clip(a: ArrayLike, /, a_min: ArrayLike | None = None, a_max: ArrayLike | Non
     return result if a_max is None else minimum(result, a_max)
 
 
-def _checked_dtype(name: str, dtype: Any) -> Dtype:
-    if not isinstance(dtype, Dtype):
-        raise TypeError(f"[{name}] dtype must be a Weft dtype such as float32; got {dtype!r}.")
-    return dtype
-
-
 def astype(a: ArrayLike, /, dtype: Dtype, *, stream: Stream = None) -> array:
     """a with its elements converted to dtype."""
-    return wrap(node_astype(to_node(a), _checked_dtype("astype", dtype)))
-
-
-# ---- the same bytes as another type ----
-
-
-def view(a: ArrayLike, dtype: Dtype, stream: Stream = None) -> array:
-    """The bytes of a read as another dtype. A dtype of another size changes the size of the last axis.
-
-    >>> view(array([1.0, 2.0]), uint32)
-    array([1065353216, 1073741824], dtype=uint32)
-    """
-    x = to_node(a)
-    source, dtype = x.dtype.size, _checked_dtype("view", dtype).size and dtype
-    if x.dtype is dtype:
-        return wrap(x)
-    if source == dtype.size:
-        return apply(bits.Bitcast(dtype), x)
-    if x.ndim == 0:
-        raise ValueError(f"[view] a 0-d array of {x.dtype.name} can only be read as a dtype of {source} bytes; {dtype.name} has {dtype.size}.")
-    if source > dtype.size:
-        return wrap(_split_elements(x, dtype))
-    if x.shape[-1] % (dtype.size // source) != 0:
-        raise ValueError(
-            f"[view] the last axis has {x.shape[-1]} elements of {source} bytes, which is no multiple of the {dtype.size} bytes of {dtype.name}."
-        )
-    return wrap(_join_elements(x, dtype))
-
-
-def _split_elements(x: Node, dtype: Dtype) -> Node:
-    """Each element as several smaller ones, lowest bytes first."""
-    if x.dtype is dt.complex128:
-        wide = (*x.shape, 2)
-        second = broadcast_node(node_astype(bind(Iota((2,))), dt.bool_), wide)
-        column = node_reshape(x, (*x.shape, 1))
-        x = p.select(second, broadcast_node(bind(p.Imag(), column), wide), broadcast_node(p.real(column), wide))
-        return _bitcast_last(node_reshape(x, (*wide[:-2], 2 * wide[-2])), dtype)
-    unsigned, part = bits.UNSIGNED[x.dtype.size], bits.UNSIGNED[dtype.size]
-    count = x.dtype.size // dtype.size
-    wide = (*x.shape, count)
-    whole = broadcast_node(node_reshape(_bitcast(x, unsigned), (*x.shape, 1)), wide)
-    place = node_astype(bind(Iota((count,))), unsigned)
-    shifts = broadcast_node(place * scalar_node(dtype.bits, place.kind), wide)
-    pieces = node_astype(bind(p.RightShift(), whole, shifts), part)
-    return _bitcast(node_reshape(pieces, (*x.shape[:-1], x.shape[-1] * count)), dtype)
-
-
-def _bitcast_last(x: Node, dtype: Dtype) -> Node:
-    return to_node(view(wrap(x), dtype))
-
-
-def _bitcast(x: Node, dtype: Dtype) -> Node:
-    return x if x.dtype is dtype else bind(bits.Bitcast(dtype), x)
-
-
-def _join_elements(x: Node, dtype: Dtype) -> Node:
-    """Several elements as one larger one, the first in its lowest bytes."""
-    axis, last = x.ndim - 1, x.shape[-1]
-    if dtype is dt.complex128:
-        parts = to_node(view(wrap(x), dt.float64))
-        size = parts.shape[-1] // 2
-        return bind(bits.Cartesian(), *(slice_axis(parts, axis, k, size, 2) for k in (0, 1)))  # type: ignore[arg-type]
-    count = dtype.size // x.dtype.size
-    unsigned, source = bits.UNSIGNED[dtype.size], bits.UNSIGNED[x.dtype.size]
-    raw, whole = _bitcast(x, source), None
-    for k in range(count):
-        piece = node_astype(slice_axis(raw, axis, k, last // count, count), unsigned)  # type: ignore[arg-type]
-        shifted = bind(p.LeftShift(), piece, scalar_node(k * source.bits, piece.kind))
-        whole = shifted if whole is None else bind(p.BitwiseOr(), whole, shifted)
-    assert whole is not None
-    return _bitcast(whole, dtype)
+    if not isinstance(dtype, Dtype):
+        raise TypeError(f"[astype] dtype must be a Weft dtype such as float32; got {dtype!r}.")
+    return wrap(node_astype(to_node(a), dtype))

@@ -3,257 +3,364 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from weft import tree
 from weft.array import array, wrap
-from weft.graph.node import Node, kind_of
+from weft.graph.node import Kind, Node, kind_of
 from weft.graph.trace import trace
-from weft.primitives.base import Placeholder, bind, constant, move_batch_to_front
-from weft.primitives.elementwise import Identity
+from weft.primitives.base import Placeholder, move_batch_to_front
 from weft.primitives.views import transpose
+from weft.transforms.arguments import Filled, array_leaves, fresh_inputs, ones, or_zeros
 from weft.transforms.jvp import push_forward
 from weft.transforms.vjp import pull_back
 from weft.transforms.vmap import batch
 
+Function = Callable[..., Any]
 
-def _fresh(x: array) -> array:
-    """A new input of a trace: the same value, a node of its own."""
-    return wrap(bind(Identity(), x._node))
-
-
-
-def _nodes(name: str, outputs: Any) -> list[array]:
-    found = [outputs] if isinstance(outputs, array) else list(outputs)
-    for x in found:
-        if not isinstance(x, array):
-            raise ValueError(f"[{name}] the function must return arrays; got {type(x).__name__}.")
-    return found
+_ASSIGNED = ("__name__", "__qualname__", "__doc__")
+"""What a transformed function takes over. Not __module__: compile looks into functions of ours for what they capture."""
 
 
-def vjp(fun: Callable[..., Any], primals: Sequence[array], cotangents: Sequence[array]) -> tuple[list[array], list[array]]:
-    """(outputs, cotangents of the primals) of a function of arrays.
+def _callable(name: str, fun: Any) -> Function:
+    if not callable(fun):
+        raise TypeError(f"[{name}] the first argument must be a function; got {type(fun).__name__}.")
+    return fun  # type: ignore[no-any-return]
+
+
+# ---- vjp and jvp ----
+
+
+def vjp(fun: Function, primals: Sequence[Any], cotangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """(outputs of fun, cotangents of the primals), given those of the outputs. Each primal and each output is an array, or a tree of arrays.
 
     >>> vjp(lambda x: x * x, [array(3.0)], [array(1.0)])
     ([array(9, dtype=float32)], [array(6, dtype=float32)])
     """
+    leaves, structure = _primals("vjp", fun, primals)
+    inputs = fresh_inputs(leaves)
     with trace():
-        inputs = [_fresh(x) for x in primals]
-        outputs = _nodes("vjp", fun(*inputs))
-        _match("vjp", "cotangent", outputs, cotangents)
-        found = pull_back([x._node for x in inputs], [y._node for y in outputs], [c._node for c in cotangents])
-    return outputs, [_or_zeros(ct, x) for ct, x in zip(found, primals, strict=True)]
+        outputs, outs, shape = _outputs("vjp", fun, primals, inputs)
+        given = _matched("vjp", "cotangent", "output", outs, shape, cotangents)
+        found = pull_back([x._node for x in inputs], [y._node for y in outs], given)
+    return outputs, structure.unflatten([or_zeros(ct, x._node.kind) for ct, x in zip(found, leaves, strict=True)])
 
 
-def jvp(fun: Callable[..., Any], primals: Sequence[array], tangents: Sequence[array]) -> tuple[list[array], list[array]]:
-    """(outputs, tangents of the outputs) of a function of arrays."""
-    _match("jvp", "tangent", list(primals), tangents)
+def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """(outputs of fun, their tangents), given tangents of the primals. Each primal and each output is an array, or a tree of arrays.
+
+    >>> jvp(lambda x: x * x, [array(3.0)], [array(1.0)])
+    ([array(9, dtype=float32)], [array(6, dtype=float32)])
+    """
+    leaves, structure = _primals("jvp", fun, primals)
+    given = _matched("jvp", "tangent", "primal", leaves, structure, tangents)
+    inputs = fresh_inputs(leaves)
     with trace():
-        inputs = [_fresh(x) for x in primals]
-        outputs = _nodes("jvp", fun(*inputs))
-        found = push_forward([x._node for x in inputs], [y._node for y in outputs], [t._node for t in tangents])
-    return outputs, [_or_zeros(t, y) for t, y in zip(found, outputs, strict=True)]
+        outputs, outs, shape = _outputs("jvp", fun, primals, inputs)
+        found = push_forward([x._node for x in inputs], [y._node for y in outs], given)
+    return outputs, shape.unflatten([or_zeros(t, y._node.kind) for t, y in zip(found, outs, strict=True)])
 
 
-def _match(name: str, what: str, ours: Sequence[array], given: Sequence[array]) -> None:
-    if len(ours) != len(given):
-        raise ValueError(f"[{name}] {len(ours)} {what}s are needed; got {len(given)}.")
-    for i, (x, t) in enumerate(zip(ours, given, strict=True)):
-        if x.shape != t.shape or (x.dtype is not t.dtype and x.dtype.is_inexact):
+def _primals(name: str, fun: Any, primals: Any) -> tuple[list[array], tree.Structure]:
+    """The arrays of a list of primals, and its structure."""
+    _callable(name, fun)
+    if not isinstance(primals, (list, tuple)):
+        raise TypeError(f"[{name}] the primals are a list with one item for each argument; got {type(primals).__name__}: write [primal].")
+    leaves, structure = tree.flatten(list(primals))
+    for leaf in leaves:
+        if not isinstance(leaf, array):
+            raise TypeError(f"[{name}] primals must be arrays; got {type(leaf).__name__}: make it an array, or let the function capture it.")
+    return leaves, structure
+
+
+def _outputs(name: str, fun: Function, primals: Sequence[Any], inputs: Sequence[array]) -> tuple[list[Any], list[array], tree.Structure]:
+    """What fun returns, as a list; its arrays; the structure of the list."""
+    filled = Filled(list(primals), inputs)
+    try:
+        value = fun(*filled.value)
+    finally:
+        filled.restore()
+    outputs = list(value) if isinstance(value, (list, tuple)) else [value]
+    leaves, structure = tree.flatten(outputs)
+    for leaf in leaves or [value]:
+        if not isinstance(leaf, array):
             raise ValueError(
-                f"[{name}] {what} {i} must have shape {x.shape} and dtype {x.dtype.name}; got {t.shape} and {t.dtype.name}."
+                f"[{name}] the function must return an array, or several in a list; got {type(leaf).__name__}. Return auxiliary values "
+                "through value_and_grad."
             )
+    return outputs, leaves, structure
 
 
-def _or_zeros(node: Node | None, like: array) -> array:
-    return wrap(node if node is not None else constant(0, like._node.kind))
+def _matched(name: str, what: str, of: str, ours: Sequence[array], structure: tree.Structure, given: Any) -> list[Node]:
+    """The nodes of tangents or cotangents, one for each of `ours` and of its shape and dtype."""
+    if not isinstance(given, (list, tuple)):
+        raise TypeError(f"[{name}] the {what}s are a list with one item for each {of}; got {type(given).__name__}: write [{what}].")
+    count = len(structure.children)
+    if len(given) != count:
+        raise ValueError(f"[{name}] there are {count} {of}s and {len(given)} {what}s: give one for each (zeros where there is none).")
+    found = structure.flatten_up_to(list(given), what=f"{of}s", other=f"the {what}s have")
+    for i, (x, t) in enumerate(zip(ours, found, strict=True)):
+        if not isinstance(t, array):
+            raise TypeError(f"[{name}] {what}s must be arrays; number {i} is of type {type(t).__name__}.")
+        if x.shape != t.shape:
+            raise ValueError(
+                f"[{name}] {what} {i} has shape {t.shape}, its {of} {x.shape}: they must agree; reshape it, or broadcast_to(...)."
+            )
+        if x.dtype is not t.dtype:
+            raise ValueError(
+                f"[{name}] {what} {i} is {t.dtype.name}, its {of} {x.dtype.name}: they must agree; convert it with .astype({x.dtype.name})."
+            )
+    return [t._node for t in found]
 
 
-class _Arguments:
-    """Which arguments of a call are differentiated, and their array leaves."""
+# ---- gradients ----
+
+
+class Differentiated:
+    """Which arguments of a call are differentiated. `argnums` counts positional arguments, `argnames` names keyword arguments."""
+
+    __slots__ = ("name", "names", "nums")
 
     def __init__(self, name: str, argnums: Any, argnames: Any) -> None:
         self.name = name
-        self.names: tuple[str, ...] = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
+        self.names = frozenset(_names(name, argnames))
         if argnums is None:
             argnums = () if self.names else 0
-        self.single = isinstance(argnums, int)
-        self.nums: tuple[int, ...] = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-        if any(isinstance(n, bool) or not isinstance(n, int) for n in self.nums):
-            raise ValueError(f"[{name}] argnums are integers; got {argnums!r}.")
-        if len(set(self.nums)) != len(self.nums) or len(set(self.names)) != len(self.names):
-            raise ValueError(f"[{name}] argnums or argnames name an argument twice.")
+        self.nums = _numbers(name, argnums)
+        if not self.nums and not self.names:
+            raise ValueError(f"[{name}] no argument is differentiated: give argnums or argnames.")
 
     def select(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        chosen = []
-        for n in self.nums:
-            if not -len(args) <= n < len(args):
-                raise ValueError(f"[{self.name}] argnums has {n}, but the function was called with {len(args)} positional arguments.")
-            chosen.append(args[n])
+        """The differentiated arguments: positional ones in order, then keywords in the order of the call."""
+        if self.nums and self.nums[-1] >= len(args):
+            raise ValueError(
+                f"[{self.name}] argnums has {self.nums[-1]}, but the function was called with {len(args)} positional arguments: pass the "
+                "argument by position, or name it in argnames."
+            )
         for name in self.names:
             if name not in kwargs:
-                raise ValueError(f"[{self.name}] argnames has {name!r}, which the call does not pass by keyword.")
-            chosen.append(kwargs[name])
-        return chosen
+                given = ", ".join(kwargs) or "none"
+                raise ValueError(
+                    f"[{self.name}] argnames has {name!r}, but the keyword arguments of the call are: {given}. Pass it by keyword, or "
+                    "give its position in argnums."
+                )
+        return [*[args[n] for n in self.nums], *[kwargs[name] for name in kwargs if name in self.names]]
 
     def replace(self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        new_args, new_kwargs = list(args), dict(kwargs)
-        for n, value in zip(self.nums, values, strict=False):
-            new_args[n] = value
-        for name, value in zip(self.names, values[len(self.nums) :], strict=True):
-            new_kwargs[name] = value
+        """The arguments of a call with `values` in place of the differentiated ones."""
+        new_args, new_kwargs, rest = list(args), dict(kwargs), iter(values)
+        for n in self.nums:
+            new_args[n] = next(rest)
+        for name in kwargs:
+            if name in self.names:
+                new_kwargs[name] = next(rest)
         return new_args, new_kwargs
 
-    def result(self, gradients: list[Any]) -> Any:
-        positional: Any = tuple(gradients[: len(self.nums)])
-        if self.single:
-            positional = positional[0]
+    def result(self, kwargs: dict[str, Any], gradients: Sequence[Any]) -> Any:
+        """Gradients as MLX gives them: of one argument bare, of several in a tuple; with names a pair of that (or None) and a dict."""
+        count = len(self.nums)
+        positional = None if count == 0 else gradients[0] if count == 1 else tuple(gradients[:count])
         if not self.names:
             return positional
-        named = dict(zip(self.names, gradients[len(self.nums) :], strict=True))
-        return (positional if self.nums else None, named)
+        return positional, dict(zip([name for name in kwargs if name in self.names], gradients[count:], strict=True))
 
 
-def value_and_grad(fun: Callable[..., Any], argnums: Any = None, argnames: Any = ()) -> Callable[..., Any]:
+def _names(name: str, argnames: Any) -> Iterable[str]:
+    names = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
+    if not all(isinstance(n, str) for n in names):
+        raise TypeError(f"[{name}] argnames are strings; got {argnames!r}.")
+    return names
+
+
+def _numbers(name: str, argnums: Any) -> tuple[int, ...]:
+    """Sorted positions."""
+    given = tuple(argnums) if isinstance(argnums, (list, tuple)) else (argnums,)
+    if not all(isinstance(n, int) for n in given):
+        raise TypeError(f"[{name}] argnums are integers; got {argnums!r}.")
+    nums = tuple(sorted(int(n) for n in given))
+    if nums and nums[0] < 0:
+        raise ValueError(f"[{name}] argnums has {nums[0]}: positions count from 0, from the left.")
+    if len(set(nums)) != len(nums):
+        raise ValueError(f"[{name}] argnums {argnums} names an argument twice.")
+    return nums
+
+
+def value_and_grad(fun: Function, argnums: int | Sequence[int] | None = None, argnames: str | Sequence[str] = ()) -> Function:
     """A function that returns (what fun returns, gradients of its scalar result by the chosen arguments).
 
-    If fun returns a tuple or list, its first item is differentiated and the rest is passed through.
+    If fun returns a tuple, its first item is differentiated and the rest is passed through.
+
+    >>> value_and_grad(lambda x: (sum(x * x), "seen"))(array([1.0, 2.0]))
+    ((array(5, dtype=float32), 'seen'), array([2, 4], dtype=float32))
     """
-    return _value_and_grad(fun, _Arguments("value_and_grad", argnums, argnames))
+    chosen = Differentiated("value_and_grad", argnums, argnames)
+    _callable("value_and_grad", fun)
+
+    @functools.wraps(fun, _ASSIGNED, ())
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return _differentiate(fun, chosen, args, kwargs)
+
+    return wrapper
 
 
-def grad(fun: Callable[..., Any], argnums: Any = None, argnames: Any = ()) -> Callable[..., Any]:
+def grad(fun: Function, argnums: int | Sequence[int] | None = None, argnames: str | Sequence[str] = ()) -> Function:
     """A function that returns the gradients of fun's scalar result by the chosen arguments (the first by default).
 
     >>> grad(lambda x: sum(x * x))(array([1.0, 2.0]))
     array([2, 4], dtype=float32)
     """
-    both = _value_and_grad(fun, _Arguments("grad", argnums, argnames))
+    chosen = Differentiated("grad", argnums, argnames)
+    _callable("grad", fun)
 
-    @functools.wraps(both)
-    def gradient(*args: Any, **kwargs: Any) -> Any:
-        return both(*args, **kwargs)[1]
-
-    return gradient
-
-
-def _value_and_grad(fun: Callable[..., Any], arguments: _Arguments) -> Callable[..., Any]:
-    name = arguments.name
-    if not callable(fun):
-        raise TypeError(f"[{name}] the first argument must be a function; got {type(fun).__name__}.")
-
-    @functools.wraps(fun, updated=())
+    @functools.wraps(fun, _ASSIGNED, ())
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        chosen = arguments.select(args, kwargs)
-        leaves, structure = tree.flatten(chosen)
-        arrays = [i for i, leaf in enumerate(leaves) if isinstance(leaf, array)]
-        with trace():
-            inputs = {i: _fresh(leaves[i]) for i in arrays}
-            traced = structure.unflatten([inputs.get(i, leaf) for i, leaf in enumerate(leaves)])
-            new_args, new_kwargs = arguments.replace(args, kwargs, traced)
-            value = fun(*new_args, **new_kwargs)
-            loss = value[0] if isinstance(value, (tuple, list)) and value else value
-            _check_loss(name, loss)
-            kind = loss._node.kind
-            nodes = [inputs[i]._node for i in arrays]
-            found = pull_back(nodes, [loss._node], [constant(1, kind)])
-        gradients = dict(zip(arrays, (_or_zeros(g, leaves[i]) for g, i in zip(found, arrays, strict=True)), strict=True))
-        result = structure.unflatten([gradients.get(i, leaf) for i, leaf in enumerate(leaves)])
-        return value, arguments.result(list(result))
+        return _differentiate(fun, chosen, args, kwargs)[1]
 
     return wrapper
 
 
-def _check_loss(name: str, loss: Any) -> None:
+def _differentiate(fun: Function, chosen: Differentiated, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """(what fun returns, the gradients)."""
+    values = chosen.select(args, kwargs)
+    leaves, structure = array_leaves(chosen.name, "a differentiated argument", values)
+    inputs = fresh_inputs(leaves)
+    with trace():
+        filled = Filled(values[:], inputs)
+        try:
+            new_args, new_kwargs = chosen.replace(args, kwargs, filled.value)
+            value = fun(*new_args, **new_kwargs)
+        finally:
+            filled.restore()
+        loss = _loss(chosen.name, value)
+        found = pull_back([x._node for x in inputs], [loss._node], [ones(loss._node.kind)])
+    gradients = structure.unflatten([or_zeros(g, x._node.kind) for g, x in zip(found, leaves, strict=True)])
+    return value, chosen.result(kwargs, gradients)
+
+
+def _loss(name: str, value: Any) -> array:
+    """The scalar that is differentiated."""
+    loss = value
+    if name == "value_and_grad" and isinstance(value, tuple) and value:
+        loss = value[0]
     if not isinstance(loss, array):
-        raise ValueError(f"[{name}] the function must return an array (or a tuple that begins with one); got {type(loss).__name__}.")
-    if loss.size != 1 or loss.ndim != 0:
+        got = f"a tuple that begins with {type(loss).__name__}" if loss is not value else type(value).__name__
+        may = "a scalar array, or a tuple that begins with one" if name == "value_and_grad" else "a scalar array"
+        hint = " value_and_grad passes the rest of a tuple through." if name == "grad" and isinstance(value, tuple) else ""
+        raise ValueError(f"[{name}] the function must return {may}; got {got}.{hint}")
+    if loss.ndim != 0:
         raise ValueError(
-            f"[{name}] the function must return a scalar; got shape {loss.shape}. Reduce it, for example with sum or mean."
+            f"[{name}] the function must return a scalar; got shape {loss.shape}. Reduce it, for example with sum or mean, or use vjp or jacrev."
         )
-    if not loss.dtype.is_inexact:
-        raise ValueError(f"[{name}] the result must be a float to have a gradient; got {loss.dtype.name}.")
+    return loss
 
 
-def vmap(fun: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
+# ---- vmap ----
+
+
+def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
     """fun over one more axis of its arguments (None: an argument that is the same for all), all at once.
+
+    `in_axes` is one axis for all, or a tree of them that stands above the arguments' tree; `out_axes` the same for what fun returns.
 
     >>> vmap(lambda x, y: sum(x * y))(ones((5, 3)), ones((5, 3))).shape
     (5,)
     """
-    if not callable(fun):
-        raise TypeError(f"[vmap] the first argument must be a function; got {type(fun).__name__}.")
+    _callable("vmap", fun)
 
-    @functools.wraps(fun, updated=())
-    def wrapper(*args: Any) -> Any:
+    @functools.wraps(fun, _ASSIGNED, ())
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            raise TypeError(f"[vmap] keyword arguments are not mapped: pass {', '.join(kwargs)} by position, or bind with functools.partial.")
         leaves, structure = tree.flatten(args)
-        axes = _leaf_axes("in_axes", in_axes, args, leaves)
+        axes = _leaf_axes("in_axes", _of_arguments(in_axes, args), args, leaves, 0)
         size = _batch_size(leaves, axes)
-        inputs = [
-            _placeholder(leaf, axis) if isinstance(leaf, array) and axis is not None else leaf
-            for leaf, axis in zip(leaves, axes, strict=True)
-        ]
         mapped = [i for i, axis in enumerate(axes) if axis is not None]
+        seen = list(leaves)
+        for i in mapped:
+            seen[i] = _element(leaves[i], axes[i])
         with trace():
-            result = fun(*structure.unflatten(inputs))
-        outs, out_structure = tree.flatten(result)
-        for y in outs:
-            if not isinstance(y, array):
-                raise ValueError(f"[vmap] the function must return arrays; got {type(y).__name__}.")
+            result = fun(*structure.unflatten(seen))
+        outs, shape = _mapped_outputs(result)
         found = batch(
-            [inputs[i]._node for i in mapped], [y._node for y in outs], [leaves[i]._node for i in mapped],
-            [axes[i] for i in mapped], size,
-        )  # fmt: skip
-        places = _leaf_axes("out_axes", out_axes, result, [wrap(n) for n, _ in found], extra=1)
-        placed = [_place(node, axis, to, size) for (node, axis), to in zip(found, places, strict=True)]
-        return out_structure.unflatten(placed)
+            [seen[i]._node for i in mapped], [y._node for y in outs], [leaves[i]._node for i in mapped], [axes[i] for i in mapped], size
+        )
+        whole = out_axes[0] if isinstance(result, array) and isinstance(out_axes, tuple) and len(out_axes) == 1 else out_axes
+        places = _leaf_axes("out_axes", whole, result, outs, 1)
+        return shape.unflatten([_place(node, axis, to, size) for (node, axis), to in zip(found, places, strict=True)])
 
     return wrapper
 
 
-def _placeholder(x: array, axis: int) -> array:
+def _of_arguments(in_axes: Any, args: tuple[Any, ...]) -> Any:
+    """in_axes for the tuple of arguments. For a single argument it may be the tree of that argument itself, as in MLX."""
+    if len(args) == 1 and not (isinstance(in_axes, tuple) and len(in_axes) == 1):
+        return (in_axes,)
+    return tuple(in_axes) if isinstance(in_axes, list) else in_axes
+
+
+def _element(x: array, axis: int | None) -> array:
+    """What stands for one element of a mapped argument: its kind, and no value."""
     shape = tuple(n for i, n in enumerate(x.shape) if i != axis)
     return wrap(Node(Placeholder("vmap"), (), kind_of(shape, x.dtype)))
 
 
-def _leaf_axes(name: str, axes: Any, structure: Any, leaves: list[Any], extra: int = 0) -> list[int | None]:
-    """The axis of each leaf, from one axis or a tree of them that stands above the arguments' tree."""
-    if axes is None or isinstance(axes, int):
-        spread: list[Any] = [axes] * len(leaves)
-    else:
-        prefix = tuple(axes) if isinstance(structure, tuple) and isinstance(axes, list) else axes
-        spread = list(tree.broadcast_prefix(prefix, structure, what=name, other="arguments" if name == "in_axes" else "outputs"))
-    result: list[int | None] = []
+def _leaf_axes(name: str, axes: Any, value: Any, leaves: Sequence[Any], extra: int) -> list[int | None]:
+    """The axis of each leaf, from one axis or a tree of them; results will have `extra` more axes than they have now."""
+    whose = "arguments" if name == "in_axes" else "what the function returned"
+    try:
+        spread = tree.broadcast_prefix(axes, value, what=name, other=f"{whose} have")
+    except ValueError as error:
+        raise ValueError(f"[vmap] {name} does not fit {whose}; one axis stands for a whole subtree. {error}") from None
+    found: list[int | None] = []
     for leaf, axis in zip(leaves, spread, strict=True):
-        if axis is None or not isinstance(leaf, array):
-            result.append(None)
+        if axis is not None and not isinstance(axis, int):
+            raise ValueError(f"[vmap] {name} has {axis!r}: an axis is an integer, or None for what is not mapped.")
+        if axis is None:
+            found.append(None)
             continue
-        ndim = leaf.ndim
-        if not isinstance(axis, int) or not -ndim <= axis < ndim:
-            raise ValueError(f"[vmap] {name} has {axis!r}, which is no axis of an array of shape {leaf.shape}.")
-        result.append(axis + ndim if axis < 0 else axis)
-    return result
+        if not isinstance(leaf, array):
+            raise ValueError(f"[vmap] an argument of type {type(leaf).__name__} cannot be mapped: give it None in in_axes, or make it an array.")
+        ndim = leaf.ndim + extra
+        if not -ndim <= axis < ndim:
+            raise ValueError(f"[vmap] {name} has {axis}, which is no axis of {_described(leaf, extra)}.")
+        found.append(axis + ndim if axis < 0 else int(axis))
+    return found
 
 
-def _batch_size(leaves: list[Any], axes: list[int | None]) -> Any:
-    sizes = {leaf.shape[axis] for leaf, axis in zip(leaves, axes, strict=True) if axis is not None}
-    if not sizes:
+def _described(leaf: array, extra: int) -> str:
+    return f"an output of shape {leaf.shape} with one more axis" if extra else f"an array of shape {leaf.shape}"
+
+
+def _batch_size(leaves: Sequence[Any], axes: Sequence[int | None]) -> Any:
+    mapped = [(leaf, axis) for leaf, axis in zip(leaves, axes, strict=True) if axis is not None]
+    if not mapped:
         raise ValueError("[vmap] in_axes maps no argument: at least one must have an axis.")
-    if len(sizes) > 1:
-        raise ValueError(f"[vmap] the mapped axes have different sizes: {sorted(sizes)}.")
-    return sizes.pop()
+    size = mapped[0][0].shape[mapped[0][1]]
+    for leaf, axis in mapped:
+        if leaf.shape[axis] != size:
+            shown = ", ".join(f"{leaf.shape[axis]} (axis {axis} of shape {leaf.shape})" for leaf, axis in mapped)
+            raise ValueError(f"[vmap] the mapped axes have different sizes: {shown}. Give None in in_axes for what is the same for all.")
+    return size
+
+
+def _mapped_outputs(result: Any) -> tuple[list[array], tree.Structure]:
+    leaves, structure = tree.flatten(result)
+    for leaf in leaves:
+        if not isinstance(leaf, array):
+            raise ValueError(f"[vmap] the function must return arrays; got {type(leaf).__name__}.")
+    if not leaves:
+        raise ValueError("[vmap] the function returned no array.")
+    return leaves, structure
 
 
 def _place(node: Node, axis: int | None, to: int | None, size: Any) -> array:
     """The output with its batch axis where out_axes says."""
     if to is None:
         if axis is not None:
-            raise ValueError("[vmap] out_axes says None for an output that depends on a mapped argument.")
+            raise ValueError("[vmap] out_axes says None for an output that depends on a mapped argument: give it an axis.")
         return wrap(node)
     front = move_batch_to_front(node, axis, size)
     order = list(range(1, front.ndim))
     order.insert(to, 0)
     return wrap(transpose(front, tuple(order)))
-
-

@@ -8,8 +8,6 @@ branches on values work inside `grad`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from weft.errors import at_user_line
 from weft.graph.node import next_id
@@ -33,13 +31,15 @@ def is_tracing() -> bool:
     return bool(_traces.open)
 
 
-@contextmanager
-def trace() -> Iterator[None]:
-    """While open, nodes made from now on keep their inputs when they are evaluated."""
-    _traces.open.append(next_id())
-    try:
-        yield
-    finally:
+class trace:
+    """While open (`with trace():`), nodes made from now on keep their inputs when they are evaluated."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        _traces.open.append(next_id())
+
+    def __exit__(self, *error: object) -> None:
         _traces.open.pop()
 
 

@@ -43,9 +43,9 @@ class Strided(Primitive):
         (x,) = values
         places = np.asarray(self.offset)
         for axis, (n, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
-            steps = np.arange(n) * stride
+            steps = np.arange(int(n)) * stride
             places = places + steps.reshape((-1,) + (1,) * (len(self.shape) - axis - 1))
-        return x.reshape(-1)[places]
+        return np.asarray(x.reshape(-1)[places])
 
 
 def contiguous(shape: Sequence[Size]) -> Strides:

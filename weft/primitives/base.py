@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -74,9 +74,13 @@ class Primitive(metaclass=_Interned):
         """Shape and dtype of the result; sizes may be symbols."""
         raise NotImplementedError
 
-    def reference(self, *values: np.ndarray) -> np.ndarray:
-        """The same in NumPy: the oracle of the tests and the back end WEFT_BACKEND=reference."""
-        raise NotImplementedError
+    if TYPE_CHECKING:
+        reference: ClassVar[Any]  # subclasses name their operands, or take a NumPy function as it is
+    else:
+
+        def reference(self, *values: np.ndarray) -> np.ndarray:
+            """The same in NumPy: the oracle of the tests and the back end WEFT_BACKEND=reference."""
+            raise NotImplementedError
 
     # What the rules for derivatives build may depend on the parameters and on the kinds of the operands, not on what the operands
     # were computed from: it is remembered and built again for other operands of the same kinds (weft/transforms/rules.py).
@@ -231,13 +235,18 @@ class Elementwise(Primitive):
     def infer(self, *kinds: Kind) -> Kind:
         return kind_of(kinds[0].shape, self.result(*[k.dtype for k in kinds]))
 
-    def partials(self, out: Node, *xs: Node) -> tuple[Node | None, ...]:
-        """The derivative of the result by each operand, as nodes."""
-        raise NotImplementedError
+    if TYPE_CHECKING:
+        partials: ClassVar[Any]
+        emit: ClassVar[Any]
+    else:
 
-    def emit(self, b: Any, *xs: Any) -> Any:
-        """Code for one vector (or scalar) of elements; `b` is the builder, `xs` its values."""
-        raise NotImplementedError
+        def partials(self, out: Node, *xs: Node) -> tuple[Node | None, ...]:
+            """The derivative of the result by each operand, as nodes."""
+            raise NotImplementedError
+
+        def emit(self, b: Any, *xs: Any) -> Any:
+            """Code for one vector (or scalar) of elements; `b` is the builder, `xs` its values."""
+            raise NotImplementedError
 
     def is_differentiable(self, dtype: Dtype) -> bool:
         """Whether a result of this dtype changes with its operands."""

@@ -63,7 +63,7 @@ class Slice(View):
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         (x,) = values
-        index = [start + step * np.arange(n) for start, n, step in zip(self.starts, self.sizes, self.steps, strict=True)]
+        index = [start + step * np.arange(int(n)) for start, n, step in zip(self.starts, self.sizes, self.steps, strict=True)]
         return x[np.ix_(*index)] if index else x
 
     def index_map(self, kind: Kind) -> IndexMap:
@@ -98,7 +98,7 @@ class Broadcast(View):
         sizes = [1] * len(self.shape)
         for k, axis in enumerate(self.axes):
             sizes[axis] = x.shape[k]
-        return np.broadcast_to(x.reshape(sizes), self.shape)
+        return np.broadcast_to(x.reshape(sizes), tuple(map(int, self.shape)))
 
     def index_map(self, kind: Kind) -> IndexMap:
         return tuple(AxisMap(None if _is_one(n) else axis) for n, axis in zip(kind.shape, self.axes, strict=True))

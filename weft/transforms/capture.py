@@ -215,7 +215,7 @@ class Snapshot:
     def changed_containers(self) -> Iterator[tuple[int, Any]]:
         """(position, contents) of containers that are not as they were."""
         for i, (container, before) in enumerate(self.containers):
-            if isinstance(container, dict):
+            if isinstance(container, dict) and isinstance(before, dict):
                 same = len(container) == len(before) and all(
                     k1 is k2 and v1 is v2 for (k1, v1), (k2, v2) in zip(container.items(), before.items(), strict=True)
                 )

@@ -131,9 +131,7 @@ ERFINV64 = (
 def erfinv(b: Builder, x: Value) -> Value:
     """x times a polynomial; those for |x| close to 1 are left out unless some lane needs them."""
     near, *tails = pick(x, ERFINV32, ERFINV64)
-    square = exact_product(b, x, x)
-    rest = fast_sum(b.like(x, 1.0), -square.hi)
-    w = _minus(log_pair(b, fast_sum(rest.hi, rest.lo - square.lo)))
+    w = _minus(pick(x, _log_rest32, _log_rest64)(b, x))
     factor = _factor(b, (w.hi - near.middle) + w.lo, w, near.base, near.slope, near.others)
     beyond = w.hi >= tails[0].start ** 2
 
@@ -146,6 +144,18 @@ def erfinv(b: Builder, x: Value) -> Value:
     result = b.copysign(y.hi + b.fma(x, lo, y.lo), x)
     a = b.abs(x)
     return b.choose(a < 1.0, result, b.choose(a > 1.0, b.like(x, math.nan), x * math.inf))
+
+
+def _log_rest32(b: Builder, x: Value) -> Pair:
+    """log(1 - x²)."""
+    return log_pair(b, b.fma(-x, x, 1.0))
+
+
+def _log_rest64(b: Builder, x: Value) -> Pair:
+    """log(1 - x²), with 1 - x² to twice the digits: that keeps erfinv within an ulp or so, for a sixth of the time."""
+    square = exact_product(b, x, x)
+    rest = fast_sum(b.like(x, 1.0), -square.hi)
+    return log_pair(b, *fast_sum(rest.hi, rest.lo - square.lo))
 
 
 def _minus(x: Pair) -> Pair:

@@ -126,13 +126,16 @@ def _logarithm(b: Builder, x: Value, scale: Scale) -> Value:
     return b.choose(x < INF, result, x)
 
 
-def log_pair(b: Builder, x: Pair) -> Pair:
-    """log(x) for a positive normal x, to a few more digits than the type has."""
-    k, f, _ = reduce(b, x.hi)
-    count, count_lo = LN2_HI.of(f), LN2_LO.of(f)
+def log_pair(b: Builder, x: Value, x_lo: Value | None = None) -> Pair:
+    """log(x + x_lo) for a positive normal x, to a few more digits than the type has; x_lo is at most an ulp of x."""
+    k, f, _ = reduce(b, x)
+    count, count_lo = LN2_HI.of(x), LN2_LO.of(x)
     hi = b.fma(k, count, f)
     lo = b.fma(k, count_lo, b.fma(k, count, -hi) + f)
-    return fast_sum(hi, lo + b.fma(x.lo, rough_inverse(b, x.hi), rest(b, f)))
+    q = rest(b, f)
+    if x_lo is not None:
+        q = b.fma(x_lo, rough_inverse(b, x), q)
+    return fast_sum(hi, lo + q)
 
 
 def log(b: Builder, x: Value) -> Value:
