@@ -27,9 +27,9 @@ def evaluate_reference(order: Sequence[Node], results: Sequence[Node]) -> list[B
     values: dict[Node, np.ndarray] = {}
     for node in order:
         if isinstance(node.value, ConstantValue):
-            values[node] = np.broadcast_to(np.asarray(node.value.number, node.dtype.np), node.shape)
+            values[node] = np.broadcast_to(np.asarray(node.value.number, node.dtype.np), tuple(map(int, node.shape)))
         elif node.value is not None:
-            values[node] = numpy_view(node.value, node.kind.shape, node.dtype)
+            values[node] = numpy_view(node.value, tuple(map(int, node.shape)), node.dtype)
         elif isinstance(node.op, Placeholder):
             raise unknown_value(node.op.transform)
         else:

@@ -107,9 +107,9 @@ def attach() -> None:
             setattr(array, name, function)
     array.reshape, array.transpose = reshape, transpose  # type: ignore[attr-defined]
     array.__eq__, array.__ne__ = _eq, _ne  # type: ignore[assignment]
-    for name, method in {"matmul": _matmul, "rmatmul": _rmatmul, "imatmul": _imatmul}.items():
-        setattr(array, f"__{name}__", method)
-    for name, method in {"getitem": indexing.getitem, "setitem": indexing.setitem}.items():
+    special: dict[str, Any] = {"matmul": _matmul, "rmatmul": _rmatmul, "imatmul": _imatmul}
+    special |= {"getitem": indexing.getitem, "setitem": indexing.setitem}
+    for name, method in special.items():
         setattr(array, f"__{name}__", method)
     array.at = property(gathering.At, doc="Updates of parts: `a.at[index].add(value)` and others.")  # type: ignore[attr-defined]
     array.T = property(shaping.transpose, doc="The array with its axes reversed.")  # type: ignore[attr-defined]

@@ -227,7 +227,7 @@ def reshape_strides(shape: Shape, strides: Strides, to: Shape) -> Strides | None
         k, i = k + 1, i + 1
         last = k
         while not provably_equal(have, want):
-            if all(type(n) is int for n in (have, want)) and want < have:  # type: ignore[operator]
+            if all(type(n) is int for n in (have, want)) and want < have:
                 if i >= len(to):
                     return None
                 want, i = want * to[i], i + 1

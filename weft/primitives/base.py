@@ -98,7 +98,7 @@ class Primitive(metaclass=_Interned):
         raise NotImplementedError
 
     def __str__(self) -> str:
-        params = ", ".join(f"{f.name}={_show(getattr(self, f.name))}" for f in fields(self))  # type: ignore[arg-type]
+        params = ", ".join(f"{f.name}={_show(getattr(self, f.name))}" for f in fields(self))
         return f"{self.title}({params})" if params else self.title
 
     def __repr__(self) -> str:
@@ -114,7 +114,7 @@ class Primitive(metaclass=_Interned):
         return "".join("_" + c.lower() if c.isupper() and i else c.lower() for i, c in enumerate(cls.__name__))
 
     def __reduce__(self) -> Any:
-        return type(self), tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
+        return type(self), tuple(getattr(self, f.name) for f in fields(self))
 
 
 def _show(value: Any) -> str:
@@ -196,10 +196,10 @@ def constant(number: Any, kind: Kind) -> Node:
     return Node(op, (), kind, ConstantValue(scalar, words))
 
 
-def to_scalar(number: Any, dtype: Dtype) -> np.generic:
+def to_scalar(number: Any, dtype: Dtype) -> Any:
     """A Python or NumPy number as an element of `dtype`, converted as arrays are."""
     values, _ = interop.as_numpy(number, dtype)
-    return values[()]  # type: ignore[no-any-return]
+    return values[()]
 
 
 def full_like(node: Node, number: Any) -> Node:

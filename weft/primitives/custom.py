@@ -14,7 +14,7 @@ import numpy as np
 from weft.codegen import moves
 from weft.codegen.launch import Layout, Lowering, Pointer
 from weft.graph.node import Kind, Node, Size
-from weft.primitives.base import Linear, Opaque, Sample, bind
+from weft.primitives.base import Linear, Opaque, Sample, bind, move_batch_to_front
 from weft.primitives.elementwise import Identity, draw
 
 Batched = tuple[Node, int | None]
@@ -110,7 +110,7 @@ class Barrier(Linear, Opaque):
         return cotangent
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
-        return bind(self, *inputs), axes[0]
+        return move_batch_to_front(bind(self, *inputs), axes[0], size), 0
 
     def lower(self, operands: Sequence[Any], out: Layout) -> Lowering:
         return Lowering(tuple(moves.copy(operands[0], out, Pointer(0), Pointer(len(operands)))))
