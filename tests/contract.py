@@ -22,7 +22,7 @@ from weft.evaluate import close as close_graph
 from weft.evaluate import evaluate
 from weft.graph.node import Graph, Node, has_handle, kind_of, reachable
 from weft.primitives import REGISTRY
-from weft.primitives.base import DATA, Elementwise, Primitive, Sample, View, bind, constant
+from weft.primitives.base import DATA, Elementwise, Parameter, Primitive, Sample, View, bind, constant
 from weft.reference import apply_reference
 from weft.runtime.buffer import allocate
 from weft.runtime.data import Buffer, numpy_view
@@ -418,3 +418,14 @@ def with_sizes(op: Primitive, change: Callable[[Any], Any]) -> Primitive:
         value = getattr(op, f.name)
         given[f.name] = tuple(change(n) for n in value) if f.type in ("Shape", "tuple[Size, ...]") else value
     return type(op)(**given)
+
+
+# ---- graphs without arrays ----
+
+
+def graph(build: Callable[..., Node | Sequence[Node]], *inputs: tuple[int, ...] | tuple[tuple[int, ...], Dtype]) -> Graph:
+    """A closed graph from a function of nodes. An input is a shape (of float32) or a pair of shape and dtype."""
+    kinds = [kind_of(*i) if len(i) == 2 and isinstance(i[1], Dtype) else kind_of(i, dt.float32) for i in inputs]
+    parameters = [Node(Parameter(i), (), kind) for i, kind in enumerate(kinds)]
+    outputs = build(*parameters)
+    return Graph(parameters, [outputs] if isinstance(outputs, Node) else outputs)

@@ -1,4 +1,5 @@
-"""Derivatives and batches of functions of arrays, checked against finite differences, each other and loops, on the reference back end."""
+"""Derivatives and batches of functions of arrays, checked against finite differences, each other and loops, on the
+reference back end."""
 
 from __future__ import annotations
 

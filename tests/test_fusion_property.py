@@ -128,6 +128,8 @@ def with_number(x: array, y: array, extra: int) -> array | None:
     if x.dtype.is_bool:
         return None
     number = (0, 1, 2, -1, 0.5, 1.0, -0.0, 3)[extra % 8]
+    if number == -1 and x.dtype.kind == "u":
+        return None
     operation = (mx.add, mx.multiply, mx.subtract)[extra // 8 % 3]
     return operation(x, number) if extra // 24 % 2 else operation(number, x)
 

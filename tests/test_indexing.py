@@ -1,4 +1,5 @@
-"""Reading and writing with arrays of indices, against NumPy; derivatives, batches, and the same bits on any number of threads."""
+"""Reading and writing with arrays of indices, against NumPy; derivatives, batches, and the same bits on any number of
+threads."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def laid_out(values: np.ndarray, layout: str) -> array:
 
 @st.composite
 def keys(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """A NumPy key with at least one index array: integers, slices, None, Ellipsis and arrays that broadcast together."""
+    """A NumPy key with an index array or more, and integers, slices, None, Ellipsis; arrays broadcast together."""
     used = draw(st.integers(1, len(shape)))
     together = draw(st.sampled_from([(), (1,), (3,), (2, 3), (0,)]))
     rng = np.random.default_rng(draw(st.integers(0, 1000)))
@@ -167,7 +168,10 @@ def test_take_and_put_along_axis(dtype: Dtype, axis: int | None) -> None:
     values = numbers(distinct.shape, dtype, 3)
     expected = x.copy()
     np.put_along_axis(expected, distinct, values, axis)
-    same(mx.put_along_axis(mx.array(x, dtype=dtype), mx.array(distinct), mx.array(values, dtype=dtype), axis=axis), expected)
+    same(
+        mx.put_along_axis(mx.array(x, dtype=dtype), mx.array(distinct), mx.array(values, dtype=dtype), axis=axis),
+        expected,
+    )
 
 
 def test_indices_along_an_axis_broadcast() -> None:
@@ -195,7 +199,12 @@ def test_slices_at_computed_places(starts: list[int], begins: tuple[int, int]) -
 # ---- masks ----
 
 
-@given(shape=st.sampled_from([(5,), (4, 6), (2, 3, 4)]), depth=st.integers(0, 3), seed=st.integers(0, 99), each=st.booleans())
+@given(
+    shape=st.sampled_from([(5,), (4, 6), (2, 3, 4)]),
+    depth=st.integers(0, 3),
+    seed=st.integers(0, 99),
+    each=st.booleans(),
+)
 def test_assignment_through_a_mask(shape: tuple[int, ...], depth: int, seed: int, each: bool) -> None:
     x, rng = numbers(shape), np.random.default_rng(seed)
     mask = rng.random(shape[: min(depth, len(shape))]) < 0.5
@@ -278,7 +287,9 @@ def test_sums_have_the_same_bits_on_any_number_of_threads(dtype: Dtype) -> None:
         for n in (1, 2, 3):
             threads.set_threads(n)
             rows = mx.array(x, dtype=dtype).at[index].add(values)
-            found.append((values_of(rows), values_of(flat.at[where].add(1.1)), values_of(mx.take(values, index, axis=0))))
+            found.append(
+                (values_of(rows), values_of(flat.at[where].add(1.1)), values_of(mx.take(values, index, axis=0)))
+            )
     finally:
         threads.set_threads(before)
     for later in found[1:]:
@@ -292,7 +303,7 @@ def test_sums_have_the_same_bits_on_any_number_of_threads(dtype: Dtype) -> None:
 @pytest.mark.parametrize(
     ("key", "error", "words"),
     [
-        (7, IndexError, "out of range for axis 0"), (-4, IndexError, "out of range"), ([0, 3], IndexError, "3 is out of range"),
+        (7, IndexError, "out of range for axis 0"), (-4, IndexError, "out of range"), ([0, 3], IndexError, "3 is out"),
         ((0, [0, 9]), IndexError, "axis 1"), ((0, 0, 0), IndexError, "too many"), ((..., ...), IndexError, "Ellipsis"),
         (np.array([-4]), IndexError, "-4 is out of range"), (1.0, ValueError, "float"), ("a", ValueError, "str"),
         (slice(0.5), TypeError, "integers"), (slice(None, None, 0), ValueError, "step"),
@@ -308,7 +319,7 @@ def test_wrong_keys(key: Any, error: type[Exception], words: str) -> None:
 
 def test_wrong_values() -> None:
     a = mx.zeros((3, 4))
-    with pytest.raises(ValueError, match="do not fit|broadcast"):
+    with pytest.raises(ValueError, match="broadcast"):
         a[mx.array([0, 1])] = mx.ones((3, 4))
     with pytest.raises(ValueError, match="must match the first axes"):
         a[mx.array([True, False])] = 1
@@ -372,12 +383,16 @@ def test_derivatives_of_assignments_and_reads() -> None:
     check_derivatives(lambda a: a[at], x)
     check_derivatives(lambda a: a[1:, at], x)
     check_derivatives(lambda a: mx.take_along_axis(a, mx.array([[0, 2], [1, 1]] * 2), axis=1), x)
-    check_derivatives(lambda a, v: mx.put_along_axis(a, mx.array([[0, 2], [1, 1]] * 2), v, axis=1), x, rng.normal(size=(4, 2)))
+    check_derivatives(
+        lambda a, v: mx.put_along_axis(a, mx.array([[0, 2], [1, 1]] * 2), v, axis=1), x, rng.normal(size=(4, 2))
+    )
     check_derivatives(lambda a, v: mx.slice_update(a, v, mx.array([1, 1]), (0, 1)), x, values[0, :, :2])
 
 
 def test_only_the_last_assignment_to_a_place_has_a_gradient() -> None:
-    _, (found,) = mx.vjp(lambda v: _assigned(mx.zeros((3,)), mx.array([1, 1, 0]), v), [mx.array([1.0, 2.0, 3.0])], [mx.ones((3,))])
+    _, (found,) = mx.vjp(
+        lambda v: _assigned(mx.zeros((3,)), mx.array([1, 1, 0]), v), [mx.array([1.0, 2.0, 3.0])], [mx.ones((3,))]
+    )
     assert found.tolist() == [0.0, 1.0, 1.0]
 
 

@@ -98,7 +98,9 @@ def test_take_and_put() -> None:
     both(lambda m, a, i: m.take_along_axis(a, i, axis=None), x, index.reshape(-1))
     both(lambda m, a, i, v: m.put_along_axis(a, i, v, axis=2), x, along, np.float32([7.5]))
     both(lambda m, a, i, v: m.put_along_axis(a, i, v, axis=None), x, np.array([1, 9, 30], np.int32), numbers((3,)))
-    both(lambda m, a, u, s: m.slice_update(a, u, s, axes=(1, 2)), x, numbers((2, 3), seed=3), np.array([1, 2], np.int32))
+    both(
+        lambda m, a, u, s: m.slice_update(a, u, s, axes=(1, 2)), x, numbers((2, 3), seed=3), np.array([1, 2], np.int32)
+    )
     both(lambda m, a, s: m.slice(a, s, (0, 2), (2, 4, 3)), x, np.array([1, 2], np.int32))
 
 

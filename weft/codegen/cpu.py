@@ -427,9 +427,8 @@ def _emit_pass(
     b, kernel, n = frame.b, frame.kernel, frame["n"]
     loads = len(kernel.loads)
     reductions, stores = phases.reductions(phase), phases.stores(phase)
-    keeping = [
-        v for v in phases.kept if phases.known[v] == phase and not any(kernel.stores[i].value == v for i in stores)
-    ]
+    at_home = {kernel.stores[i].value for i in stores if kernel.stores[i].access.inner == "unit"}
+    keeping = [v for v in phases.kept if phases.known[v] == phase and v not in at_home]
 
     def body(j: Value, mask: Value | None, state: State) -> State:
         scope = RowScope(frame, bases, j, LANES, mask, given, kept=kept)

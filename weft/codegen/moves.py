@@ -1,7 +1,8 @@
-"""Kernels that move elements: strided copies, gathers, scatters, and scans along an axis.
+"""Kernels that move elements: strided copies, gathers and scatters.
 
-Lowerings here are called by primitives with the layouts of their operands. All strides in argument blocks are in bytes. Elements that are only
-moved are seen as unsigned integers of their size, so every bit survives and all dtypes of one size share a kernel.
+Lowerings here are called by primitives with the layouts of their operands. All strides in argument blocks are in
+bytes. Elements that are only moved are seen as unsigned integers of their size, so every bit survives and all dtypes
+of one size share a kernel.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def source(key: str, form: str, emit: Callable[[str], str]) -> Source:
 class Frame:
     """A kernel under construction: its argument words by name, and addresses over them.
 
-    `pK` is the address of operand K, `sK.A` its stride along outer axis A, `iK` along the inner loop, `eA` the size of outer axis A.
+    `pK` is the address of operand K, `sK.A` its stride along outer axis A, `iK` along the inner loop, `eA` the size of
+    outer axis A.
     """
 
     def __init__(self, name: str, fields: Sequence[str], outer: int) -> None:
@@ -189,39 +191,36 @@ def cut(inner: int, units: int) -> tuple[bool, dict[str, int]]:
 # ---- copies ----
 
 
-def copy(x: Layout, target: Layout, from_: Pointer = Pointer(0), to: Pointer = Pointer(1), convert: Any = None) -> list[Launch]:
-    """target[...] = x of the same shape. `convert` is the elementwise primitive that makes one dtype of the other, if they differ."""
+def copy(x: Layout, target: Layout, from_: Pointer, to: Pointer, convert: Any = None) -> list[Launch]:
+    """target[...] = x of the same shape; `convert` is the elementwise primitive between their dtypes if they differ."""
     if 0 in x.shape:
         return []
-    kinds = (x.dtype, target.dtype) if convert is not None else (bits_of(x.dtype),) * 2
+    kinds = (x.dtype, target.dtype) if convert is not None else (bits_of(x.dtype), bits_of(x.dtype))
     from_, to, axes = _upwards(from_, to, axes_of(x.shape, scaled(x), scaled(target)))
     outer = merged(axes)
     inner = outer.pop() if outer else Axis(1, (kinds[0].size, kinds[1].size))
-    steps = () if convert is None else (Step(convert, (0,), target.dtype, "full"),)
-    tile = _tile_axis(outer, inner, kinds)
-    form = "map" if tile is None else "tile"
-    numbers: dict[str, Word] = {"n": inner.size, "i0": inner.strides[0], "i1": inner.strides[1], "p0": from_, "p1": to}
-    units, work, blocked, scratch = product(outer), inner.size, False, 0
-    if tile is not None:
-        across = outer.pop(tile)
-        strips = -(-across.size // LANES)
-        units, work = product(outer) * strips, inner.size * LANES
-        numbers |= {"m": across.size, "strips": strips, "t0": across.strides[0], "t1": across.strides[1]}
+    position = _tile_axis(outer, inner, kinds)
+    if position is None:
+        blocked, numbers = cut(inner.size, product(outer))
+        elements = BLOCK if blocked else inner.size
     else:
-        blocked, cuts = cut(inner.size, units)
-        numbers |= cuts
-        units = cuts["units"]
-        work = BLOCK if blocked else work
-    load = Access(kinds[0], "memory", "full", "tile" if tile is not None else stepping(inner.strides[0], kinds[0].size))
+        tile, blocked = outer.pop(position), False
+        strips, elements = -(-tile.size // LANES), inner.size * LANES
+        numbers = {"units": product(outer) * strips, "m": tile.size, "strips": strips}
+        numbers |= {"t0": tile.strides[0], "t1": tile.strides[1]}
+    kernel = _copy_kernel(kinds, inner, len(outer), position is not None, blocked, convert)
+    words = words_of(kernel.fields(), [from_, to], outer, inner, numbers)
+    made = source(f"copy\n{kernel}", "copy", lambda name: _emit_copy(kernel, name))
+    return [Launch(made, words, grain(numbers["units"], elements * kinds[1].size), cpu.tile_scratch(kernel))]
+
+
+def _copy_kernel(
+    kinds: tuple[Dtype, Dtype], inner: Axis, outer: int, tile: bool, blocked: bool, convert: Any
+) -> Kernel:
+    load = Access(kinds[0], "memory", "full", "tile" if tile else stepping(inner.strides[0], kinds[0].size))
     store = Access(kinds[1], "memory", "full", "unit" if inner.strides[1] == kinds[1].size else "stride")
-    kernel = Kernel(form, len(outer), (load,), steps, (Store(len(steps), store),), blocked)
-    scratch = cpu.tile_scratch(kernel) if tile is not None else 0
-    for a, axis in enumerate(outer):
-        numbers |= {f"e{a}": axis.size, f"s0.{a}": axis.strides[0], f"s1.{a}": axis.strides[1]}
-    numbers["units"] = units
-    words = tuple(numbers[name] for name in kernel.fields())
-    text = f"copy\n{kernel}"
-    return [Launch(source(text, "copy", lambda name: _emit_copy(kernel, name)), words, grain(units, work * kinds[1].size), scratch)]
+    steps = () if convert is None else (Step(convert, (0,), kinds[1], "full"),)
+    return Kernel("tile" if tile else "map", outer, (load,), steps, (Store(len(steps), store),), blocked)
 
 
 def _upwards(from_: Pointer, to: Pointer, axes: Sequence[Axis]) -> tuple[Pointer, Pointer, list[Axis]]:
@@ -301,7 +300,9 @@ def run(b: Builder, source: Value, target: Value, count: Value, size: int, strea
         half //= 2
 
 
-def steps_through(b: Builder, source: Value, target: Value, count: Value, kind: Dtype, strides: tuple[Value, Value]) -> None:
+def steps_through(
+    b: Builder, source: Value, target: Value, count: Value, kind: Dtype, strides: tuple[Value, Value]
+) -> None:
     """Copy `count` elements that lie `strides` bytes apart, one by one."""
     with b.loop(0, count, 1) as loop:
         x = b.load(b.gep(source, loop.index * strides[0]), kind, 1)
@@ -323,7 +324,7 @@ class Index:
 
 
 def resolve(b: Builder, index: Value, size: Value) -> Value:
-    """The place that an index means on an axis of `size` elements: negative ones count from the end, and none is outside."""
+    """The place that an index means on an axis: negative ones count from the end, and none is outside."""
     last = size - 1
     if index.dtype.kind == "u":
         wide = b.cast(index, dt.uint64)
@@ -337,7 +338,7 @@ def resolve(b: Builder, index: Value, size: Value) -> Value:
 class Gather:
     """out[r] = x[place of r], where the places of some axes come from index arrays. Operands: x, the index arrays, out.
 
-    form: "run" if the inner loop walks x at one place of the index arrays, "lanes" if each element has a place of its own.
+    form: "run" if the inner loop walks x at one place of the index arrays, "lanes" if each element has its own place.
     """
 
     size: int
@@ -350,7 +351,8 @@ class Gather:
 
     def __str__(self) -> str:
         flags = f"{' blocked' if self.blocked else ''}{' stream' if self.stream else ''}"
-        return f"gather {self.form} {self.size} bytes {self.step} outer={self.outer}{flags} [{', '.join(map(str, self.indices))}]"
+        what = f"gather {self.form} {self.size} bytes {self.step} outer={self.outer}{flags}"
+        return f"{what} [{', '.join(map(str, self.indices))}]"
 
     def fields(self) -> list[str]:
         more = [f"{name}{j}" for j in range(len(self.indices)) for name in ("size", "jump")]
@@ -383,7 +385,8 @@ class Gather:
             steps_through(b, x, out, stop - start, _BITS[self.size], (frame["i0"], b.i64(self.size)))
 
     def _lanes(self, frame: Frame, x: Value, out: Value, places: Sequence[Value], start: Value, stop: Value) -> None:
-        """Places are worked out 16 at a time and left in scratch; elements are then moved one by one, which beats gather instructions."""
+        """Places are worked out 16 at a time and left in scratch; elements are then moved one by one, which beats
+        gather instructions."""
         b, kind = frame.b, _BITS[self.size]
         whole = start + ((stop - start) & -LANES)
         with b.loop(start, whole, LANES) as loop:
@@ -394,7 +397,9 @@ class Gather:
                 b.store(b.load(b.gep(base, jump), kind, 1), b.gep(to, lane * self.size))  # type: ignore[arg-type]
         with b.loop(whole, stop, 1) as loop:
             jump = self._jumps(frame, places, loop.index, 1)
-            b.store(b.load(b.gep(b.gep(x, loop.index * frame["i0"]), jump), kind, 1), b.gep(out, loop.index * self.size))
+            b.store(
+                b.load(b.gep(b.gep(x, loop.index * frame["i0"]), jump), kind, 1), b.gep(out, loop.index * self.size)
+            )
 
     def _jumps(self, frame: Frame, places: Sequence[Value], at: Value, lanes: int) -> Value:
         """How far from the address of x at `at` each of `lanes` elements lies, in bytes."""
@@ -421,8 +426,11 @@ def index_vector(b: Builder, index: Index, address: Value, stride: Value, lanes:
     return found
 
 
-def gather(x: Layout, indices: Sequence[Layout], out: Layout, where: Sequence[int | None], axes: Sequence[int]) -> Lowering:
-    """out[r] = x[...], where axis k of x is walked along axis where[k] of the result, or by the next index array if that is None.
+def gather(
+    x: Layout, indices: Sequence[Layout], out: Layout, where: Sequence[int | None], axes: Sequence[int]
+) -> Lowering:
+    """out[r] = x[...], where axis k of x is walked along axis where[k] of the result, or by the next index array if
+    that is None.
 
     `axes` are the result's axes along which the index arrays run. Pointers: 0 x, then the index arrays, then out.
     """
@@ -473,9 +481,10 @@ def spread(index: Layout, ndim: int, axes: Sequence[int]) -> list[int]:
 class Scatter:
     """target[place of r] = combine(target[place of r], updates[r]). Operands: updates, the index arrays, target.
 
-    Units of work write disjoint parts of the target; within one, updates come in increasing order of their position. `op` is the elementwise
-    primitive that combines (None: the update replaces). form: "run" if the inner loop writes neighbours at one place of the index arrays, "each" if
-    every element has a place of its own, "one" if there is but one. `fA` and `gK.A` are sizes, and strides of operand K, of the axes that units do not share.
+    Units of work write disjoint parts of the target; within one, updates come in increasing order of their position.
+    `op` is the elementwise primitive that combines (None: the update replaces). form: "run" if the inner loop writes
+    neighbours at one place of the index arrays, "each" if every element has its own place, "one" if there is but one.
+    `fA` and `gK.A` are the sizes, and the strides of operand K, of the axes that units do not share.
     """
 
     op: Any
@@ -490,7 +499,8 @@ class Scatter:
     def __str__(self) -> str:
         how = "set" if self.op is None else self.op.title
         what = f"{how} {self.update.name} {self.step} {self.target.name}"
-        return f"scatter {self.form} {what} outer={self.outer} free={self.free} [{', '.join(d.name for d in self.indices)}]"
+        indices = ", ".join(d.name for d in self.indices)
+        return f"scatter {self.form} {what} outer={self.outer} free={self.free} [{indices}]"
 
     def fields(self) -> list[str]:
         count = len(self.indices)
@@ -581,10 +591,18 @@ class Scatter:
 
 
 def scatter(
-    op: Any, base: Layout, updates: Layout, indices: Sequence[Layout], out: Layout, where: Sequence[int | None], axes: Sequence[int],
-    widen: Any = None, narrow: Any = None,
-) -> Lowering:  # fmt: skip
-    """out = base with updates combined into it; `where` and `axes` as for `gather`. Pointers: 0 base, 1 updates, the index arrays, out.
+    op: Any,
+    base: Layout,
+    updates: Layout,
+    indices: Sequence[Layout],
+    out: Layout,
+    where: Sequence[int | None],
+    axes: Sequence[int],
+    widen: Any = None,
+    narrow: Any = None,
+) -> Lowering:
+    """out = base with updates combined into it; `where` and `axes` as for `gather`. Pointers: 0 base, 1 updates, the
+    index arrays, out.
 
     `widen` and `narrow` are the conversions to and from the dtype in which halves are accumulated, in a temporary.
     """
@@ -595,17 +613,25 @@ def scatter(
     wide, temporary = replace(out, dtype=widen.dtype), Pointer(count + 3)
     first = copy(base, wide, Pointer(0), temporary, widen)
     then = _scatter(op, updates, indices, wide, where, axes, temporary)
-    return Lowering((*first, *then, *copy(wide, out, temporary, last, narrow)), (math.prod(out.shape) * wide.dtype.size,))
+    return Lowering(
+        (*first, *then, *copy(wide, out, temporary, last, narrow)), (math.prod(out.shape) * wide.dtype.size,)
+    )
 
 
 def _scatter(
-    op: Any, updates: Layout, indices: Sequence[Layout], target: Layout, where: Sequence[int | None], axes: Sequence[int], to: Pointer
+    op: Any,
+    updates: Layout,
+    indices: Sequence[Layout],
+    target: Layout,
+    where: Sequence[int | None],
+    axes: Sequence[int],
+    to: Pointer,
 ) -> list[Launch]:
     if 0 in updates.shape:
         return []
     walk, jumps, sizes = along_result(target, len(updates.shape), where)
     loops = axes_of(updates.shape, scaled(updates), *(spread(i, len(updates.shape), axes) for i in indices), walk)
-    shared = set(axis for axis in where if axis is not None)
+    shared = {axis for axis in where if axis is not None}
     outer = merged([loop for r, loop in enumerate(loops) if r in shared])
     free = merged([loop for r, loop in enumerate(loops) if r not in shared])
     inner = _inner_axis(outer, free, target.dtype.size, len(indices) + 2)
@@ -630,8 +656,8 @@ def _scatter(
 
 
 def _inner_axis(outer: list[Axis], free: Sequence[Axis], size: int, operands: int) -> Axis:
-    """The shared axis that the inner loop walks, taken out of `outer`: one that walks neighbours of the target, or one along which updates and
-    indices lie closer than along the free axes."""
+    """The shared axis that the inner loop walks, taken out of `outer`: one that walks neighbours of the target, or one
+    along which updates and indices lie closer than along the free axes."""
     blank = Axis(1, (0,) * operands)
     if not outer:
         return blank
@@ -651,291 +677,17 @@ def is_run(axis: Axis, size: int) -> bool:
 
 
 def _strip_width(n: int, size: int, units: int) -> int:
-    """Elements of the inner loop that one unit takes: all if there are units for all threads, else a strip (rows read in pieces come slower)."""
+    """Elements of the inner loop that one unit takes: all if there are units for all threads, else a strip (rows read
+    in pieces come slower)."""
     strips = -(-config.threads // units)
     return min(n, max(512 // size, -(-n // strips)))
-
-
-# ---- scans ----
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """y[j] = combine(y[j - 1], x[j], ...) along one axis, one rounding a step; `op` is the primitive.
-
-    Operands: the inputs, then out; `jK` is the stride of operand K along the scanned axis. form: "across" if lanes are
-    neighbours on a kept axis in out and in most inputs; "tile" if lanes are rows, of which some operands lie along the
-    scanned axis: those are turned in registers; "single" for one row at a time. `modes` say for each operand how lanes
-    read it: "direct" (neighbours), "turn" and "back" (it lies along the scanned axis, forwards or backwards), "repeat" or
-    "any" (element by element). `inner` says that the lanes of a tile run along the inner axis, not over all rows.
-    """
-
-    op: Any
-    dtype: Dtype
-    result: Dtype
-    form: str
-    modes: tuple[str, ...]
-    outer: int
-    reverse: bool
-    exclusive: bool
-    inner: bool = False
-    vectors: int = 1
-
-    def __str__(self) -> str:
-        flags = [name for name in ("reverse", "exclusive", "inner") if getattr(self, name)]
-        what = f"{self.op.title} {self.dtype.name} -> {self.result.name}"
-        return " ".join(["scan", self.form, what, f"outer={self.outer} vectors={self.vectors}", *flags, *self.modes])
-
-    @property
-    def lanes(self) -> int:
-        """Rows of a tile: as many as one vector register of its elements, so that a tile stays in registers."""
-        return 8 if dt.real_of(self.dtype).size == 8 else 16
-
-    @property
-    def inputs(self) -> range:
-        return range(len(self.modes) - 1)
-
-    def fields(self) -> list[str]:
-        more = {"across": ["chunks"], "tile": ["chunks", "rows"], "single": []}[self.form]
-        strides = [f"j{k}" for k in range(len(self.modes))]
-        return fields_of(self.outer, len(self.modes), "length", *more, *strides)
-
-    def emit(self, name: str) -> str:
-        frame = Frame(name, self.fields(), self.outer)
-        {"across": self._across, "tile": self._tiles, "single": self._single}[self.form](frame)
-        return frame.module()
-
-    # ---- one step ----
-
-    def _start(self, b: Builder, lanes: int) -> AnyValue:
-        """What stands before the first element."""
-        kind = self.op.accumulator(self.dtype)
-        first = self.op.identity(kind, self.exclusive)
-        if kind.is_complex:
-            part = dt.real_of(kind)
-            return Complex(b.const(part, first.real, lanes), b.const(part, first.imag, lanes))
-        return b.const(kind, first, lanes)
-
-    def _step(self, b: Builder, carry: AnyValue, inputs: Sequence[AnyValue]) -> tuple[AnyValue, AnyValue]:
-        """(next carry, element of the result)."""
-        following = self.op.combine(b, carry, *(b.convert(x, carry.dtype) for x in inputs))
-        return following, b.convert(carry if self.exclusive else following, self.result)
-
-    def _position(self, frame: Frame, j: Value) -> Value:
-        return frame["length"] - 1 - j if self.reverse else j
-
-    # ---- lanes along a kept axis ----
-
-    def _across(self, frame: Frame) -> None:
-        """A unit is a strip of columns; a whole one keeps all its carries in registers, the last goes vector by vector."""
-        b, full = frame.b, self.vectors * LANES
-        with b.loop(frame.begin, frame.end, 1) as units:
-            place, strip = frame.divide(units.index, frame["chunks"])
-            at = frame.indices(place)
-            bases = [frame.at(k, at) for k in range(len(self.modes))]
-            start = strip * full
-            rest = b.intrinsic("smin", frame["n"] - start, b.i64(full))
-            with b.when(rest.eq(full)):
-                self._strip(frame, bases, start, self.vectors, None)
-            with b.when(rest < full), b.loop(0, rest, LANES) as column:
-                mask = b.iota(dt.int64) < b.splat(rest - column.index)
-                self._strip(frame, bases, start + column.index, 1, mask)
-
-    def _strip(self, frame: Frame, bases: Sequence[Value], column: Value, vectors: int, mask: Value | None) -> None:
-        b = frame.b
-        starts = [self._start(b, LANES) for _ in range(vectors)]
-        with b.loop(0, frame["length"], 1, *flat(starts)) as loop:
-            carries = unflat(starts, loop.carried)
-            j = self._position(frame, loop.index)
-            rows = [b.gep(base, j * frame[f"j{k}"]) for k, base in enumerate(bases)]
-            results, following = [], []
-            for v, carry in enumerate(carries):
-                at = column + v * LANES
-                carry, result = self._step(b, carry, [self._load(frame, k, rows[k], at, mask) for k in self.inputs])
-                following.append(carry)
-                results.append((at, result))
-            for at, result in results:
-                b.store(result, b.gep(rows[-1], at * self.result.size), mask)
-            loop.carry(*flat(following))
-
-    def _load(self, frame: Frame, k: int, row: Value, at: Value, mask: Value | None) -> AnyValue:
-        b, stride = frame.b, frame[f"i{k}"]
-        if self.modes[k] == "direct":
-            return b.load(b.gep(row, at * self.dtype.size), self.dtype, LANES, mask)
-        if self.modes[k] == "repeat":
-            return splat(b, b.load(row, self.dtype, 1), LANES)
-        places = [at + lane for lane in range(LANES)]
-        if mask is not None:  # lanes past the end read the first element again
-            places = [b.choose(b.extract(mask, lane), place, at) for lane, place in enumerate(places)]
-        return assemble(b, [b.load(b.gep(row, place * stride), self.dtype, 1) for place in places])
-
-    # ---- lanes are rows ----
-
-    def _tiles(self, frame: Frame) -> None:
-        """A unit is a block of rows. Rows past the last one are the last one again: they write what it writes."""
-        b, lanes, last = frame.b, self.lanes, frame["rows"] - 1
-        with b.loop(frame.begin, frame.end, 1) as units:
-            place, strip = frame.divide(units.index, frame["chunks"]) if self.inner else (units.index, units.index)
-            first = strip * lanes
-            numbers = [b.intrinsic("smin", first + lane, last) for lane in range(lanes)]
-            if self.inner:
-                at = frame.indices(place)
-                bases = [frame.at(k, at) for k in range(len(self.modes))]
-                rows = [[b.gep(x, i * frame[f"i{k}"]) for k, x in enumerate(bases)] for i in numbers]
-            else:
-                places = [frame.indices(i) for i in numbers]
-                rows = [[frame.at(k, at) for k in range(len(self.modes))] for at in places]
-            self._block(frame, rows, first + lanes <= last + 1)
-
-    def _block(self, frame: Frame, rows: Sequence[Sequence[Value]], full: Value) -> None:
-        """Squares of as many steps as rows while there are any, then step by step.
-
-        A vector of neighbouring rows is only there if the block is full.
-        """
-        b, lanes, length = frame.b, self.lanes, frame["length"]
-        whole = b.i64(0)
-        if not {"any", "repeat"} & set(self.modes):
-            whole = length & -lanes
-        if "direct" in self.modes:
-            whole = b.choose(full, whole, 0) if whole.text != "0" else whole
-        start = self._start(b, lanes)
-        with b.loop(0, whole, lanes, *flat([start])) as tiles:
-            (carry,) = unflat([start], tiles.carried)
-            tiles.carry(*flat([self._tile(frame, rows, tiles.index, carry)]))
-        with b.loop(whole, length, 1, *tiles.carried) as columns:
-            (carry,) = unflat([start], columns.carried)
-            columns.carry(*flat([self._column(frame, rows, self._position(frame, columns.index), carry)]))
-
-    def _tile(self, frame: Frame, rows: Sequence[Sequence[Value]], j: Value, carry: AnyValue) -> AnyValue:
-        b, lanes = frame.b, self.lanes
-        first = frame["length"] - lanes - j if self.reverse else j
-        tiles = [self._square(frame, k, rows, first) for k in self.inputs]
-        results: list[AnyValue] = [carry] * lanes
-        for step in range(lanes):
-            column = lanes - 1 - step if self.reverse else step
-            carry, results[column] = self._step(b, carry, [tile[column] for tile in tiles])
-        if self.modes[-1] == "direct":
-            for column, result in enumerate(results):
-                b.store(result, b.gep(rows[0][-1], (first + column) * frame[f"j{len(self.inputs)}"]))
-        else:
-            for row, result in zip(rows, turned(b, results), strict=True):
-                b.store(result, b.gep(row[-1], first * self.result.size))
-        return carry
-
-    def _square(self, frame: Frame, k: int, rows: Sequence[Sequence[Value]], first: Value) -> list[AnyValue]:
-        """One vector (a lane for each row) for each of as many steps, from step `first` on."""
-        b, lanes, size = frame.b, self.lanes, self.dtype.size
-        if self.modes[k] == "direct":
-            places = [b.gep(rows[0][k], (first + step) * frame[f"j{k}"]) for step in range(lanes)]
-            return [b.load(place, self.dtype, lanes) for place in places]
-        offset = first * size if self.modes[k] == "turn" else (first + (lanes - 1)) * -size
-        square = turned(b, [b.load(b.gep(row[k], offset), self.dtype, lanes) for row in rows])
-        return square if self.modes[k] == "turn" else square[::-1]
-
-    def _column(self, frame: Frame, rows: Sequence[Sequence[Value]], j: Value, carry: AnyValue) -> AnyValue:
-        b = frame.b
-        offsets = [j * frame[f"j{k}"] for k in range(len(self.modes))]
-        inputs = []
-        for k in self.inputs:
-            inputs.append(assemble(b, [b.load(b.gep(row[k], offsets[k]), self.dtype, 1) for row in rows]))
-        carry, result = self._step(b, carry, inputs)
-        for lane, row in enumerate(rows):
-            b.store(extract(b, result, lane), b.gep(row[-1], offsets[-1]))
-        return carry
-
-    # ---- one row ----
-
-    def _single(self, frame: Frame) -> None:
-        b = frame.b
-        with b.loop(frame.begin, frame.end, 1) as units:
-            at = frame.indices(units.index)
-            bases = [frame.at(k, at) for k in range(len(self.modes))]
-            start = self._start(b, 1)
-            with b.loop(0, frame["length"], 1, *flat([start])) as loop:
-                (carry,) = unflat([start], loop.carried)
-                j = self._position(frame, loop.index)
-                places = [b.gep(base, j * frame[f"j{k}"]) for k, base in enumerate(bases)]
-                carry, result = self._step(b, carry, [b.load(place, self.dtype, 1) for place in places[:-1]])
-                b.store(result, places[-1])
-                loop.carry(*flat([carry]))
-
-
-def scan(
-    op: Any, operands: Sequence[Layout], out: Layout, axis: int, reverse: bool, exclusive: bool, cost: int = 1
-) -> Lowering:
-    """A scan along an axis. Pointers: operands, then out."""
-    if 0 in out.shape:
-        return Lowering(())
-    layouts = (*operands, out)
-    axes = axes_of(out.shape, *map(scaled, layouts))
-    along = axes.pop(axis)
-    outer = merged(axes)
-    kinds = (operands[0].dtype, out.dtype)
-    lane_axis = _lane_axis(along, outer, *kinds)
-    inner = outer.pop(lane_axis) if lane_axis is not None else Axis(1, (0,) * len(layouts))
-    modes = tuple(_mode(along, inner, k, kinds[k == len(operands)].size) for k in range(len(layouts)))
-    rows = product(outer) if lane_axis is None else inner.size
-    form = "single" if lane_axis is None and rows < 4 else "tile"
-    if lane_axis is not None and modes[-1] == "direct" and not {"turn", "back"} & set(modes):
-        form = "across"
-    vectors = 1 if cost > 8 or form != "across" else 4 if out.dtype.size > 4 else 8
-    kernel = Scan(op, *kinds, form, modes, len(outer), reverse, exclusive, lane_axis is not None, vectors)
-    lanes = {"across": LANES * vectors, "tile": kernel.lanes, "single": 1}[form]
-    chunks = -(-rows // lanes)
-    units = product(outer) * chunks if lane_axis is not None else chunks
-    numbers = {"units": units, "length": along.size, "chunks": chunks, "rows": rows}
-    numbers |= {f"j{k}": stride for k, stride in enumerate(along.strides)}
-    words = words_of(kernel.fields(), [Pointer(k) for k in range(len(layouts))], outer, inner, numbers)
-    work = grain(units, along.size * out.dtype.size * min(rows, lanes), cost)
-    return Lowering((Launch(source(str(kernel), "scan", kernel.emit), words, work),))
-
-
-def _lane_axis(along: Axis, outer: Sequence[Axis], kind: Dtype, result: Dtype) -> int | None:
-    """The kept axis that lanes run along: where out lies along it, or else an input that does not lie along the scan.
-
-    None: all rows, whatever axes they come from, are turned.
-    """
-    sizes = [kind.size] * (len(along.strides) - 1) + [result.size]
-    for k in range(len(sizes) - 1, -1, -1):
-        if abs(along.strides[k]) == sizes[k]:
-            continue
-        for a in range(len(outer) - 1, -1, -1):
-            if outer[a].strides[k] == sizes[k] and outer[a].size >= 4:
-                return a
-    return None
-
-
-def _mode(along: Axis, inner: Axis, k: int, size: int) -> str:
-    """How lanes read operand k."""
-    if inner.size > 1 and inner.strides[k] == size:
-        return "direct"
-    if along.strides[k] == size:
-        return "turn"
-    if along.strides[k] == -size:
-        return "back"
-    return "repeat" if inner.size > 1 and inner.strides[k] == 0 else "any"
 
 
 # ---- vectors of any kind ----
 
 
-def flat(values: Sequence[AnyValue]) -> list[Value]:
-    """Complex values as their parts, for loops to carry."""
-    return [part for x in values for part in ((x.re, x.im) if isinstance(x, Complex) else (x,))]
-
-
-def unflat(model: Sequence[AnyValue], parts: Sequence[Value]) -> list[AnyValue]:
-    """The inverse of `flat`."""
-    rest = iter(parts)
-    return [Complex(next(rest), next(rest)) if isinstance(x, Complex) else next(rest) for x in model]
-
-
 def splat(b: Builder, x: AnyValue, lanes: int) -> AnyValue:
     return Complex(b.splat(x.re, lanes), b.splat(x.im, lanes)) if isinstance(x, Complex) else b.splat(x, lanes)
-
-
-def extract(b: Builder, x: AnyValue, lane: int) -> AnyValue:
-    return Complex(b.extract(x.re, lane), b.extract(x.im, lane)) if isinstance(x, Complex) else b.extract(x, lane)
 
 
 def assemble(b: Builder, parts: Sequence[AnyValue]) -> AnyValue:
@@ -948,18 +700,3 @@ def assemble(b: Builder, parts: Sequence[AnyValue]) -> AnyValue:
     for lane, part in enumerate(parts):
         vector = b.insert(vector, part, lane)  # type: ignore[arg-type]
     return vector
-
-
-def turned(b: Builder, rows: Sequence[AnyValue]) -> list[AnyValue]:
-    """As many vectors as they have lanes, rows and columns exchanged, by rounds of pairwise interleaving."""
-    if isinstance(rows[0], Complex):
-        real = turned(b, [r.re for r in rows])  # type: ignore[union-attr]
-        imag = turned(b, [r.im for r in rows])  # type: ignore[union-attr]
-        return [Complex(x, y) for x, y in zip(real, imag, strict=True)]  # type: ignore[arg-type]
-    lanes = len(rows)
-    half = lanes // 2
-    low = [i // 2 + (i % 2) * lanes for i in range(lanes)]
-    high = [i // 2 + half + (i % 2) * lanes for i in range(lanes)]
-    for _ in range(lanes.bit_length() - 1):
-        rows = [b.shuffle(rows[i], rows[i + half], order) for i in range(half) for order in (low, high)]  # type: ignore[arg-type]
-    return list(rows)

@@ -13,32 +13,43 @@ import sys
 from weft.array import NAMESPACE, array
 from weft.core import random
 from weft.core._methods import attach
+from weft.core.comparing import allclose, array_equal, isclose
 from weft.core.creating import (
-    arange, eye, full, identity, linspace, ones, ones_like, tri, tril, triu, zeros, zeros_like,
+    arange, asarray, bartlett, blackman, empty, empty_like, eye, from_dlpack, full, full_like, hamming, hanning, identity, linspace,
+    meshgrid, ones, ones_like, tri, tril, triu, zeros, zeros_like,
 )
 from weft.core.devices import (
     Device, DeviceType, Stream, StreamContext, cpu, default_device, default_stream, device_count, device_info, gpu, is_available,
     new_stream, set_default_device, set_default_stream, stream,
 )
+from weft.core.einsum import einsum, einsum_path
 from weft.core.elementwise import (
-    abs, add, astype, bitwise_and, bitwise_invert, bitwise_or, bitwise_xor, ceil, clip, conj, conjugate, cos, divide, equal, erf,
-    erfinv, exp, expm1, floor, greater, greater_equal, imag, isfinite, isinf, isnan, left_shift, less, less_equal, log, log1p, logaddexp,
-    logical_and, logical_not, logical_or, maximum, minimum, multiply, negative, not_equal, positive, pow, power, real, reciprocal,
-    right_shift, round, rsqrt, sigmoid, sign, sin, sqrt, square, stop_gradient, subtract, tanh, where,
+    abs, acos, acosh, add, arccos, arccosh, arcsin, arcsinh, arctan, arctan2, arctanh, asin, asinh, astype, atan, atan2, atanh,
+    bitwise_and, bitwise_invert, bitwise_left_shift, bitwise_or, bitwise_right_shift, bitwise_xor, ceil, clip, conj, conjugate, cos,
+    cosh, degrees, diff, divide, divmod, equal, erf, erfinv, exp, expm1, floor, floor_divide, greater, greater_equal, imag, isfinite,
+    isinf, isnan, isneginf, isposinf, left_shift, less, less_equal, log, log1p, log2, log10, logaddexp, logical_and, logical_not,
+    logical_or, logical_xor, maximum, minimum, multiply, nan_to_num, negative, not_equal, positive, pow, power, radians, real,
+    reciprocal, remainder, right_shift, round, rsqrt, sigmoid, sign, sin, sinh, sqrt, square, stop_gradient, subtract, tan, tanh,
+    trunc, where,
 )
 from weft.core.evaluating import async_eval, eval, synchronize
+from weft.core.fp8 import from_fp8, to_fp8
 from weft.core.gathering import put_along_axis, slice_update, take, take_along_axis
 from weft.core.gathering import slice_ as slice
 from weft.core.joining import concat, concatenate, diag, diagonal, pad, repeat, roll, stack, tile, trace, unstack
-from weft.core.linear import addmm, matmul
-from weft.core.reducing import all, any, argmax, argmin, logsumexp, max, mean, min, softmax, std, sum, var
+from weft.core.linear import addmm, inner, kron, matmul, outer, tensordot, vecdot
+from weft.core.promoting import can_cast, isdtype, result_type
+from weft.core.reducing import all, any, argmax, argmin, count_nonzero, logsumexp, max, mean, min, softmax, std, sum, var
 from weft.core.reducing import prod_ as prod
 from weft.core.scanning import cummax, cummin, cumprod, cumsum, logcumsumexp
 from weft.core.shaping import (
-    broadcast_arrays, broadcast_shapes, broadcast_to, expand_dims, flatten, flip, moveaxis, permute_dims, reshape, split, squeeze,
-    swapaxes, transpose,
+    as_strided, atleast_1d, atleast_2d, atleast_3d, broadcast_arrays, broadcast_shapes, broadcast_to, contiguous, expand_dims,
+    flatten, flip, matrix_transpose, moveaxis, permute_dims, reshape, split, squeeze, swapaxes, transpose, unflatten,
 )
+from weft.core.sorting import argpartition, argsort, median, minmax, partition, searchsorted, sort, topk, unique
+from weft.core.jacobians import hessian, hvp, jacfwd, jacobian, jacrev, linearize
 from weft.core.transforming import grad, jvp, value_and_grad, vjp, vmap
+from weft.core.viewing import view
 from weft.dtypes import (
     Dtype, DtypeCategory, bfloat16, bool_, complex64, complex128, complexfloating, finfo, float16, float32, float64, floating,
     generic, iinfo, inexact, int8, int16, int32, int64, integer, issubdtype, number, signedinteger, uint8, uint16, uint32, uint64,
@@ -49,7 +60,9 @@ from weft.runtime.buffer import (
     clear_cache, get_active_memory, get_cache_memory, get_memory_limit, get_peak_memory, reset_peak_memory, set_cache_limit,
     set_memory_limit, set_wired_limit,
 )
+from weft.transforms.checkpoint import checkpoint
 from weft.transforms.compile import compile, disable_compile, enable_compile
+from weft.transforms.custom import custom_function
 
 inf, nan, pi, e, euler_gamma = math.inf, math.nan, math.pi, math.e, 0.5772156649015329
 newaxis = None

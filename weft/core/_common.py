@@ -16,9 +16,10 @@ from weft import dtypes as dt
 from weft import interop
 from weft.array import array, wrap
 from weft.dtypes import Dtype
-from weft.graph.dims import broadcast_dims
+from weft.graph.dims import Dim, broadcast_dims, same_shape
 from weft.graph.node import Kind, Node, Shape, kind_of
 from weft.primitives.base import DATA, Constant, Primitive, bind, constant
+from weft.primitives.creation import Extent
 from weft.primitives.elementwise import astype
 from weft.primitives.views import Broadcast, reshape, transpose
 from weft.runtime.data import to_buffer
@@ -36,10 +37,12 @@ _MOST_SCALARS = 4096
 
 def scalar_node(value: Any, kind: Kind, name: str = "array") -> Node:
     """A constant of this kind; recent ones are shared, so that a number in a loop is one node. `name` is the function to name in errors."""
+    if type(value) is Dim:
+        return size_node(value, kind)
     key = (value, value.__class__, kind)
     found = _scalar_nodes.get(key)
     if found is None:
-        _refuse_overflow(name, value, kind.dtype)
+        refuse_overflow(name, value, kind.dtype)
         found = constant(value, kind)
         # 0.0 and -0.0 are one dictionary key, so are complex numbers that differ in a zero's sign; NaN is none.
         if value == 0 or value != value or value.__class__ is complex:
@@ -50,7 +53,7 @@ def scalar_node(value: Any, kind: Kind, name: str = "array") -> Node:
     return found
 
 
-def _refuse_overflow(name: str, value: Any, dtype: Dtype) -> None:
+def refuse_overflow(name: str, value: Any, dtype: Dtype) -> None:
     """A Python integer that meets an integer array must be one of its numbers: wrapping it would be a silent wrong answer."""
     if type(value) is not int or not dtype.is_integer:
         return
@@ -59,11 +62,20 @@ def _refuse_overflow(name: str, value: Any, dtype: Dtype) -> None:
         raise ValueError(f"[{name}] {value} does not fit in {dtype.name}; convert the array with astype first.")
 
 
+def size_node(n: Any, kind: Kind) -> Node:
+    """A size (or a number computed from sizes) in every element of `kind`; symbols stay symbols."""
+    if type(n) is not Dim:
+        return scalar_node(n, kind)
+    return broadcast_node(astype(bind(Extent(n)), kind.dtype), kind.shape)
+
+
 def to_node(value: Any, dtype: Dtype | None = None) -> Node:
     """The node of anything array-like (Python numbers get their default dtype)."""
     if isinstance(value, array):
         return value._node
     cls = value.__class__
+    if type(value) is Dim:
+        return size_node(value, kind_of((), dtype or dt.int32))
     if cls in _SCALARS:
         return constant(value, kind_of((), dtype or default_dtype(value)))
     values, kind = interop.as_numpy(value, dtype)
@@ -100,7 +112,7 @@ def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
 
 def broadcast_node(node: Node, shape: Shape) -> Node:
     """`node` in `shape`, repeated along new axes and axes of size 1."""
-    if node.kind.shape == shape:
+    if same_shape(node.kind.shape, shape):
         return node
     if isinstance(node.op, Constant):
         return Node(node.op, (), kind_of(shape, node.dtype), node.value)
@@ -118,7 +130,7 @@ def apply(op: Primitive, *nodes: Node) -> array:
 
 def promoted(name: str, a: Any, b: Any) -> tuple[Node, Node]:
     """Two operands in one dtype and one shape. Numbers, and NumPy's arrays, give way to the dtype of an array where their kind allows."""
-    a, b = _plain(a), _plain(b)
+    a, b = plain(a), plain(b)
     x_scalar, y_scalar = a.__class__ in _SCALARS, b.__class__ in _SCALARS
     if x_scalar and not y_scalar:
         y = to_node(b)
@@ -128,7 +140,11 @@ def promoted(name: str, a: Any, b: Any) -> tuple[Node, Node]:
         x = to_node(a)
         dtype = dt.promote_scalar(x.dtype, b.__class__)
         return astype(x, dtype), scalar_node(b, kind_of(x.shape, dtype), name)
-    x, y = to_node(a, _yielding(a, b)), to_node(b, _yielding(b, a))
+    return together(name, to_node(a, _yielding(a, b)), to_node(b, _yielding(b, a)))
+
+
+def together(name: str, x: Node, y: Node) -> tuple[Node, Node]:
+    """Two nodes in one dtype and one shape."""
     dtype = dt.promote(x.dtype, y.dtype)
     shape = broadcast_shapes(name, x.shape, y.shape)
     return broadcast_node(astype(x, dtype), shape), broadcast_node(astype(y, dtype), shape)
@@ -139,7 +155,7 @@ _PYTHON = {"b": bool, "i": int, "u": int, "f": float, "c": complex, "V": float}
 _YIELDS = {("i", "i"), ("u", "u"), ("f", "f"), ("c", "c"), ("i", "f"), ("u", "f"), ("i", "c"), ("u", "c"), ("f", "c")}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A NumPy scalar as the Python number that it is."""
     if not isinstance(value, np.generic) or value.dtype.kind not in _PYTHON:
         return value
@@ -293,6 +309,6 @@ def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
 
 __all__ = [
     "ArrayLike", "Axes", "Binary", "Scalar", "Unary", "apply", "array", "astype", "bind", "broadcast_node", "broadcast_shapes",
-    "constant", "default_dtype", "kind_of", "normalize_axes", "normalize_axis", "promoted", "refuse_dtype", "reshape",
-    "scalar_node", "to_node", "transpose", "wrap",
+    "constant", "default_dtype", "kind_of", "normalize_axes", "normalize_axis", "plain", "promoted", "refuse_dtype",
+    "refuse_overflow", "reshape", "scalar_node", "to_node", "together", "transpose", "wrap",
 ]  # fmt: skip

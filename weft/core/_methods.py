@@ -6,17 +6,18 @@ from typing import Any
 
 from weft.array import array
 from weft.core import elementwise as e
-from weft.core import gathering, indexing, joining, linear, reducing, scanning, shaping
+from weft.core import gathering, indexing, joining, linear, reducing, scanning, shaping, viewing
 
 _BINARY = {
     "add": e.add, "sub": e.subtract, "mul": e.multiply, "truediv": e.divide, "pow": e.power, "and": e.bitwise_and,
     "or": e.bitwise_or, "xor": e.bitwise_xor, "lshift": e.left_shift, "rshift": e.right_shift,
+    "mod": e.remainder, "floordiv": e.floor_divide,
 }  # fmt: skip
 _COMPARE = {"lt": e.less, "le": e.less_equal, "gt": e.greater, "ge": e.greater_equal}
 _UNARY = {"neg": e.negative, "abs": e.abs, "invert": e.bitwise_invert, "pos": e.positive}
 _METHODS = {
     "abs": e.abs, "square": e.square, "sqrt": e.sqrt, "rsqrt": e.rsqrt, "reciprocal": e.reciprocal, "exp": e.exp, "log": e.log,
-    "log1p": e.log1p, "sin": e.sin, "cos": e.cos, "round": e.round, "conj": e.conjugate, "astype": e.astype,
+    "log1p": e.log1p, "log2": e.log2, "log10": e.log10, "sin": e.sin, "cos": e.cos, "round": e.round, "conj": e.conjugate, "astype": e.astype, "view": viewing.view,
     "reshape": None, "flatten": shaping.flatten, "squeeze": shaping.squeeze, "swapaxes": shaping.swapaxes,
     "moveaxis": shaping.moveaxis, "split": shaping.split,
     "sum": reducing.sum, "prod": reducing.prod_, "max": reducing.max, "min": reducing.min, "all": reducing.all, "any": reducing.any,
@@ -79,6 +80,14 @@ def _ne(self: array, other: Any) -> Any:
     return e.not_equal(self, other)
 
 
+def _divmod(self: array, other: Any) -> tuple[array, array]:
+    return e.floor_divide(self, other), e.remainder(self, other)
+
+
+def _rdivmod(self: array, other: Any) -> tuple[array, array]:
+    return e.floor_divide(other, self), e.remainder(other, self)
+
+
 def _matmul(self: array, other: Any) -> array:
     return linear.matmul(self, other)
 
@@ -112,6 +121,8 @@ def attach() -> None:
     for name, method in special.items():
         setattr(array, f"__{name}__", method)
     array.at = property(gathering.At, doc="Updates of parts: `a.at[index].add(value)` and others.")  # type: ignore[attr-defined]
+    array.__divmod__, array.__rdivmod__ = _guarded(_divmod), _guarded(_rdivmod)  # type: ignore[attr-defined]
+    array.mT = property(shaping.matrix_transpose, doc="The array with its last two axes exchanged.")  # type: ignore[attr-defined]
     array.T = property(shaping.transpose, doc="The array with its axes reversed.")  # type: ignore[attr-defined]
     array.real = property(e.real, doc="The real part.")  # type: ignore[attr-defined]
     array.imag = property(e.imag, doc="The imaginary part.")  # type: ignore[attr-defined]

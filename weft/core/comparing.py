@@ -6,8 +6,7 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft.core import reducing
-from weft.core._common import ArrayLike, array, astype, bind, kind_of, promoted, scalar_node, to_node, wrap
-from weft.graph.dims import same_shape
+from weft.core._common import ArrayLike, array, astype, bind, constant, kind_of, promoted, scalar_node, to_node, wrap
 from weft.graph.node import Node
 from weft.primitives import elementwise as e
 from weft.primitives.bits import IsFinite
@@ -56,9 +55,11 @@ def array_equal(a: ArrayLike, b: ArrayLike, equal_nan: bool = False, stream: Str
     >>> array_equal(array([1, 2]), array([1.0, 2.0]))
     array(True, dtype=bool)
     """
-    if not same_shape(to_node(a).shape, to_node(b).shape):
-        return wrap(scalar_node(False, kind_of((), dt.bool_)))
-    x, y = promoted("array_equal", a, b)
+    x, y = to_node(a), to_node(b)
+    if x.shape != y.shape:
+        return wrap(constant(False, kind_of((), dt.bool_)))
+    dtype = dt.promote(x.dtype, y.dtype)
+    x, y = astype(x, dtype), astype(y, dtype)
     same = e.equal(x, y)
     if equal_nan and x.dtype.is_inexact:
         same = _or(same, _both_nan(x, y))

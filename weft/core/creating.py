@@ -1,17 +1,20 @@
-"""Arrays from nothing: constants, ranges, identity matrices."""
+"""Arrays from nothing or from other objects: constants, ranges, grids, identity matrices, windows."""
 
 from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft import dtypes as dt
-from weft.core._common import ArrayLike, apply, array, astype, bind, broadcast_node, broadcast_shapes, kind_of, scalar_node, to_node, wrap
+from weft.core._common import (
+    ArrayLike, apply, array, astype, bind, broadcast_node, broadcast_shapes, default_dtype, kind_of, plain, refuse_overflow, reshape,
+    scalar_node, to_node, wrap,
+)  # fmt: skip
 from weft.core._common import constant as constant_node
-from weft.core._common import default_dtype
 from weft.dtypes import Dtype
+from weft.graph.dims import Dim
 from weft.graph.node import Node, Shape
 from weft.primitives import elementwise as e
 from weft.primitives.creation import Iota
@@ -20,20 +23,28 @@ Stream = Any
 
 
 def _shape(name: str, shape: int | Sequence[int]) -> Shape:
-    sizes = tuple(shape) if isinstance(shape, (list, tuple)) else (shape,)
-    for n in sizes:
-        if not isinstance(n, int) or isinstance(n, bool):
-            raise TypeError(f"[{name}] a shape is an integer or a sequence of integers; got {shape!r}.")
-        if type(n) is int and n < 0:
-            raise ValueError(f"[{name}] sizes cannot be negative; got {sizes}.")
-    return sizes  # type: ignore[return-value]
+    return tuple(_size(name, n) for n in (shape if isinstance(shape, (list, tuple)) else (shape,)))
+
+
+def _size(name: str, n: Any) -> Any:
+    """A size that is not negative; NumPy's integers are integers, arrays are not: their elements may be unknown yet."""
+    if type(n) is Dim:
+        return n
+    if isinstance(n, (array, float)) or not hasattr(n, "__index__"):
+        raise TypeError(f"[{name}] a size is an integer; got {n!r}.")
+    if n.__index__() < 0:
+        raise ValueError(f"[{name}] a size cannot be negative; got {n}.")
+    return n.__index__()
 
 
 def full(shape: int | Sequence[int], vals: ArrayLike, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
     """An array of `shape` filled with `vals` (a number, or an array that is broadcast)."""
     sizes = _shape("full", shape)
+    vals = plain(vals)
     if isinstance(vals, (bool, int, float, complex)):
-        return wrap(constant_node(vals, kind_of(sizes, dtype or default_dtype(vals))))
+        dtype = dtype or default_dtype(vals)
+        refuse_overflow("full", vals, dtype)
+        return wrap(constant_node(vals, kind_of(sizes, dtype)))
     x = to_node(vals)
     if broadcast_shapes("full", x.shape, sizes) != sizes:
         raise ValueError(f"[full] values of shape {x.shape} do not fit shape {sizes}.")
@@ -62,50 +73,204 @@ def ones_like(a: ArrayLike, /, dtype: Dtype | None = None, *, stream: Stream = N
     return wrap(constant_node(1, kind_of(x.shape, dtype or x.dtype)))
 
 
+def full_like(a: ArrayLike, vals: ArrayLike, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
+    """`vals` (a number, or an array that is broadcast) in the shape and dtype of another array.
+
+    >>> full_like(array([1, 2]), 7)
+    array([7, 7], dtype=int32)
+    """
+    x = to_node(a)
+    return full(x.shape, vals, dtype or x.dtype)  # type: ignore[arg-type]
+
+
+def empty(shape: int | Sequence[int], dtype: Dtype | None = None, *, stream: Stream = None) -> array:
+    """An array of no particular values, which are zeros."""
+    return zeros(shape, dtype)
+
+
+def empty_like(a: ArrayLike, /, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
+    """An array of no particular values in the shape (and dtype) of another one; they are zeros."""
+    return zeros_like(a, dtype)
+
+
+def asarray(a: Any, dtype: Dtype | None = None, *, copy: bool | None = None) -> array:
+    """An array from a number, nested lists, NumPy's or another library's array; `copy=False` refuses where elements would be copied."""
+    if copy is False and (not isinstance(a, array) or dtype not in (None, a.dtype)):
+        raise ValueError("[asarray] elements must be copied from another object or to another dtype; leave out copy=False.")
+    return array(a, dtype)
+
+
+def from_dlpack(x: Any, /) -> array:
+    """An array with the elements of an object of another library that has `__dlpack__`; NumPy's float64 becomes float32."""
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(f"[from_dlpack] needs an object with __dlpack__; got {type(x).__name__}.")
+    return array(x)
+
+
+# ---- ranges ----
+
+
 def arange(*bounds: Any, start: Any = None, stop: Any = None, step: Any = None, dtype: Dtype | None = None, stream: Stream = None) -> array:
-    """arange(stop), arange(start, stop) or arange(start, stop, step): start, start + step, … below stop."""
+    """arange(stop), arange(start, stop) or arange(start, stop, step): start, start + step, … below stop. A dtype may come last.
+
+    >>> arange(1, 7, 2)
+    array([1, 3, 5], dtype=int32)
+    """
+    if bounds and isinstance(bounds[-1], Dtype):
+        *numbers, dtype = bounds
+        bounds = (0, *numbers) if builtins.len(numbers) == 2 else tuple(numbers)  # MLX's arange(stop, step, dtype)
     if builtins.len(bounds) > 3:
         raise TypeError(f"[arange] takes at most start, stop and step; got {builtins.len(bounds)} numbers.")
-    if builtins.len(bounds) == 1 and stop is None:
-        stop = bounds[0]
-    else:
-        given = list(bounds) + [None] * (3 - builtins.len(bounds))
-        start, stop, step = (a if a is not None else b for a, b in zip(given, (start, stop, step), strict=True))
-    start, step = 0 if start is None else start, 1 if step is None else step
+    given = [*bounds, *(None,) * (3 - builtins.len(bounds))]
+    start, stop, step = (a if a is not None else b for a, b in zip(given, (start, stop, step), strict=True))
+    if stop is None:
+        start, stop = None, start
+    start, stop, step = 0 if start is None else plain(start), plain(stop), 1 if step is None else plain(step)
+    whole = _refuse_no_range(start, stop, step)
+    if dtype is None:
+        dtype = (dt.int32 if builtins.all(map(_fits_int32, (start, stop, step))) else dt.int64) if whole else dt.float32
+    if dtype.is_bool:
+        raise ValueError("[arange] a range of bools is not defined; compare a range of integers instead.")
+    return wrap(_ramp(_count(start, stop, step, whole), start, step, dtype))
+
+
+def _refuse_no_range(start: Any, stop: Any, step: Any) -> bool:
+    """Raise for what is no range; whether all three are integers."""
     for number in (start, stop, step):
+        if isinstance(number, bool):
+            raise ValueError(f"[arange] start, stop and step are integers or floats; got {number!r}.")
         if not isinstance(number, (int, float)):
             raise TypeError(f"[arange] start, stop and step are numbers; got {number!r}.")
-    if step == 0 or any(n != n for n in (start, stop, step)) or any(math.isinf(n) for n in (start, stop)):
+    if step == 0:
+        raise ValueError("[arange] step cannot be 0.")
+    floats = [n for n in (start, stop, step) if isinstance(n, float)]
+    if builtins.any(n != n for n in floats) or builtins.any(math.isinf(n) for n in (start, stop) if isinstance(n, float)):
         raise ValueError(f"[arange] start={start}, stop={stop}, step={step} is no finite range.")
-    whole = builtins.all(isinstance(n, int) for n in (start, stop, step))
-    dtype = dtype or (dt.int32 if whole else dt.float32)
-    size = builtins.max(0, -((start - stop) // step) if whole else math.ceil((stop - start) / step))
-    return wrap(_ramp(size, start, step, dtype))
+    return not floats
+
+
+def _fits_int32(n: Any) -> bool:
+    return type(n) is not int or -(1 << 31) <= n < 1 << 31  # asking a symbolic size would make it a number
+
+
+def _count(start: Any, stop: Any, step: Any, whole: bool) -> Any:
+    """How many numbers a range has."""
+    if whole:
+        return builtins.max(0, -((start - stop) // step))
+    if math.isinf(step):
+        return 1 if (stop - start) * step > 0 else 0
+    return builtins.max(0, math.ceil((stop - start) / step))
 
 
 def _ramp(size: Any, start: Any, step: Any, dtype: Dtype) -> Node:
-    """start + i * step, computed in float64 or int64 and rounded once."""
+    """start + i * step, computed in float64 or int64 and rounded once. A range of integers counts from its first two numbers, rounded."""
     count = bind(Iota((size,)))
+    if dtype.is_integer and (isinstance(start, float) or isinstance(step, float)):
+        start, step = int(start), int(start + step) - int(start) if not math.isinf(step) else 1
     wide = dt.float64 if isinstance(start, float) or isinstance(step, float) else dt.int64
     x = astype(count, wide)
-    if step != 1:
+    if step != 1 and not (isinstance(step, float) and math.isinf(step)):  # one element has no second
         x = x * scalar_node(step, x.kind)
     if start != 0:
         x = x + scalar_node(start, x.kind)
     return astype(x, dtype)
 
 
-def linspace(start: Any, stop: Any, num: int = 50, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
-    """`num` evenly spaced numbers from start to stop, both included."""
-    if num < 0:
-        raise ValueError(f"[linspace] num cannot be negative; got {num}.")
+def linspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Dtype | None = None, stream: Stream = None
+) -> array:
+    """`num` evenly spaced numbers from start to stop, which is the last of them unless `endpoint` is False.
+
+    >>> linspace(0, 1, 5)
+    array([0, 0.25, 0.5, 0.75, 1], dtype=float32)
+    """
+    num, dtype = _size("linspace", num), dtype or dt.float32
+    first, last = _real("linspace", start), _real("linspace", stop)
     if num == 1:
-        return full((1,), float(start), dtype or dt.float32)
-    step = (float(stop) - float(start)) / (num - 1) if num else 0.0
+        return wrap(astype(constant_node(first, kind_of((1,), dt.float64)), dtype))
+    gaps = num - 1 if endpoint else num
     count = bind(Iota((num,)))
-    x = astype(count, dt.float64) * scalar_node(step, kind_of((num,), dt.float64)) + scalar_node(float(start), kind_of((num,), dt.float64))
-    last = bind(e.Equal(), count, scalar_node(num - 1, count.kind))
-    return wrap(astype(e.select(last, scalar_node(float(stop), x.kind), x), dtype or dt.float32))
+    x = astype(count, dt.float64)
+    x = x * scalar_node((last - first) / gaps if num else 0.0, x.kind) + scalar_node(first, x.kind)
+    if endpoint:
+        x = e.select(bind(e.Equal(), count, scalar_node(gaps, count.kind)), scalar_node(last, x.kind), x)
+    return wrap(astype(x, dtype))
+
+
+def _real(name: str, number: Any) -> float:
+    if isinstance(number, (complex, str)):
+        raise TypeError(f"[{name}] start and stop are real numbers; got {number!r}.")
+    return float(number)
+
+
+def meshgrid(*arrays: ArrayLike, sparse: bool = False, indexing: str = "xy", stream: Stream = None) -> tuple[array, ...]:
+    """Coordinates of a grid: array i repeated along all axes but its own, which is axis i ("ij"; "xy" exchanges the first two).
+
+    >>> [a.tolist() for a in meshgrid(array([1, 2]), array([3, 4]), sparse=True)]
+    [[[1, 2]], [[3], [4]]]
+    """
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"[meshgrid] indexing is 'xy' or 'ij'; got {indexing!r}.")
+    nodes = [to_node(a) for a in arrays]
+    axes = list(range(builtins.len(nodes)))
+    if indexing == "xy" and builtins.len(nodes) > 1:
+        axes[:2] = 1, 0
+    sizes = [x.kind.size for x in nodes]
+    grids = [reshape(x, tuple(n if i == axis else 1 for i, n in enumerate(sizes[j] for j in axes))) for x, axis in zip(nodes, axes, strict=True)]
+    if sparse:
+        return tuple(map(wrap, grids))
+    shape = broadcast_shapes("meshgrid", *(x.shape for x in grids))
+    return tuple(wrap(broadcast_node(x, shape)) for x in grids)
+
+
+# ---- windows ----
+
+
+def _window(name: str, m: Any, weight: Callable[[Node], Node]) -> array:
+    """weight(t) at m points t from -1 to 1, computed in float64."""
+    if not hasattr(m, "__index__"):
+        raise TypeError(f"[{name}] the number of points is an integer; got {m!r}.")
+    size = builtins.max(0, m.__index__())
+    if size == 1:
+        return ones(1)
+    places = astype(bind(Iota((size,))), dt.float64)
+    twice = places + places - scalar_node(float(size - 1), places.kind)
+    return wrap(astype(weight(twice / scalar_node(float(builtins.max(1, size - 1)), places.kind)), dt.float32))
+
+
+def _cosines(*weights: float) -> Callable[[Node], Node]:
+    """weights[0] + weights[1] cos(pi t) + weights[2] cos(2 pi t) + …"""
+
+    def weight(t: Node) -> Node:
+        total = scalar_node(weights[0], t.kind)
+        for k, factor in enumerate(weights[1:], 1):
+            total = total + scalar_node(factor, t.kind) * e.cos(scalar_node(k * math.pi, t.kind) * t)
+        return total
+
+    return weight
+
+
+def hanning(M: int, *, stream: Stream = None) -> array:
+    """The Hann window of M points."""
+    return _window("hanning", M, _cosines(0.5, 0.5))
+
+
+def hamming(M: int, *, stream: Stream = None) -> array:
+    """The Hamming window of M points."""
+    return _window("hamming", M, _cosines(0.54, 0.46))
+
+
+def blackman(M: int, *, stream: Stream = None) -> array:
+    """The Blackman window of M points."""
+    return _window("blackman", M, _cosines(0.42, 0.5, 0.08))
+
+
+def bartlett(M: int, *, stream: Stream = None) -> array:
+    """The Bartlett (triangular) window of M points."""
+    return _window("bartlett", M, lambda t: scalar_node(1.0, t.kind) - bind(e.Absolute(), t))
+
+
+# ---- matrices ----
 
 
 def _grid(n: int, m: int) -> tuple[Node, Node]:
@@ -139,11 +304,11 @@ def _triangle(name: str, x: Node, k: int, lower: bool) -> array:
     return apply(e.Select(), broadcast_node(below, x.shape), x, constant_node(0, x.kind))
 
 
-def tril(a: ArrayLike, /, k: int = 0, *, stream: Stream = None) -> array:
+def tril(x: ArrayLike, k: int = 0, *, stream: Stream = None) -> array:
     """The elements at and below the k-th diagonal, zeros above."""
-    return _triangle("tril", to_node(a), k, lower=True)
+    return _triangle("tril", to_node(x), k, lower=True)
 
 
-def triu(a: ArrayLike, /, k: int = 0, *, stream: Stream = None) -> array:
+def triu(x: ArrayLike, k: int = 0, *, stream: Stream = None) -> array:
     """The elements at and above the k-th diagonal, zeros below."""
-    return _triangle("triu", to_node(a), k, lower=False)
+    return _triangle("triu", to_node(x), k, lower=False)

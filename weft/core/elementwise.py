@@ -8,7 +8,7 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft.core._common import (
-    ArrayLike, Binary, Unary, apply, array, astype as node_astype, bind, broadcast_node, broadcast_shapes, kind_of, normalize_axis,
+    ArrayLike, Binary, Unary, apply, array, astype as node_astype, bind, broadcast_node, broadcast_shapes, constant, kind_of, normalize_axis,
     promoted, refuse_dtype, scalar_node, to_node, wrap,
 )  # fmt: skip
 from weft.core.shaping import slice_axis
@@ -136,7 +136,7 @@ def real(a: ArrayLike, /, *, stream: Stream = None) -> array:
 def imag(a: ArrayLike, /, *, stream: Stream = None) -> array:
     """The imaginary part; zeros if a is real."""
     x = to_node(a)
-    return apply(p.Imag(), x) if x.dtype.is_complex else wrap(scalar_node(0, x.kind))
+    return apply(p.Imag(), x) if x.dtype.is_complex else wrap(constant(0, x.kind))
 
 
 def logaddexp(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> array:
@@ -200,7 +200,7 @@ def round(a: ArrayLike, /, decimals: int = 0, stream: Stream = None) -> array:
 def _round_integers(x: Node, step: int) -> Node:
     """The nearest multiple of a power of ten, ties to even, in integer arithmetic: exact, and wrapping like all of it."""
     if step >= 1 << (x.dtype.bits - (x.dtype.kind == "i")):
-        return scalar_node(0, x.kind)
+        return constant(0, x.kind)
     by = scalar_node(step, x.kind)
     quotient = bind(rounding.FloorDivide(), x, by)
     rest = x - quotient * by
@@ -250,7 +250,7 @@ def logical_xor(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> arra
 def _classifier(op: Any, name: str, doc: str, of_integers: bool) -> Any:
     def function(a: ArrayLike, stream: Stream = None) -> array:
         x = to_node(a)
-        return apply(op, x) if x.dtype.is_inexact else wrap(scalar_node(of_integers, kind_of(x.shape, dt.bool_)))
+        return apply(op, x) if x.dtype.is_inexact else wrap(constant(of_integers, kind_of(x.shape, dt.bool_)))
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
@@ -265,7 +265,7 @@ isfinite = _classifier(bits.IsFinite(), "isfinite", "Whether elements are neithe
 def _is_number(a: ArrayLike, number: float) -> array:
     x = to_node(a)
     if not x.dtype.is_inexact:
-        return wrap(scalar_node(False, kind_of(x.shape, dt.bool_)))
+        return wrap(constant(False, kind_of(x.shape, dt.bool_)))
     return wrap(p.equal(x, scalar_node(number, x.kind)))
 
 

@@ -7,8 +7,18 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft.core._common import (
-    ArrayLike, array, astype, bind, broadcast_node, broadcast_shapes, constant, kind_of, normalize_axis, reshape, to_node, wrap,
-)  # fmt: skip
+    ArrayLike,
+    array,
+    astype,
+    bind,
+    broadcast_node,
+    broadcast_shapes,
+    constant,
+    normalize_axis,
+    reshape,
+    to_node,
+    wrap,
+)
 from weft.core.indexing import Advanced, Place, fitted, place_of, resolve_integer, take_op, values_node
 from weft.core.shaping import slice_axis
 from weft.graph.node import Node, Shape
@@ -51,10 +61,14 @@ def take(a: ArrayLike, /, indices: int | ArrayLike, axis: int | None = None, *, 
 
 def _along(name: str, x: Node, index: Node, axis: int) -> tuple[Node, Node]:
     """Array and indices, broadcast along all axes but one."""
-    if x.ndim != index.ndim:
-        raise ValueError(f"[{name}] indices have {index.ndim} axes (shape {index.shape}), the array has {x.ndim} (shape {x.shape}).")
+    _same_axes(name, x, index)
     others = broadcast_shapes(name, _without(x.shape, axis), _without(index.shape, axis))
     return tuple(broadcast_node(node, (*others[:axis], node.shape[axis], *others[axis:])) for node in (x, index))  # type: ignore[return-value]
+
+
+def _same_axes(name: str, x: Node, index: Node) -> None:
+    if x.ndim != index.ndim:
+        raise ValueError(f"[{name}] indices (shape {index.shape}) need as many axes as the array (shape {x.shape}).")
 
 
 def _without(shape: Shape, axis: int) -> Shape:
@@ -66,7 +80,8 @@ def _along_where(ndim: int, axis: int) -> tuple[int | None, ...]:
 
 
 def take_along_axis(a: ArrayLike, /, indices: ArrayLike, axis: int | None = -1, *, stream: Stream = None) -> array:
-    """out[..., j, ...] = a[..., indices[..., j, ...], ...]: one index for every element; of the flattened array if the axis is None."""
+    """out[..., j, ...] = a[..., indices[..., j, ...], ...]: one index for every element; of the flattened array if the
+    axis is None."""
     x, index = to_node(a), _integers("take_along_axis", indices)
     if axis is None:
         x, index, axis = reshape(x, (x.kind.size,)), reshape(index, (index.kind.size,)), 0
@@ -84,8 +99,7 @@ def put_along_axis(
     if axis is None:
         x, index, axis = reshape(x, (x.kind.size,)), reshape(index, (index.kind.size,)), 0
     axis = normalize_axis("put_along_axis", axis, x.ndim)
-    if x.ndim != index.ndim:
-        raise ValueError(f"[put_along_axis] indices have {index.ndim} axes (shape {index.shape}), the array has {x.ndim} (shape {x.shape}).")
+    _same_axes("put_along_axis", x, index)
     index = broadcast_node(index, (*x.shape[:axis], index.shape[axis], *x.shape[axis + 1 :]))
     updates = fitted(values_node(values, x.dtype), index.shape)
     out = bind(ScatterSet(_along_where(x.ndim, axis), tuple(range(x.ndim))), x, updates, index)
@@ -125,7 +139,9 @@ def _inside(start: Node, n: Any, size: Any) -> Node:
     return bind(e.Minimum(), bind(e.Maximum(), wrapped, zero), last)
 
 
-def slice_(a: ArrayLike, start_indices: ArrayLike, axes: Sequence[int], slice_size: Sequence[int], *, stream: Stream = None) -> array:
+def slice_(
+    a: ArrayLike, start_indices: ArrayLike, axes: Sequence[int], slice_size: Sequence[int], *, stream: Stream = None
+) -> array:
     """A part of `a` of `slice_size`, beginning at the computed `start_indices` along `axes` (at 0 along the others).
 
     >>> slice_(array([1, 2, 3, 4]), array([1]), (0,), (2,))
@@ -144,17 +160,23 @@ def slice_(a: ArrayLike, start_indices: ArrayLike, axes: Sequence[int], slice_si
 slice_.__name__ = "slice"
 
 
-def slice_update(a: ArrayLike, update: ArrayLike, start_indices: ArrayLike, axes: Sequence[int], *, stream: Stream = None) -> array:
+def slice_update(
+    a: ArrayLike, update: ArrayLike, start_indices: ArrayLike, axes: Sequence[int], *, stream: Stream = None
+) -> array:
     """`a` with `update` written over the part that begins at the computed `start_indices` along `axes`."""
     x = to_node(a)
     part = values_node(update, x.dtype)
     if part.ndim > x.ndim:
-        raise ValueError(f"[slice_update] an update of shape {part.shape} has more axes than the array (shape {x.shape}).")
+        raise ValueError(
+            f"[slice_update] an update of shape {part.shape} has more axes than the array (shape {x.shape})."
+        )
     given = (*(1,) * (x.ndim - part.ndim), *part.shape)
     places = [normalize_axis("slice_update", axis, x.ndim) for axis in axes]
     sizes = tuple(m if axis in places else n for axis, (m, n) in enumerate(zip(given, x.shape, strict=True)))
     if any(size > n for size, n in zip(sizes, x.shape, strict=True)):
-        raise ValueError(f"[slice_update] an update of shape {part.shape} does not fit into an array of shape {x.shape}.")
+        raise ValueError(
+            f"[slice_update] an update of shape {part.shape} does not fit into an array of shape {x.shape}."
+        )
     op, indices = _dynamic("slice_update", x, start_indices, axes, sizes)
     part = fitted(part, sizes)
     return wrap(bind(ScatterSet(op.where, op.axes), x, part, *indices) if indices else part)
@@ -214,7 +236,8 @@ class Updates:
         return self._update("multiply", e.Multiply(), ScatterMultiply, self._value(value))
 
     def divide(self, value: ArrayLike) -> array:
-        """The part divided by value: multiplied by its reciprocal where the index is an array. Quotients of integers are truncated."""
+        """The part divided by value: multiplied by its reciprocal where the index is an array. Quotients of integers
+        are truncated."""
         dtype = self._array.dtype
         if not dtype.is_inexact:
             wide = wrap(astype(self._array._node, dt.float32))

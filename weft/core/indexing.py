@@ -1,7 +1,8 @@
 """Reading and writing parts of arrays with brackets.
 
-A key is worked out against a shape into a *place*, of which there are three kinds: `Basic` (integers, slices, None, Ellipsis: a view), `Advanced`
-(with arrays of integers: a gather or scatter) and `Masked` (an array of bools, for writing). All positions follow NumPy and MLX.
+A key is worked out against a shape into a *place*, of which there are three kinds: `Basic` (integers, slices, None,
+Ellipsis: a view), `Advanced` (with arrays of integers: a gather or scatter) and `Masked` (an array of bools, for
+writing). All positions follow NumPy and MLX.
 """
 
 from __future__ import annotations
@@ -13,8 +14,20 @@ from typing import Any
 import numpy as np
 
 from weft import dtypes as dt
-from weft.core._common import array, astype, bind, broadcast_node, broadcast_shapes, constant, default_dtype, scalar_node, to_node, wrap
+from weft.core._common import (
+    array,
+    astype,
+    bind,
+    broadcast_node,
+    broadcast_shapes,
+    constant,
+    default_dtype,
+    scalar_node,
+    to_node,
+    wrap,
+)
 from weft.dtypes import Dtype
+from weft.graph.dims import Dim, ceil_div, dim_max, dim_min, same_shape
 from weft.graph.node import Kind, Node, Shape, kind_of
 from weft.primitives import elementwise as e
 from weft.primitives.base import Elementwise, Primitive
@@ -24,7 +37,7 @@ from weft.primitives.views import Reshape, Slice, SliceUpdate, reshape
 
 
 class Basic:
-    """An index of integers, slices, None and Ellipsis, worked out against a shape: one Slice, then a Reshape to `shape`."""
+    """An index of integers, slices, None and Ellipsis, worked out against a shape: a Slice and a Reshape to `shape`."""
 
     __slots__ = ("shape", "sizes", "starts", "steps", "views")
 
@@ -50,7 +63,7 @@ class Basic:
         self.views: list[Primitive] = []
         if not is_whole(shape, self.starts, self.sizes, self.steps):
             self.views.append(Slice(self.starts, self.sizes, self.steps))
-        if self.shape != self.sizes:
+        if not same_shape(self.shape, self.sizes):
             self.views.append(Reshape(self.shape))
 
     def read(self, x: Node) -> Node:
@@ -73,15 +86,18 @@ _NEW, _INDEX = "new", "index"
 
 
 class Advanced:
-    """An index with arrays of integers (which integers beside them join), worked out against a shape: a Slice, a Gather, and a Reshape to `shape`.
+    """An index with arrays of integers (which integers beside them join), worked out against a shape: a Slice, a
+    Gather, and a Reshape to `shape`.
 
-    The axes of the index arrays (broadcast together) stand where the first of them stood if they stood together, else in front.
+    The axes of the index arrays (broadcast together) stand where the first of them stood if they stood together, else
+    in front.
     """
 
     __slots__ = ("axes", "gathered", "indices", "shape", "sizes", "starts", "steps", "where", "whole")
 
     def __init__(self, key: tuple[Any, ...], shape: Shape) -> None:
-        starts, sizes, steps, slots, arrays = [], [], [], [], []
+        starts, sizes, steps, arrays = [], [], [], []
+        slots: list[Any] = []
         axis = 0
         for item in expand_ellipsis(key, len(shape)):
             if item is None:
@@ -149,7 +165,7 @@ class Masked:
 
     def __init__(self, mask: Node, shape: Shape) -> None:
         if mask.shape != shape[: mask.ndim]:
-            raise ValueError(f"[setitem] a mask of shape {mask.shape} must match the first axes of the array, whose shape is {shape}.")
+            raise ValueError(f"[setitem] a mask of shape {mask.shape} must match the first axes of shape {shape}.")
         self.mask, self.shape = mask, shape
 
     def read(self, x: Node) -> Node:
@@ -172,8 +188,8 @@ class Masked:
         return broadcast_node(reshape(self.mask, sizes), self.shape)
 
     def _spread(self, values: Node) -> Node | None:
-        """Values in the shape of the array: the same for every place of the mask, or (one more axis) one after the other, the last
-        of them again where they are too few. None if there are none."""
+        """Values in the shape of the array: the same for every place of the mask, or (one more axis) one after the
+        other, the last of them again where they are too few. None if there are none."""
         rest = self.shape[self.mask.ndim :]
         extra = values.ndim - len(rest)
         if extra <= 0:
@@ -203,10 +219,10 @@ def _recent_place(items: tuple[Any, ...], shape: Shape) -> Basic:
     for item in items:
         if item.__class__ is slice:
             bounds = (item.start, item.stop, item.step)
-            if any(bound.__class__ not in plain for bound in bounds):
+            if any(type(bound) not in plain for bound in bounds):
                 return Basic(items, shape)
             numbers.append(bounds)
-        elif item.__class__ in plain:
+        elif type(item) in plain:
             numbers.append(item)
         else:
             return Basic(items, shape)
@@ -228,7 +244,9 @@ def place_of(key: Any, kind: Kind) -> Place:
     if len(items) == 1 and masks[0]:
         return Masked(to_node(items[0]), shape)
     if any(masks):
-        raise ValueError("[index] a boolean mask must be the only index; turn it into integer indices to combine it with others.")
+        raise ValueError(
+            "[index] a boolean mask must be the only index; turn it into integer indices to combine it with others."
+        )
     return Advanced(items, shape)
 
 
@@ -278,15 +296,32 @@ def resolve_slice(item: slice, n: Any) -> tuple[Any, Any, int]:
     step = 1 if item.step is None else item.step.__index__()
     if step == 0:
         raise ValueError("[index] a slice's step cannot be 0.")
+    if any(type(size) is Dim for size in (n, item.start, item.stop)):
+        return _symbolic_slice(item.start, item.stop, step, n)
     start, stop, step = slice(item.start, item.stop, step).indices(n)
     return start, len(range(start, stop, step)), step
 
 
+def _symbolic_slice(start: Any, stop: Any, step: int, n: Any) -> tuple[Any, Any, int]:
+    """Python's rules for slices, for sizes that are symbols."""
+
+    def bound(given: Any, default: Any, low: Any, high: Any) -> Any:
+        if given is None:
+            return default
+        return dim_min(dim_max(given + n if given < 0 else given, low), high)
+
+    if step > 0:
+        first, last = bound(start, 0, 0, n), bound(stop, n, 0, n)
+        return first, dim_max(ceil_div(last - first, step), 0), step
+    first, last = bound(start, n - 1, -1, n - 1), bound(stop, -1, -1, n - 1)
+    return first, dim_max(ceil_div(first - last, -step), 0), step
+
+
 def resolve_integer(item: Any, n: Any, axis: int) -> int:
-    index: int = item.__index__()
+    index = item if type(item) is Dim else item.__index__()
     if not -n <= index < n:
         raise IndexError(f"[index] {index} is out of range for axis {axis} with {n} elements.")
-    return index + n if index < 0 else index
+    return index + n if index < 0 else index  # type: ignore[no-any-return]
 
 
 def is_basic(item: Any) -> bool:
@@ -309,12 +344,15 @@ def is_mask(item: Any) -> bool:
 
 
 def index_node(item: Any, n: Any, axis: int) -> Node:
-    """Indices of an axis of n elements. What Python knows the numbers of is checked; indices in arrays are moved into range when they are used."""
+    """Indices of an axis of n elements. What Python knows the numbers of is checked; indices in arrays are moved into
+    range when they are used."""
     if is_basic(item) and not isinstance(item, np.ndarray):
         number = resolve_integer(item, n, axis)
         return constant(number, kind_of((), default_dtype(number)))
     if not isinstance(item, (array, list, np.ndarray)):
-        raise ValueError(f"[index] an index is an integer, slice, None, Ellipsis or array of integers; got {type(item).__name__}.")
+        raise ValueError(
+            f"[index] an index is an integer, slice, None, Ellipsis or array of integers; got {type(item).__name__}."
+        )
     if isinstance(item, array):
         found = item._node
     else:
@@ -338,7 +376,8 @@ def check_range(numbers: np.ndarray, n: Any, axis: int) -> None:
 
 
 def is_whole(shape: Shape, starts: tuple[Any, ...], sizes: Shape, steps: tuple[int, ...]) -> bool:
-    return sizes == shape and not any(starts) and all(step == 1 for step in steps)
+    still = all(type(start) is int and start == 0 for start in starts)
+    return still and all(step == 1 for step in steps) and same_shape(sizes, shape)
 
 
 def read_slice(x: Node, starts: tuple[Any, ...], sizes: Shape, steps: tuple[int, ...]) -> Node:

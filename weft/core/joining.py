@@ -10,8 +10,19 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.core._common import (
-    ArrayLike, array, astype, bind, broadcast_node, constant, kind_of, normalize_axis, reshape, to_node, transpose, wrap,
-)  # fmt: skip
+    ArrayLike,
+    array,
+    astype,
+    bind,
+    broadcast_node,
+    constant,
+    kind_of,
+    normalize_axis,
+    reshape,
+    to_node,
+    transpose,
+    wrap,
+)
 from weft.core.indexing import take_op, values_node
 from weft.core.reducing import sum as sum_of
 from weft.core.shaping import slice_axis
@@ -53,9 +64,12 @@ def concatenate(arrays: Sequence[ArrayLike], axis: int | None = 0, *, stream: St
     first = nodes[0]
     axis = normalize_axis("concatenate", axis, first.ndim)
     for i, node in enumerate(nodes[1:], 1):
-        if node.ndim != first.ndim or any(m != n for k, (m, n) in enumerate(zip(first.shape, node.shape, strict=True)) if k != axis):
+        if node.ndim != first.ndim or any(
+            m != n for k, (m, n) in enumerate(zip(first.shape, node.shape, strict=True)) if k != axis
+        ):
             raise ValueError(
-                f"[concatenate] shapes must agree in all axes but axis {axis}: array 0 has shape {first.shape}, array {i} has {node.shape}."
+                f"[concatenate] shapes must agree in all axes but axis {axis}: "
+                f"array 0 has shape {first.shape}, array {i} has {node.shape}."
             )
     return wrap(joined(nodes, axis))
 
@@ -69,7 +83,9 @@ def stack(arrays: Sequence[ArrayLike], axis: int | None = 0, *, stream: Stream =
     shape = nodes[0].shape
     for i, node in enumerate(nodes[1:], 1):
         if node.ndim != len(shape) or any(m != n for m, n in zip(shape, node.shape, strict=True)):
-            raise ValueError(f"[stack] all arrays must have one shape: array 0 has shape {shape}, array {i} has {node.shape}.")
+            raise ValueError(
+                f"[stack] all arrays must have one shape: array 0 has shape {shape}, array {i} has {node.shape}."
+            )
     axis = normalize_axis("stack", axis or 0, len(shape) + 1)
     widened = (*shape[:axis], 1, *shape[axis:])
     return wrap(joined([reshape(node, widened) for node in nodes], axis))
@@ -87,15 +103,20 @@ def unstack(x: ArrayLike, /, *, axis: int = 0, stream: Stream = None) -> tuple[a
 
 
 def pad(
-    a: ArrayLike, pad_width: int | Sequence[Any], mode: str = "constant", constant_values: ArrayLike = 0, *, stream: Stream = None
+    a: ArrayLike,
+    pad_width: int | Sequence[Any],
+    mode: str = "constant",
+    constant_values: ArrayLike = 0,
+    *,
+    stream: Stream = None,
 ) -> array:
     """The array with more elements before and after it along its axes.
 
     Parameters
     ----------
     pad_width : one number for all sides, one pair (before, after) for all axes, or a pair for each axis
-    mode : "constant" (`constant_values`), "edge" (the outermost element), "reflect" (mirrored at the outermost element) or "symmetric"
-        (mirrored behind it)
+    mode : "constant" (`constant_values`), "edge" (the outermost element), "reflect" (mirrored at the outermost element)
+        or "symmetric" (mirrored behind it)
     """
     x = to_node(a)
     widths = _widths(pad_width, x.ndim)
@@ -186,12 +207,17 @@ def tile(a: ArrayLike, reps: int | Sequence[int], /, *, stream: Stream = None) -
     counts = [1] * (ndim - len(counts)) + counts
     sizes = (1,) * (ndim - x.ndim) + x.shape
     apart = tuple(size for n in sizes for size in (1, n))
-    spread = broadcast_node(reshape(x, apart), tuple(size for count, n in zip(counts, sizes, strict=True) for size in (count, n)))
+    spread = broadcast_node(
+        reshape(x, apart), tuple(size for count, n in zip(counts, sizes, strict=True) for size in (count, n))
+    )
     return wrap(reshape(spread, tuple(count * n for count, n in zip(counts, sizes, strict=True))))
 
 
-def roll(a: ArrayLike, shift: int | Sequence[int], axis: int | Sequence[int] | None = None, *, stream: Stream = None) -> array:
-    """Elements moved `shift` places along axes; what leaves at one end comes in at the other. The flattened array is rolled if no axis is given."""
+def roll(
+    a: ArrayLike, shift: int | Sequence[int], axis: int | Sequence[int] | None = None, *, stream: Stream = None
+) -> array:
+    """Elements moved `shift` places along axes; what leaves at one end comes in at the other. The flattened array is
+    rolled if no axis is given."""
     x = to_node(a)
     shifts = [shift] if isinstance(shift, int) else list(shift)
     if axis is None:
@@ -232,7 +258,7 @@ def _diagonal(name: str, x: Node, offset: int, axis1: int, axis2: int) -> Node:
     count = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
     start = (offset if offset >= 0 else -offset * columns) if count else 0
     flat = reshape(moved, (*moved.shape[:-2], rows * columns))
-    return slice_axis(flat, flat.ndim - 1, start, count, columns + 1)
+    return slice_axis(flat, flat.ndim - 1, start, count, (columns + 1).__index__())
 
 
 def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1, stream: Stream = None) -> array:
@@ -250,11 +276,18 @@ def diag(a: ArrayLike, /, k: int = 0, *, stream: Stream = None) -> array:
     n = x.shape[0] + abs(k)
     start = k if k >= 0 else -k * n
     flat = constant(0, kind_of((n * n,), x.dtype))
-    return wrap(reshape(bind(SliceUpdate((start,), (n + 1,)), flat, x), (n, n)))
+    return wrap(reshape(bind(SliceUpdate((start,), ((n + 1).__index__(),)), flat, x), (n, n)))
 
 
 def trace(
-    a: ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Dtype | None = None, *, stream: Stream = None
+    a: ArrayLike,
+    /,
+    offset: int = 0,
+    axis1: int = 0,
+    axis2: int = 1,
+    dtype: Dtype | None = None,
+    *,
+    stream: Stream = None,
 ) -> array:
     """The sum of a diagonal, in the dtype of a sum or in `dtype`."""
     x = _diagonal("trace", to_node(a), offset, axis1, axis2)

@@ -6,9 +6,9 @@ import builtins
 from typing import Any
 
 from weft import dtypes as dt
-from weft.core._common import ArrayLike, Axes, array, astype, bind, kind_of, normalize_axes, scalar_node, to_node, wrap
+from weft.core._common import ArrayLike, Axes, array, astype, bind, kind_of, normalize_axes, size_node, to_node, wrap
 from weft.dtypes import Dtype
-from weft.graph.dims import prod
+from weft.graph.dims import Dim, dim_max, prod
 from weft.graph.node import Node
 from weft.primitives import elementwise as e
 from weft.primitives import reductions as r
@@ -79,6 +79,16 @@ def any(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: S
     return wrap(_reduce(r.Any_, x, normalize_axes("any", axis, x.ndim), keepdims))
 
 
+def count_nonzero(a: ArrayLike, /, *, axis: Axes = None, keepdims: bool = False, stream: Stream = None) -> array:
+    """How many elements along axes (all by default) are not zero.
+
+    >>> count_nonzero(array([[1, 0], [2, 3]]), axis=0)
+    array([2, 1], dtype=int32)
+    """
+    x = astype(astype(to_node(a), dt.bool_), dt.int32)
+    return wrap(_reduce(r.Sum, x, normalize_axes("count_nonzero", axis, x.ndim), keepdims))
+
+
 def _arg(name: str, op: type[Any], a: ArrayLike, axis: int | None, keepdims: bool) -> array:
     x = to_node(a)
     shape = x.shape
@@ -123,7 +133,7 @@ def _mean(x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
 
 def _number(like: Node, n: Any) -> Node:
     """A size as a constant of the kind of `like`."""
-    return scalar_node(float(n), like.kind)
+    return size_node(n if type(n) is Dim else float(n), like.kind)
 
 
 def var(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, ddof: int = 0, *, stream: Stream = None) -> array:
@@ -140,7 +150,7 @@ def _var(x: Node, axes: tuple[int, ...], keepdims: bool, ddof: int) -> Node:
     deviation = wide - center
     square = e.real(deviation * e.conjugate(deviation)) if wide.dtype.is_complex else bind(e.Square(), deviation)
     total = _reduce(r.Sum, square, axes, keepdims)
-    divisor = _number(total, builtins.max(float(_count(x, axes)) - ddof, 0.0))
+    divisor = _number(total, dim_max(_count(x, axes) - ddof, 0))
     return astype(total / divisor, dt.real_of(dtype))
 
 

@@ -23,10 +23,17 @@ def _scan(name: str, op: type[scans.Cumulative], x: Node, axis: int | None, reve
 
 
 def cumsum(
-    a: ArrayLike, /, axis: int | None = None, *, reverse: bool = False, inclusive: bool = True, dtype: Dtype | None = None,
+    a: ArrayLike,
+    /,
+    axis: int | None = None,
+    *,
+    reverse: bool = False,
+    inclusive: bool = True,
+    dtype: Dtype | None = None,
     stream: Stream = None,
-) -> array:  # fmt: skip
-    """Running sums along an axis (of the flattened array by default), from its end if `reverse`; without the element itself if not `inclusive`.
+) -> array:
+    """Running sums along an axis (of the flattened array by default), from its end if `reverse`; without the element
+    itself if not `inclusive`.
 
     >>> cumsum(array([1, 2, 3]))
     array([1, 3, 6], dtype=int32)
@@ -37,20 +44,30 @@ def cumsum(
 
 
 def cumprod(
-    a: ArrayLike, /, axis: int | None = None, *, reverse: bool = False, inclusive: bool = True, dtype: Dtype | None = None,
+    a: ArrayLike,
+    /,
+    axis: int | None = None,
+    *,
+    reverse: bool = False,
+    inclusive: bool = True,
+    dtype: Dtype | None = None,
     stream: Stream = None,
-) -> array:  # fmt: skip
+) -> array:
     """Running products along an axis (of the flattened array by default)."""
     x = to_node(a)
     return _scan("cumprod", scans.CumProd, astype(x, dtype or x.dtype), axis, reverse, inclusive)
 
 
-def cummax(a: ArrayLike, /, axis: int | None = None, *, reverse: bool = False, inclusive: bool = True, stream: Stream = None) -> array:
+def cummax(
+    a: ArrayLike, /, axis: int | None = None, *, reverse: bool = False, inclusive: bool = True, stream: Stream = None
+) -> array:
     """Running maxima along an axis (of the flattened array by default); NaN from the first NaN on."""
     return _scan("cummax", scans.CumMax, to_node(a), axis, reverse, inclusive)
 
 
-def cummin(a: ArrayLike, /, axis: int | None = None, *, reverse: bool = False, inclusive: bool = True, stream: Stream = None) -> array:
+def cummin(
+    a: ArrayLike, /, axis: int | None = None, *, reverse: bool = False, inclusive: bool = True, stream: Stream = None
+) -> array:
     """Running minima along an axis (of the flattened array by default); NaN from the first NaN on."""
     return _scan("cummin", scans.CumMin, to_node(a), axis, reverse, inclusive)
 

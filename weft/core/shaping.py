@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from weft import dtypes as dt
 from weft.core._common import (
-    ArrayLike, Axes, apply, array, broadcast_node, bind, normalize_axes, normalize_axis, reshape as node_reshape, to_node,
-    transpose as node_transpose, wrap,
+    ArrayLike, Axes, apply, array, broadcast_node, bind, constant, kind_of, normalize_axes, normalize_axis, reshape as node_reshape,
+    scalar_node, to_node, transpose as node_transpose, wrap,
 )  # fmt: skip
 from weft.core._common import broadcast_shapes as _broadcast_shapes
 from weft.graph.dims import prod, provably_equal
 from weft.graph.node import Node, Shape, Size
+from weft.primitives.creation import Iota
+from weft.primitives.indexing import Gather
 from weft.primitives.views import Slice
 
 Stream = Any
+
+
+def _sizes(name: str, shape: Any) -> tuple[Any, ...]:
+    """A shape as it was given, refused if it is no sequence of integers."""
+    if not isinstance(shape, (list, tuple)) or any(not hasattr(n, "__index__") or isinstance(n, array) for n in shape):
+        raise TypeError(f"[{name}] a shape is a sequence of integers; got {shape!r}.")
+    return tuple(shape)
 
 
 def reshape(a: ArrayLike, /, shape: Sequence[int], *, stream: Stream = None) -> array:
@@ -24,35 +35,49 @@ def reshape(a: ArrayLike, /, shape: Sequence[int], *, stream: Stream = None) -> 
     (2, 2)
     """
     x = to_node(a)
-    return wrap(node_reshape(x, _resolved("reshape", x, tuple(shape))))
+    return wrap(node_reshape(x, _resolved("reshape", x.kind.size, _sizes("reshape", shape))))
 
 
-def _resolved(name: str, x: Node, shape: Shape) -> Shape:
-    """`shape` with its -1 worked out."""
-    if any(type(n) is not int and not hasattr(n, "__index__") for n in shape):
-        raise TypeError(f"[{name}] a shape is a sequence of integers; got {shape!r}.")
+def _resolved(name: str, size: Any, shape: Shape) -> Shape:
+    """`shape` for so many elements, with its -1 worked out."""
     unknown = [i for i, n in enumerate(shape) if type(n) is int and n == -1]
     if any(type(n) is int and n < -1 for n in shape) or len(unknown) > 1:
         raise ValueError(f"[{name}] {shape} is no shape: sizes are not negative, and at most one is -1.")
+    full = shape
     if unknown:
         rest = prod(tuple(n for i, n in enumerate(shape) if i != unknown[0]))
-        if rest == 0 or x.kind.size % rest != 0:
-            raise ValueError(f"[{name}] {x.kind.size} elements (shape {x.shape}) do not fit shape {shape}.")
-        shape = tuple(x.kind.size // rest if i == unknown[0] else n for i, n in enumerate(shape))
-    if not provably_equal(prod(shape), x.kind.size) and prod(shape) != x.kind.size:
-        raise ValueError(f"[{name}] {x.kind.size} elements (shape {x.shape}) do not fit shape {shape}.")
-    return shape
+        if rest == 0 or size % rest != 0:
+            raise ValueError(f"[{name}] {size} elements do not fit shape {shape}.")
+        full = tuple(size // rest if i == unknown[0] else n for i, n in enumerate(shape))
+    if not provably_equal(prod(full), size) and prod(full) != size:
+        raise ValueError(f"[{name}] {size} elements do not fit shape {shape}.")
+    return full
 
 
 def flatten(a: ArrayLike, /, start_axis: int = 0, end_axis: int = -1, *, stream: Stream = None) -> array:
-    """Axes start_axis to end_axis (included) as one."""
+    """Axes start_axis to end_axis (included) as one; axes beyond the ends mean the ends."""
     x = to_node(a)
     if x.ndim == 0:
         return wrap(node_reshape(x, (1,)))
-    first, last = normalize_axis("flatten", start_axis, x.ndim), normalize_axis("flatten", end_axis, x.ndim)
+    first = max(0, start_axis + x.ndim if start_axis < 0 else start_axis)
+    last = min(x.ndim - 1, end_axis + x.ndim if end_axis < 0 else end_axis)
     if first > last:
-        raise ValueError(f"[flatten] start_axis {start_axis} comes after end_axis {end_axis}.")
+        raise ValueError(f"[flatten] start_axis {start_axis} comes after end_axis {end_axis} in an array with {x.ndim} axes.")
     return wrap(node_reshape(x, (*x.shape[:first], prod(x.shape[first : last + 1]), *x.shape[last + 1 :])))
+
+
+def unflatten(a: ArrayLike, /, axis: int, shape: Sequence[int], *, stream: Stream = None) -> array:
+    """One axis as several of this shape, of which one size may be -1.
+
+    >>> unflatten(zeros((2, 12)), 1, (3, -1)).shape
+    (2, 3, 4)
+    """
+    x = to_node(a)
+    axis = normalize_axis("unflatten", axis, x.ndim)
+    sizes = _sizes("unflatten", shape)
+    if not sizes:
+        raise ValueError("[unflatten] an axis cannot become no axis; squeeze removes axes of size 1.")
+    return wrap(node_reshape(x, (*x.shape[:axis], *_resolved("unflatten", x.shape[axis], sizes), *x.shape[axis + 1 :])))
 
 
 def transpose(a: ArrayLike, /, axes: Sequence[int] | None = None, *, stream: Stream = None) -> array:
@@ -67,6 +92,14 @@ def transpose(a: ArrayLike, /, axes: Sequence[int] | None = None, *, stream: Str
 
 
 permute_dims = transpose
+
+
+def matrix_transpose(a: ArrayLike, /, *, stream: Stream = None) -> array:
+    """The last two axes exchanged."""
+    x = to_node(a)
+    if x.ndim < 2:
+        raise ValueError(f"[matrix_transpose] needs a matrix (or a stack of them); got shape {x.shape}.")
+    return wrap(node_transpose(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)))
 
 
 def swapaxes(a: ArrayLike, /, axis1: int, axis2: int, *, stream: Stream = None) -> array:
@@ -110,7 +143,9 @@ def squeeze(a: ArrayLike, /, axis: Axes = None, *, stream: Stream = None) -> arr
 
 def broadcast_to(a: ArrayLike, /, shape: Sequence[int], *, stream: Stream = None) -> array:
     """a repeated to `shape` along new axes and axes of size 1."""
-    x, shape = to_node(a), tuple(shape)
+    x, shape = to_node(a), _sizes("broadcast_to", shape)
+    if any(type(n) is int and n < 0 for n in shape):
+        raise ValueError(f"[broadcast_to] sizes cannot be negative; got {shape}.")
     together = _broadcast_shapes("broadcast_to", x.shape, shape)
     if len(together) != len(shape) or any(not provably_equal(m, n) for m, n in zip(together, shape, strict=True)):
         raise ValueError(f"[broadcast_to] shape {x.shape} cannot be broadcast to {shape}.")
@@ -118,7 +153,13 @@ def broadcast_to(a: ArrayLike, /, shape: Sequence[int], *, stream: Stream = None
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The shape that arrays of these shapes have together."""
+    """The shape that arrays of these shapes have together.
+
+    >>> broadcast_shapes((3, 1), (4,))
+    (3, 4)
+    """
+    if not shapes:
+        raise ValueError("[broadcast_shapes] needs at least one shape.")
     return _broadcast_shapes("broadcast_shapes", *(tuple(s) for s in shapes))  # type: ignore[return-value]
 
 
@@ -127,6 +168,83 @@ def broadcast_arrays(*arrays: ArrayLike, stream: Stream = None) -> list[array]:
     nodes = [to_node(a) for a in arrays]
     shape = _broadcast_shapes("broadcast_arrays", *(n.shape for n in nodes))
     return [wrap(broadcast_node(n, shape)) for n in nodes]
+
+
+def _at_least(name: str, ndim: int, arrays: tuple[ArrayLike, ...]) -> Any:
+    made = []
+    for a in arrays:
+        if isinstance(a, (list, tuple)):
+            raise TypeError(f"[{name}] takes arrays one by one; got a {type(a).__name__}: write {name}(*arrays).")
+        x = to_node(a)
+        front = 1 if x.ndim == 1 and ndim > 1 else 0  # a vector becomes a row, as in NumPy
+        made.append(wrap(node_reshape(x, (*(1,) * front, *x.shape, *(1,) * (ndim - front - x.ndim)))))
+    return made[0] if len(made) == 1 else made
+
+
+def atleast_1d(*arys: ArrayLike, stream: Stream = None) -> array | list[array]:
+    """Each array with at least one axis."""
+    return _at_least("atleast_1d", 1, arys)  # type: ignore[no-any-return]
+
+
+def atleast_2d(*arys: ArrayLike, stream: Stream = None) -> array | list[array]:
+    """Each array with at least two axes; a vector becomes a row."""
+    return _at_least("atleast_2d", 2, arys)  # type: ignore[no-any-return]
+
+
+def atleast_3d(*arys: ArrayLike, stream: Stream = None) -> array | list[array]:
+    """Each array with at least three axes: (n,) becomes (1, n, 1), (m, n) becomes (m, n, 1)."""
+    return _at_least("atleast_3d", 3, arys)  # type: ignore[no-any-return]
+
+
+def contiguous(a: ArrayLike, /, allow_col_major: bool = False, *, stream: Stream = None) -> array:
+    """a itself: how elements lie in memory is the compiler's business, and no operation depends on it."""
+    return wrap(to_node(a))
+
+
+def as_strided(
+    a: ArrayLike, /, shape: Sequence[int] | None = None, strides: Sequence[int] | None = None, offset: int = 0, *, stream: Stream = None
+) -> array:
+    """The elements at offset + i * strides[0] + j * strides[1] + … of the array in row-major order. All of them must exist.
+
+    >>> as_strided(array([1, 2, 3, 4]), (3, 2), (1, 1))
+    array([[1, 2],
+           [2, 3],
+           [3, 4]], dtype=int32)
+    """
+    x = to_node(a)
+    sizes = tuple(n.__index__() for n in (x.shape if shape is None else _sizes("as_strided", shape)))
+    if any(n < 0 for n in sizes):
+        raise ValueError(f"[as_strided] sizes cannot be negative; got {sizes}.")
+    steps = _row_major(sizes) if strides is None else tuple(strides)
+    if len(steps) != len(sizes):
+        raise ValueError(f"[as_strided] shape {sizes} and strides {steps} differ in length.")
+    if 0 in sizes:
+        return wrap(constant(0, kind_of(sizes, x.dtype)))
+    reach = [(n - 1) * step for n, step in zip(sizes, steps, strict=True)]
+    low, high = offset + sum(min(0, r) for r in reach), offset + sum(max(0, r) for r in reach)
+    if low < 0 or high >= x.kind.size:
+        raise ValueError(
+            f"[as_strided] shape {sizes}, strides {steps} and offset {offset} reach elements {low} to {high} of an array that has {x.kind.size}."
+        )
+    flat = node_reshape(x, (x.kind.size,))
+    if steps == _row_major(sizes):
+        return wrap(node_reshape(slice_axis(flat, 0, offset, high - low + 1), sizes))
+    return apply(Gather((None,), tuple(range(len(sizes)))), flat, _positions(sizes, steps, offset))
+
+
+def _row_major(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of elements that follow each other."""
+    return tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
+
+
+def _positions(sizes: tuple[int, ...], steps: tuple[int, ...], offset: int) -> Node:
+    """offset + i * steps[0] + j * steps[1] + … for every index."""
+    total = scalar_node(offset, kind_of(sizes, dt.int64))
+    for axis, (n, step) in enumerate(zip(sizes, steps, strict=True)):
+        along = bind(Iota((n, *(1,) * (len(sizes) - axis - 1))))
+        along = along * scalar_node(step, along.kind)
+        total = total + broadcast_node(along, sizes)
+    return total
 
 
 def flip(a: ArrayLike, /, axis: Axes = None, *, stream: Stream = None) -> array:

@@ -39,11 +39,11 @@ def vjp(fun: Function, primals: Sequence[Any], cotangents: Sequence[Any]) -> tup
     ([array(9, dtype=float32)], [array(6, dtype=float32)])
     """
     leaves, structure = _primals("vjp", fun, primals)
-    inputs = fresh_inputs(leaves)
+    inputs, nodes = fresh_inputs(leaves)
     with trace():
         outputs, outs, shape = _outputs("vjp", fun, primals, inputs)
         given = _matched("vjp", "cotangent", "output", outs, shape, cotangents)
-        found = pull_back([x._node for x in inputs], [y._node for y in outs], given)
+        found = pull_back(nodes, [y._node for y in outs], given)
     return outputs, structure.unflatten([or_zeros(ct, x._node.kind) for ct, x in zip(found, leaves, strict=True)])
 
 
@@ -55,10 +55,10 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple
     """
     leaves, structure = _primals("jvp", fun, primals)
     given = _matched("jvp", "tangent", "primal", leaves, structure, tangents)
-    inputs = fresh_inputs(leaves)
+    inputs, nodes = fresh_inputs(leaves)
     with trace():
         outputs, outs, shape = _outputs("jvp", fun, primals, inputs)
-        found = push_forward([x._node for x in inputs], [y._node for y in outs], given)
+        found = push_forward(nodes, [y._node for y in outs], given)
     return outputs, shape.unflatten([or_zeros(t, y._node.kind) for t, y in zip(found, outs, strict=True)])
 
 
@@ -148,8 +148,11 @@ class Differentiated:
         return [*[args[n] for n in self.nums], *[kwargs[name] for name in kwargs if name in self.names]]
 
     def replace(self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a call with `values` in place of the differentiated ones."""
-        new_args, new_kwargs, rest = list(args), dict(kwargs), iter(values)
+        """The arguments of a call with `values` in place of the differentiated ones. Other arrays get a second name: what in-place operators do to
+        arguments inside the function is not seen outside, whichever argument it is."""
+        new_args = [wrap(x._node) if x.__class__ is array else x for x in args]
+        new_kwargs = {name: wrap(x._node) if x.__class__ is array else x for name, x in kwargs.items()}
+        rest = iter(values)
         for n in self.nums:
             new_args[n] = next(rest)
         for name in kwargs:
@@ -224,7 +227,7 @@ def _differentiate(fun: Function, chosen: Differentiated, args: tuple[Any, ...],
     """(what fun returns, the gradients)."""
     values = chosen.select(args, kwargs)
     leaves, structure = array_leaves(chosen.name, "a differentiated argument", values)
-    inputs = fresh_inputs(leaves)
+    inputs, nodes = fresh_inputs(leaves)
     with trace():
         filled = Filled(values[:], inputs)
         try:
@@ -233,7 +236,7 @@ def _differentiate(fun: Function, chosen: Differentiated, args: tuple[Any, ...],
         finally:
             filled.restore()
         loss = _loss(chosen.name, value)
-        found = pull_back([x._node for x in inputs], [loss._node], [ones(loss._node.kind)])
+        found = pull_back(nodes, [loss._node], [ones(loss._node.kind)])
     gradients = structure.unflatten([or_zeros(g, x._node.kind) for g, x in zip(found, leaves, strict=True)])
     return value, chosen.result(kwargs, gradients)
 
@@ -275,16 +278,13 @@ def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
         leaves, structure = tree.flatten(args)
         axes = _leaf_axes("in_axes", _of_arguments(in_axes, args), args, leaves, 0)
         size = _batch_size(leaves, axes)
-        mapped = [i for i, axis in enumerate(axes) if axis is not None]
-        seen = list(leaves)
-        for i in mapped:
-            seen[i] = _element(leaves[i], axes[i])
+        given = [leaf._node if isinstance(leaf, array) else None for leaf in leaves]
+        elements = [_element(node, axis) for node, axis in zip(given, axes, strict=True)]
         with trace():
-            result = fun(*structure.unflatten(seen))
+            result = fun(*structure.unflatten([leaf if e is None else wrap(e) for leaf, e in zip(leaves, elements, strict=True)]))
         outs, shape = _mapped_outputs(result)
-        found = batch(
-            [seen[i]._node for i in mapped], [y._node for y in outs], [leaves[i]._node for i in mapped], [axes[i] for i in mapped], size
-        )
+        mapped = [(e, node, axis) for e, node, axis in zip(elements, given, axes, strict=True) if axis is not None]
+        found = batch([e for e, _, _ in mapped], [y._node for y in outs], [n for _, n, _ in mapped], [a for _, _, a in mapped], size)
         whole = out_axes[0] if isinstance(result, array) and isinstance(out_axes, tuple) and len(out_axes) == 1 else out_axes
         places = _leaf_axes("out_axes", whole, result, outs, 1)
         return shape.unflatten([_place(node, axis, to, size) for (node, axis), to in zip(found, places, strict=True)])
@@ -299,10 +299,11 @@ def _of_arguments(in_axes: Any, args: tuple[Any, ...]) -> Any:
     return tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
 
-def _element(x: array, axis: int | None) -> array:
+def _element(node: Node | None, axis: int | None) -> Any:
     """What stands for one element of a mapped argument: its kind, and no value."""
-    shape = tuple(n for i, n in enumerate(x.shape) if i != axis)
-    return wrap(Node(Placeholder("vmap"), (), kind_of(shape, x.dtype)))
+    if node is None or axis is None:
+        return node
+    return Node(Placeholder("vmap"), (), kind_of(tuple(n for i, n in enumerate(node.shape) if i != axis), node.dtype))
 
 
 def _leaf_axes(name: str, axes: Any, value: Any, leaves: Sequence[Any], extra: int) -> list[int | None]:

@@ -100,13 +100,15 @@ class Node:
 
 
 def has_handle(node: Node) -> bool:
-    """Whether a live array of the user's still refers to this node."""
+    """Whether a live array of the user's still refers to this node (and has not been overwritten since)."""
     handle = node.handle
     if handle is None:
         return False
-    if type(handle) is tuple:
-        return any(h() is not None for h in handle)
-    return handle() is not None  # type: ignore[operator]
+    for reference in handle if isinstance(handle, tuple) else (handle,):
+        user = reference()
+        if user is not None and user._node is node:
+            return True
+    return False
 
 
 def reachable(roots: Iterable[Node]) -> list[Node]:

@@ -140,6 +140,8 @@ class Fuser:
             return "row"
         along, across = 0, 0
         for strides in self._reads(node.inputs[0]):
+            if _is(strides[last], 0):
+                continue  # the same for the whole row, wherever it lies
             kept = [
                 s for i, (n, s) in enumerate(zip(shape, strides, strict=True)) if i not in op.axes and not _is(n, 1)
             ]

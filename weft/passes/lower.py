@@ -19,7 +19,7 @@ from weft.dtypes import Dtype
 from weft.graph.dims import provably_equal, same_shape
 from weft.graph.node import Graph, Node, Size
 from weft.passes.fuse import Group
-from weft.passes.views import Strided, Strides, contiguous
+from weft.passes.views import Strided, Strides, contiguous, is_contiguous
 from weft.primitives.base import Constant, Opaque, Reduction
 from weft.primitives.creation import Iota
 from weft.runtime.engine import Source
@@ -109,7 +109,22 @@ class Lowerer:
         out = Layout(_ints(node.shape), _ints(contiguous(node.shape)), node.dtype)
         lowering: Lowering = node.op.lower(layouts, out)
         launches = tuple(_renumbered(launch, places, len(reads)) for launch in lowering.launches)
-        return Item(group, launches, tuple(reads), (node,), lowering.temporaries)
+        overwritable = frozenset(
+            (places[k].value, 0) for k in node.op.overwrites if self._lies_like(node, node.inputs[k], places)
+        )
+        return Item(group, launches, tuple(reads), (node,), lowering.temporaries, overwritable)
+
+    def _lies_like(self, node: Node, operand: Node, places: Sequence[Pointer]) -> bool:
+        """Whether an operand lies in memory exactly as the node's result does, and no other operand reads it."""
+        stored, strides, offset = self.place(operand)
+        alone = sum(place.value == places[node.inputs.index(operand)].value for place in places) == 1
+        return (
+            alone
+            and operand.kind is node.kind
+            and provably_equal(offset, 0)
+            and is_contiguous(operand.shape, strides)
+            and stored.kind.size == node.kind.size
+        )
 
 
 def _renumbered(launch: Launch, places: Sequence[Pointer], reads: int) -> Launch:

@@ -13,6 +13,7 @@ from weft import dtypes as dt
 from weft.graph.dims import same_shape
 from weft.graph.node import Graph, Node, Shape, Size
 from weft.primitives.base import ONE, ZERO, Constant, Elementwise, Primitive, Reduction, bind, constant
+from weft.primitives.creation import Extent
 from weft.primitives.elementwise import (
     Add,
     AsType,
@@ -176,6 +177,13 @@ def select_known(node: Node) -> Node | None:
     return y if condition.op is ZERO else None
 
 
+@rule(Extent)
+def extent_is_constant(node: Node) -> Node | None:
+    """extent(5) -> 5   (a size with its number filled in)"""
+    assert isinstance(node.op, Extent)
+    return constant(node.op.size, node.kind) if type(node.op.size) is int else None
+
+
 # ---- views ----
 
 
@@ -277,8 +285,10 @@ def broadcast_without_unit_axes(node: Node) -> Node | None:
 
 @rule(Broadcast)
 def drop_same_broadcast(node: Node) -> Node | None:
-    """broadcast(x) to its own shape -> x"""
-    return node.inputs[0] if node.inputs[0].kind is node.kind else None
+    """broadcast(x) to its own shape -> x   (unless its axes change places)"""
+    assert isinstance(node.op, Broadcast)
+    same = node.inputs[0].kind is node.kind and node.op.axes == tuple(range(node.ndim))
+    return node.inputs[0] if same else None
 
 
 def _reshaped(x: Node, shape: Shape) -> Node:

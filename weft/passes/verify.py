@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.graph.node import Graph, Node
-from weft.passes.lower import nbytes_of
-from weft.passes.memory import Plan
+from weft.passes.lower import Item, nbytes_of
+from weft.passes.memory import Plan, base_of
+from weft.passes.views import Strided, contiguous
 from weft.primitives.base import Constant, Parameter
+from weft.primitives.creation import Iota
 
 Range = tuple[str, int, int, int]
 """(kind of memory, which piece, first byte, end)"""
@@ -46,23 +48,38 @@ def verify_graph(graph: Graph) -> None:
 
 
 def verify_plan(plan: Plan) -> None:
-    """Raise VerifyError at the first read of a clobbered value, overlap or missing output."""
+    """Raise VerifyError at the first undeclared read, read of a clobbered value, overlap, overrun or missing output."""
     memory = _Memory()
     for node in plan.graph.inputs:
         memory.write(_range(plan, node), node)
     for step, item in enumerate(plan.items):
+        _check_declared(step, item)
         for node in item.reads:
             if not isinstance(node.op, Constant) and not memory.holds(_range(plan, node), node):
                 raise VerifyError(f"step {step} reads {node}, whose place was overwritten or never written")
         scratch = [_arena(at, size) for at, size in zip(plan.temporaries[step], item.temporaries, strict=True)]
+        if any(end > plan.arena for *_, end in scratch):
+            raise VerifyError(f"step {step} has a temporary outside the arena")
         _check_writes(plan, step, scratch)
         for piece in scratch:
             memory.write(piece, None)
         for node in item.writes:
             memory.write(_range(plan, node), node)
+    for output in plan.graph.outputs:
+        if not isinstance(base_of(output).op, Parameter) and base_of(output) not in plan.outputs:
+            raise VerifyError(f"output {output} is not among the plan's results")
     for node in plan.outputs:
         if plan.places[node].where != "output" or not memory.holds(_range(plan, node), node):
             raise VerifyError(f"output {node} is not in its place at the end")
+
+
+def _check_declared(step: int, item: Item) -> None:
+    """A kernel reads what it says it reads, directly or through views, and nothing else."""
+    inside = set(item.group.nodes)
+    for operand in (operand for node in item.group.nodes for operand in node.inputs):
+        stored = base_of(operand)
+        if stored not in inside and stored not in item.reads and not isinstance(stored.op, (Constant, Iota)):
+            raise VerifyError(f"step {step} reads {stored} without saying so")
 
 
 def _check_writes(plan: Plan, step: int, scratch: list[Range]) -> None:
@@ -79,12 +96,27 @@ def _check_writes(plan: Plan, step: int, scratch: list[Range]) -> None:
             if isinstance(node.op, Constant) or not _overlap(target, _range(plan, node)):
                 continue
             exact = target == _range(plan, node)
-            if not exact or (r, w) not in item.overwritable:
+            if not exact or (r, w) not in item.overwritable or not _in_step(item, node, item.writes[w]):
                 raise VerifyError(f"step {step} overwrites its operand {node} with {item.writes[w]} while reading it")
     for piece in scratch:
         for node in item.reads:
             if not isinstance(node.op, Constant) and _overlap(piece, _range(plan, node)):
                 raise VerifyError(f"step {step} has a temporary on top of its operand {node}")
+
+
+def _in_step(item: Item, operand: Node, result: Node) -> bool:
+    """Whether a map reads an operand only element by element in the order in which it writes the result."""
+    if item.group.form != "map":
+        return True  # the kernel's own proof has to do: it knows its phases
+    for read in {read for node in item.group.nodes for read in node.inputs if base_of(read) is operand}:
+        strides, offset = (
+            (read.op.strides, read.op.offset) if isinstance(read.op, Strided) else (contiguous(read.shape), 0)
+        )
+        walks = [s for n, s in zip(read.shape, strides, strict=True) if n != 1]
+        plain = [s for n, s in zip(result.shape, contiguous(result.shape), strict=True) if n != 1]
+        if offset != 0 or walks != plain or operand.dtype.size != result.dtype.size:
+            return False
+    return True
 
 
 def _range(plan: Plan, node: Node) -> Range:
@@ -94,7 +126,13 @@ def _range(plan: Plan, node: Node) -> Range:
     if isinstance(node.op, Parameter):
         return ("input", place.at, 0, max(nbytes_of(node), 1))
     if place.where == "arena":
+        if not 0 <= place.at <= plan.arena - nbytes_of(node):
+            raise VerifyError(f"{node} lies outside the arena")
         return _arena(place.at, nbytes_of(node))
+    if place.where == "output":
+        room = nbytes_of(plan.outputs[place.at]) if place.at < len(plan.outputs) else -1
+        if nbytes_of(node) > room:
+            raise VerifyError(f"{node} does not fit the output that it lies in")
     return (place.where, place.at, 0, max(nbytes_of(node), 1))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.graph.dims import provably_equal, same_shape
 from weft.graph.node import Graph, Kind, Node, Shape, Size, kind_of
-from weft.primitives.base import Constant, Elementwise, IndexMap, Parameter, Primitive, Reduction, View, bind
+from weft.primitives.base import Constant, Elementwise, IndexMap, Opaque, Parameter, Primitive, Reduction, View, bind
 from weft.primitives.creation import Iota
 from weft.primitives.elementwise import Identity
 from weft.primitives.views import Reshape
@@ -86,6 +86,8 @@ def compose_views(graph: Graph, layouts: Mapping[Node, Strides | None] | None = 
         operands = tuple(
             new[i] if not chain or chains.get(i) == chain else resolver.apply(new[i], chain) for i in node.inputs
         )
+        if isinstance(node.op, Opaque):  # kernels of their own read memory, not loop indices
+            operands = tuple(_stored(x) if _leaf(x).op.__class__ is Iota else x for x in operands)
         if operands == node.inputs:
             new[node] = node
         else:
@@ -98,8 +100,12 @@ def compose_views(graph: Graph, layouts: Mapping[Node, Strides | None] | None = 
 
 def _stored(output: Node) -> Node:
     """A result must lie in memory: constants and counts are written out."""
-    leaf = output.inputs[0] if isinstance(output.op, Strided) else output
-    return bind(Materialize(), output) if isinstance(leaf.op, (Constant, Iota)) else output
+    return bind(Materialize(), output) if isinstance(_leaf(output).op, (Constant, Iota)) else output
+
+
+def _leaf(node: Node) -> Node:
+    """What a read stands on."""
+    return node.inputs[0] if isinstance(node.op, Strided) else node
 
 
 def _moved(graph: Graph) -> dict[Node, tuple[View, ...]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from weft.primitives import (
-    bits, contraction, creation, custom, elementwise, indexing, joins, logarithms, random, reductions, rounding, scans, trigonometry, views,
+    bits, contraction, creation, custom, elementwise, indexing, joins, logarithms, random, reductions, rounding, scans, sorting,
+    trigonometry, views,
 )  # fmt: skip
 from weft.primitives.base import OPERATORS, Primitive
 
@@ -39,10 +40,12 @@ REGISTRY: tuple[type[Primitive], ...] = (
     scans.CumSum, scans.CumProd, scans.CumMax, scans.CumMin, scans.CumLogAddExp, scans.Recurrence,
     # indexing
     indexing.Gather, indexing.ScatterSet, indexing.ScatterAdd, indexing.ScatterMultiply, indexing.ScatterMax, indexing.ScatterMin,
+    # sorting
+    sorting.Sort, sorting.ArgSort, sorting.SearchSorted,
     # joins
     joins.Concatenate,
     # creation
-    creation.Iota,
+    creation.Iota, creation.Extent,
     # random
     random.Threefry,
     # contraction

@@ -412,6 +412,9 @@ class Opaque(Primitive):
     Writes `lower`: launches over operands of any layout.
     """
 
+    overwrites: ClassVar[tuple[int, ...]] = ()
+    """Operands that the result may lie on, if they are contiguous and read once: the kernels then leave what is there already."""
+
     def lower(self, operands: Sequence[Any], out: Any) -> Any:
         """codegen.launch.Lowering for operands (Layouts) and a contiguous result."""
         raise NotImplementedError

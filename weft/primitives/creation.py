@@ -36,3 +36,26 @@ class Iota(Primitive):
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         return bind(self), None
+
+
+class Extent(Primitive):
+    """A size as a value (int64, 0-d). Only traces with symbolic sizes hold it: with a number for its symbol it is a constant."""
+
+    size: Size
+    dtypes = (dt.int64,)
+    samples = (Sample(lambda rng, dtype: [], {"size": 5}, False, "five"),)
+
+    def infer(self, *kinds: Kind) -> Kind:
+        return kind_of((), dt.int64)
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        return np.asarray(int(self.size), np.int64)
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+        return None
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+        return {}
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        return bind(self), None

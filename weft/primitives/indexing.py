@@ -1,8 +1,9 @@
 """Reading and writing at places that are data: gathers and scatters.
 
-An index on an axis of n elements counts from the end if it is negative, and is then moved into [0, n): no index reads or writes foreign memory.
-Updates that go to one place are taken in increasing order of their position, one rounded operation each (float16 and bfloat16 sums and products
-are kept in float32 and rounded once), whatever the number of threads.
+An index on an axis of n elements counts from the end if it is negative, and is then moved into [0, n): no index reads
+or writes foreign memory. Updates that go to one place are taken in increasing order of their position, one rounded
+operation each (float16 and bfloat16 sums and products are kept in float32 and rounded once), whatever the number of
+threads.
 """
 
 from __future__ import annotations
@@ -18,10 +19,29 @@ from weft.codegen.launch import Layout, Lowering
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node, Shape, Size, kind_of
 from weft.primitives.base import (
-    Elementwise, Linear, Opaque, Sample, bind, full_like, move_batch_to_front, zeros,
-)  # fmt: skip
+    Elementwise,
+    Linear,
+    Opaque,
+    Sample,
+    bind,
+    full_like,
+    move_batch_to_front,
+    zeros,
+)
 from weft.primitives.creation import Iota
-from weft.primitives.elementwise import REALS, Add, AsType, Maximum, Minimum, Multiply, astype, conjugate, draw, equal, select
+from weft.primitives.elementwise import (
+    REALS,
+    Add,
+    AsType,
+    Maximum,
+    Minimum,
+    Multiply,
+    astype,
+    conjugate,
+    draw,
+    equal,
+    select,
+)
 from weft.primitives.views import Broadcast
 
 Where = tuple[int | None, ...]
@@ -37,8 +57,9 @@ def gathered_shape(where: Where, axes: Sequence[int], x: Shape, index: Shape) ->
 class Indexed(Opaque):
     """What gathers and scatters share: how axes of x, index arrays and axes of the gathered shape belong together.
 
-    Axis k of x is walked along axis where[k] of the gathered shape, or, where that is None, by the next of the index arrays, which all have one
-    shape and run along `axes` of the gathered shape. An axis that is in both walks x and the index arrays together.
+    Axis k of x is walked along axis where[k] of the gathered shape, or, where that is None, by the next of the index
+    arrays, which all have one shape and run along `axes` of the gathered shape. An axis that is in both walks x and
+    the index arrays together.
     """
 
     where: Where
@@ -64,7 +85,9 @@ class Indexed(Opaque):
         """An axis without elements has no place for an index."""
         for axis, n in zip(self.where, x.shape, strict=True):
             if axis is None and type(n) is int and n == 0:
-                raise IndexError(f"[{self.title}] an axis of size 0 (shape {x.shape}) has no element that could be indexed.")
+                raise IndexError(
+                    f"[{self.title}] an axis of size 0 (shape {x.shape}) has no element that could be indexed."
+                )
 
     def batched(self, x: bool, indices: bool) -> Any:
         """The same with a new first axis, of x or of the indices or of both."""
@@ -106,7 +129,9 @@ _CASES: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], Where, tuple[int, .
 _INDEX_DTYPES = (dt.int32, dt.int64, dt.uint8, dt.int16, dt.uint32, dt.int8, dt.uint64, dt.uint16)
 
 
-def _indices(rng: np.random.Generator, x: Sequence[int], index: tuple[int, ...], where: Where, number: int) -> list[np.ndarray]:
+def _indices(
+    rng: np.random.Generator, x: Sequence[int], index: tuple[int, ...], where: Where, number: int
+) -> list[np.ndarray]:
     """Index arrays with duplicates, negative ones and ones out of range, in one dtype after the other."""
     dtype = _INDEX_DTYPES[number % len(_INDEX_DTYPES)]
     found = []
@@ -128,7 +153,8 @@ def _samples(updates: tuple[float, float] | None = None) -> tuple[Sample, ...]:
         ]  # fmt: skip
 
     return tuple(
-        Sample(make(i, *case), {"where": case[2], "axes": case[3]}, True, name) for i, (name, case) in enumerate(_CASES.items())
+        Sample(make(i, *case), {"where": case[2], "axes": case[3]}, True, name)
+        for i, (name, case) in enumerate(_CASES.items())
     )
 
 
@@ -168,10 +194,13 @@ class Gather(Linear, Indexed):
 
 
 class Scatter(Indexed):
-    """x with updates combined into the places that index arrays give. Operands: x, updates (of the gathered shape), the index arrays.
+    """x with updates combined into the places that index arrays give. Operands: x, updates (of the gathered shape),
+    the index arrays.
 
     Writes `op` (how an update meets what is there; None replaces it), `jvp` and `vjp`.
     """
+
+    overwrites = (0,)
 
     op: ClassVar[Elementwise | None]
 
@@ -236,7 +265,7 @@ class ScatterSet(Linear, Scatter):
         rank = {axis: i for i, axis in enumerate(self.axes)}
         where = tuple(None if axis is None else rank[axis] for axis in kept)
         sizes = tuple(n for axis, n in zip(self.where, x.shape, strict=True) if axis is None or axis in self.axes)
-        numbers = astype(bind(Iota(indices[0].shape)), dt.int32)
+        numbers = astype(bind(Iota(indices[0].shape)), dt.int32)  # a bare count does not lie in memory
         op = ScatterSet(where, tuple(range(len(self.axes))))
         last = bind(op, zeros(kind_of(sizes, dt.int32)), numbers, *indices)
         return bind(Broadcast(shape, self.axes), equal(op.gather(last, indices), numbers))
@@ -261,11 +290,13 @@ class ScatterMultiply(Scatter):
     tolerance = {dt.complex64: 16, dt.complex128: 16}
 
     def _factors(self, primals: tuple[Node, ...]) -> tuple[Node, Node]:
-        """(the derivative of the result by x, that by each update): products of all other factors, right also where some are 0."""
+        """The derivatives by x and by each update: products of all other factors, right also where some are 0."""
         x, updates, *indices = primals
         zero, one = full_like(updates, 0), full_like(updates, 1)
         is_zero = equal(updates, zero)
-        counts = bind(ScatterAdd(self.where, self.axes), zeros(kind_of(x.shape, dt.int32)), astype(is_zero, dt.int32), *indices)
+        counts = bind(
+            ScatterAdd(self.where, self.axes), zeros(kind_of(x.shape, dt.int32)), astype(is_zero, dt.int32), *indices
+        )
         rest = bind(self, full_like(x, 1), select(is_zero, one, updates), *indices)
         none, single = (self.gather(equal(counts, full_like(counts, n)), indices) for n in (0, 1))
         found = self.gather(rest, indices)
@@ -294,7 +325,8 @@ class ScatterMultiply(Scatter):
 
 
 class ScatterExtremum(Scatter):
-    """The larger or smaller of what is there and the updates; NaN wins. All that are equal to the result share its gradient equally."""
+    """The larger or smaller of what is there and the updates; NaN wins. All that are equal to the result share its
+    gradient equally."""
 
     dtypes = REALS
     samples = _samples((-3.0, 3.0))
@@ -334,4 +366,3 @@ class ScatterMin(ScatterExtremum):
     """The smallest of what is there and the updates."""
 
     op = Minimum()
-

@@ -16,19 +16,24 @@ from weft.primitives.views import Slice
 
 
 class Concatenate(Opaque):
-    """The operands one after the other along `axis`; all other sizes agree. Its transpose cuts the cotangent up again."""
+    """The operands one after the other along `axis`; all other sizes agree. Its transpose cuts the cotangent up."""
 
     axis: int
     samples = tuple(
         Sample(
             lambda rng, dtype, shapes=shapes: [draw(rng, dtype, shape) for shape in shapes],  # type: ignore[misc]
-            {"axis": axis}, name=name,
+            {"axis": axis},
+            name=name,
         )
         for name, axis, shapes in (
-            ("rows", 0, ((3, 5), (1, 5), (4, 5))), ("columns", 1, ((3, 21), (3, 2))), ("middle", 1, ((2, 3, 4), (2, 1, 4), (2, 0, 4))),
-            ("vector", 0, ((7,), (40,))), ("one", 0, ((3, 4),)), ("empty", 1, ((0, 2), (0, 3))),
+            ("rows", 0, ((3, 5), (1, 5), (4, 5))),
+            ("columns", 1, ((3, 21), (3, 2))),
+            ("middle", 1, ((2, 3, 4), (2, 1, 4), (2, 0, 4))),
+            ("vector", 0, ((7,), (40,))),
+            ("one", 0, ((3, 4),)),
+            ("empty", 1, ((0, 2), (0, 3))),
         )
-    )  # fmt: skip
+    )
 
     def infer(self, *kinds: Kind) -> Kind:
         shape = list(kinds[0].shape)

@@ -32,34 +32,47 @@ def threefry(key: tuple[Any, Any], count: tuple[Any, Any], number: Any) -> tuple
     return x, y
 
 
+def _sample(name: str, shape: tuple[int, ...]) -> Sample:
+    def operands(rng: np.random.Generator, dtype: Dtype) -> list[np.ndarray]:
+        total = rng.integers(1, 10, shape, dtype=np.uint32)
+        keys = [rng.integers(0, 1 << 32, shape, dtype=np.uint32) for _ in range(2)]
+        return [*keys, rng.integers(0, total, dtype=np.uint32), total]
+
+    return Sample(operands, smooth=False, name=name)
+
+
 class Threefry(Elementwise):
-    """One of the two words that the key (first two operands) and the counter (next two) give; the last operand picks the second word."""
+    """Word number `place` of the stream of `total` random words of a key. Operands: the two words of the key, place, total.
+
+    The first half of the stream are the first words that the generator gives for the counters (i, i + half), the second half are the second
+    ones. The word in the middle of an odd stream is the first one for (half, 0).
+    """
 
     dtypes = (dt.uint32,)
     cost = 100
-    samples = tuple(
-        Sample(
-            lambda rng, dtype, shape=shape: [  # type: ignore[misc]
-                *[rng.integers(0, 1 << 32, shape, dtype=np.uint32) for _ in range(4)], rng.random(shape) < 0.5,
-            ],
-            smooth=False,
-            name=name,
-        )
-        for name, shape in {"matrix": (3, 37), "scalar": ()}.items()
-    )  # fmt: skip
+    samples = (_sample("matrix", (3, 37)), _sample("scalar", ()))
 
     def result(self, *dtypes: Dtype) -> Dtype:
         return dt.uint32
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
-        k0, k1, c0, c1, second = values
-        x, y = threefry((k0, k1), (c0, c1), np.uint32)
-        return np.where(second, y, x)
+        k0, k1, place, total = values
+        half = total >> np.uint32(1)
+        apart = total - half
+        second = place >= apart
+        low = np.where(second, place - apart, place)
+        high = np.where(low >= half, np.uint32(0), low + apart)
+        return np.where(second, *threefry((k0, k1), (low, high), np.uint32)[::-1])
 
     def partials(self, out: Node, *xs: Node) -> tuple[Node | None, ...]:
         return (None,) * len(xs)
 
     def emit(self, b: Builder, *xs: Any) -> Any:
-        k0, k1, c0, c1, second = xs
-        x, y = threefry((k0, k1), (c0, c1), lambda n: b.like(k0, n))
-        return b.select(second, y, x)
+        k0, k1, place, total = xs
+        half = total >> 1
+        apart = total - half
+        second = place >= apart
+        low = b.choose(second, place - apart, place)
+        high = b.choose(low >= half, 0, low + apart)
+        first, other = threefry((k0, k1), (low, high), lambda n: b.like(k0, n))
+        return b.select(second, other, first)

@@ -1,7 +1,7 @@
 """Scans: running sums, products, extremes along an axis, and the recurrence that their derivatives are made of.
 
-The order is the sequential one: each element of the result is one step from the one before it, with one rounding per operation. float16 and
-bfloat16 are carried in float32 and rounded where they are stored.
+The order is the sequential one: each element of the result is one step from the one before it, with one rounding per
+operation. float16 and bfloat16 are carried in float32 and rounded where they are stored.
 """
 
 from __future__ import annotations
@@ -12,16 +12,34 @@ from typing import Any, ClassVar
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen import moves
+from weft.codegen import scan
 from weft.codegen.builder import Builder
 from weft.codegen.launch import Layout, Lowering
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node, Size
 from weft.primitives.base import Elementwise, Opaque, Sample, bind, constant, full_like, move_batch_to_front, zeros
 from weft.primitives.elementwise import (
-    INEXACT, NUMBERS, REALS, Add, BitwiseInvert, BitwiseOr, GreaterEqual, IsNan, LessEqual, LogAddExp, Maximum, Minimum, Multiply, astype,
-    conjugate, draw, equal, select, sigmoid,
-)  # fmt: skip
+    INEXACT,
+    NUMBERS,
+    REALS,
+    Add,
+    BitwiseAnd,
+    BitwiseInvert,
+    BitwiseOr,
+    GreaterEqual,
+    IsNan,
+    LessEqual,
+    LogAddExp,
+    Maximum,
+    Minimum,
+    Multiply,
+    astype,
+    conjugate,
+    draw,
+    equal,
+    select,
+    sigmoid,
+)
 from weft.primitives.views import Slice, SliceUpdate
 
 
@@ -30,9 +48,13 @@ def _samples(
 ) -> tuple[Sample, ...]:
     """Where the value before the first element is not finite, finite differences cannot check exclusive scans."""
     cases = {
-        "rows": ((21, 37), 1, False, False), "columns": ((9, 150), 0, False, False), "middle": ((2, 5, 4), 1, True, False),
-        "vector": ((40,), 0, False, True), "back": ((5, 19), 1, True, True), "empty": ((0, 4), 0, False, False),
-    }  # fmt: skip
+        "rows": ((21, 37), 1, False, False),
+        "columns": ((9, 150), 0, False, False),
+        "middle": ((2, 5, 4), 1, True, False),
+        "vector": ((40,), 0, False, True),
+        "back": ((5, 19), 1, True, True),
+        "empty": ((0, 4), 0, False, False),
+    }
     return tuple(
         Sample(
             lambda rng, dtype, shape=shape: [draw(rng, dtype, shape, low, high) for _ in range(operands)],  # type: ignore[misc]
@@ -74,7 +96,7 @@ class Scan(Opaque):
         return type(self)(axis, self.reverse)
 
     def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
-        return moves.scan(type(self)(0), operands, out, self.axis, self.reverse, getattr(self, "exclusive", False), self.cost)
+        return scan.scan(type(self)(0), operands, out, self.axis, self.reverse, False, self.cost)
 
 
 def shift(x: Node, axis: int, reverse: bool) -> Node:
@@ -90,7 +112,7 @@ def shift(x: Node, axis: int, reverse: bool) -> Node:
 
 
 class Recurrence(Scan):
-    """y[j] = a[j] * y[j - 1] + b[j], from y = 0: two roundings a step. Tangents of the scans below obey such recurrences."""
+    """y[j] = a[j] * y[j - 1] + b[j], from y = 0: two roundings a step. Tangents of the scans below obey it."""
 
     samples = _samples(2, -1.2, 1.2, exclusive=False)
     dtypes = INEXACT
@@ -132,7 +154,8 @@ class Recurrence(Scan):
 class Cumulative(Scan):
     """A running combination by an elementwise operation; `exclusive` stores the value before each step.
 
-    Writes `op`, `identity` and `weights`: the tangent t of the result obeys t[j] = a[j] * t[j - 1] + b[j] * (tangent of x[j]).
+    Writes `op`, `identity` and `weights`: the tangent t of the result obeys t[j] = a[j] * t[j - 1] + b[j] * (tangent
+    of x[j]).
     """
 
     exclusive: bool = False
@@ -140,6 +163,9 @@ class Cumulative(Scan):
 
     def along(self, axis: int) -> Scan:
         return type(self)(axis, self.reverse, self.exclusive)
+
+    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
+        return scan.scan(type(self)(0), operands, out, self.axis, self.reverse, self.exclusive, self.cost)
 
     def combine(self, b: Builder, carry: Any, *xs: Any) -> Any:
         return self.op.emit(b, carry, xs[0])
@@ -222,7 +248,7 @@ class CumExtremum(Cumulative):
     at_least: ClassVar[Elementwise]
 
     def weights(self, x: Node, before: Node) -> tuple[Node, Node]:
-        first_nan = bind(BitwiseInvert(), bind(BitwiseOr(), bind(BitwiseInvert(), bind(IsNan(), x)), bind(IsNan(), before)))
+        first_nan = bind(BitwiseAnd(), bind(IsNan(), x), bind(BitwiseInvert(), bind(IsNan(), before)))
         wins = astype(bind(BitwiseOr(), bind(self.at_least, x, before), first_nan), x.dtype)
         return full_like(x, 1) - wins, wins
 

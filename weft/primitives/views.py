@@ -140,6 +140,7 @@ class SliceUpdate(Linear, Opaque):
     starts: tuple[Size, ...]
     steps: tuple[int, ...]
     linear = (0, 1)
+    overwrites = (0,)
     samples = tuple(
         Sample(
             lambda rng, dtype, base=base, part=part: [draw(rng, dtype, base), draw(rng, dtype, part)],  # type: ignore[misc]

@@ -42,20 +42,21 @@ def or_zeros(node: Node | None, kind: Kind) -> array:
     return wrap(zeros(kind) if node is None else node)
 
 
-def fresh_inputs(leaves: Sequence[array]) -> list[array]:
-    """Inputs of a new trace: the same values, nodes of their own. Call it before the trace is opened.
+def fresh_inputs(leaves: Sequence[array]) -> tuple[list[array], list[Node]]:
+    """Inputs of a new trace: the same values, nodes of their own (which stay what they are when the function overwrites the arrays).
 
-    An array of a trace that is already open is reached through an identity, so that the outer trace can follow; a plain array
-    is simply held once more.
+    Call it before the trace is opened. An array of a trace that is already open is reached through an identity, so that the outer trace can
+    follow; a plain array is simply held once more.
     """
     inner = is_tracing()
-    return [_fresh(leaf._node, inner) for leaf in leaves]
+    nodes = [_fresh(leaf._node, inner) for leaf in leaves]
+    return [wrap(node) for node in nodes], nodes
 
 
-def _fresh(node: Node, inner: bool) -> array:
+def _fresh(node: Node, inner: bool) -> Node:
     if not inner and (node.op is DATA or isinstance(node.op, Constant)) and node.value is not None:
-        return wrap(Node(node.op, (), node.kind, node.value))
-    return wrap(Node(IDENTITY, (node,), node.kind))
+        return Node(node.op, (), node.kind, node.value)
+    return Node(IDENTITY, (node,), node.kind)
 
 
 def array_leaves(name: str, what: str, value: Any) -> tuple[list[array], tree.Structure]:

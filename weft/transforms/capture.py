@@ -41,9 +41,11 @@ _INSTALLED = tuple(
 class Walk:
     """One pass over everything that a call can see. Call `visit` for each root, then read the results."""
 
-    __slots__ = ("arrays", "containers", "count", "key", "opaque", "seen")
+    __slots__ = ("arrays", "containers", "count", "key", "opaque", "seen", "shapeless")
 
-    def __init__(self) -> None:
+    def __init__(self, shapeless: bool = False) -> None:
+        self.shapeless = shapeless
+        """Whether sizes of arrays are left out of the key (but for 0 and 1, which are never symbols)."""
         self.key: list[Any] = []
         self.arrays: list[array] = []
         self.containers: list[Any] = []
@@ -63,7 +65,8 @@ class Walk:
                 key.append(array)
             else:
                 key.append(place)
-            key.append(value._node.kind)
+            kind = value._node.kind
+            key.append((kind.dtype, tuple(n if n < 2 else -1 for n in kind.shape)) if self.shapeless else kind)
             return
         if cls in _PLAIN:
             key.append(cls)

@@ -8,6 +8,7 @@ put together as the function returned them.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,11 +17,12 @@ from typing import Any
 from weft import tree
 from weft.array import array, evaluate_nodes, wrap
 from weft.evaluate import Recipe, close
-from weft.graph.node import Graph, Node, reachable
+from weft.graph.dims import Dim, DimEnv, key_of
+from weft.graph.node import Graph, Kind, Node, Size, kind_of, reachable
 from weft.graph.trace import is_tracing, trace
 from weft.passes.pipeline import compile_graph
-from weft.primitives.base import DATA, Placeholder
-from weft.runtime.data import Buffer
+from weft.primitives.base import DATA, Constant, Parameter, Placeholder, Primitive, bind
+from weft.runtime.data import Buffer, numpy_view, to_buffer
 from weft.transforms.capture import Snapshot, Walk, put_back
 
 MOST_VARIANTS = 256
@@ -51,21 +53,25 @@ class Variant:
 
     __slots__ = ("containers", "inputs", "overwritten", "recipe", "result", "single", "structure", "words")
 
-    def __init__(self, recipe: Recipe, inputs: list[int | Buffer]) -> None:
+    def __init__(self, recipe: Recipe | None, inputs: list[int | Buffer]) -> None:
         self.recipe, self.inputs = recipe, inputs
-        self.words: Sequence[int] = recipe.words([]) if recipe.sources else ()
+        self.words: Sequence[int] = recipe.words([]) if recipe is not None else ()
         self.result: list[Any] = []
         self.structure: tree.Structure | None = None
         self.single = False
         self.overwritten: list[tuple[int, int]] = []
         self.containers: list[tuple[int, Any]] = []
 
-    def run(self, arrays: Sequence[array], walk: Walk | None) -> Any:
+    def recipe_for(self, arrays: Sequence[array]) -> Recipe | None:
+        """The program for these arrays; None if the trace does not hold for them."""
+        return self.recipe
+
+    def run(self, recipe: Recipe, arrays: Sequence[array], walk: Walk) -> Any:
         buffers: list[Buffer] = []
         for i in self.inputs:
             buffers.append(arrays[i]._node.value if i.__class__ is int else i)  # type: ignore[index, arg-type]
-        executable = self.recipe.executable
-        results = executable.run(buffers, self.words)
+        executable = recipe.executable
+        results = executable.run(buffers, self.words if recipe is self.recipe else recipe.words([]))
         kinds = executable.plan.graph.outputs
         if self.single:
             return wrap(Node(DATA, (), kinds[0].kind, results[0]))
@@ -74,7 +80,6 @@ class Variant:
         for place, output in self.overwritten:
             arrays[place]._overwrite(made[output])
         for place, contents in self.containers:
-            assert walk is not None
             put_back(walk.containers[place], _rebuilt_contents(contents, made, arrays))
         return answer
 
@@ -104,14 +109,14 @@ class Compiled:
         self.__wrapped_function__ = fun
         self._roots = (fun, inputs, outputs)
         self._shapeless = shapeless
-        self._variants: dict[tuple[Any, ...], Variant | str] = {}
+        self._variants: dict[tuple[Any, ...], list[Variant | str]] = {}
         self._simple = is_closed(fun) and inputs is None and outputs is None
         self._warned = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_tracing() or DISABLED[0]:
             return self.__wrapped_function__(*args, **kwargs)
-        walk = Walk()
+        walk = Walk(self._shapeless)
         visit = walk.visit
         for argument in args:
             visit(argument)
@@ -119,6 +124,7 @@ class Compiled:
             walk.key.append(tuple(kwargs))
             for argument in kwargs.values():
                 visit(argument)
+        symbolic, walk.shapeless = len(walk.arrays) if self._shapeless else 0, False
         if not self._simple:
             for root in self._roots:
                 visit(root)
@@ -131,14 +137,23 @@ class Compiled:
                 evaluate_nodes([a._node])
                 value = a._node.value
             if value.strides is not None:
-                walk.key.append((a._node.kind, value.strides))
+                if self._shapeless:
+                    a._node = _contiguous(a._node)
+                else:
+                    walk.key.append((a._node.kind, value.strides))
         key = tuple(walk.key)
-        variant = self._variants.get(key)
-        if variant is None:
-            variant = self._trace(key, walk, args, kwargs)
-        if variant.__class__ is str:
-            return self._plain(variant, args, kwargs)  # type: ignore[arg-type]
-        return variant.run(walk.arrays, walk)  # type: ignore[union-attr]
+        for variant in self._variants.get(key, ()):
+            if isinstance(variant, str):
+                return self._plain(variant, args, kwargs)
+            recipe = variant.recipe_for(walk.arrays)
+            if recipe is not None:
+                return variant.run(recipe, walk.arrays, walk)
+        made = self._trace(key, walk, symbolic, args, kwargs)
+        if isinstance(made, str):
+            return self._plain(made, args, kwargs)
+        recipe = made.recipe_for(walk.arrays)
+        assert recipe is not None, "a trace holds for the call it was made for"
+        return made.run(recipe, walk.arrays, walk)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """As a method: bound like the function."""
@@ -154,17 +169,22 @@ class Compiled:
             warnings.warn(f"[compile] {name} runs uncompiled: it captures {why}.", stacklevel=3)
         return self.__wrapped_function__(*args, **kwargs)
 
-    def _trace(self, key: tuple[Any, ...], walk: Walk, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Variant | str:
+    def _trace(
+        self, key: tuple[Any, ...], walk: Walk, symbolic: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Variant | str:
+        variant = trace_call(self.__wrapped_function__, walk, symbolic, args, kwargs)
         if len(self._variants) >= MOST_VARIANTS:
             del self._variants[next(iter(self._variants))]
-        variant = trace_call(self.__wrapped_function__, walk, args, kwargs)
-        self._variants[key] = variant
-        if len(self._variants) == MANY_VARIANTS:
+        known = self._variants.setdefault(key, [])
+        known.insert(0, variant)
+        del known[MOST_VARIANTS:]
+        if max(len(self._variants), len(known)) == MANY_VARIANTS:
             name = getattr(self.__wrapped_function__, "__name__", "function")
             warnings.warn(
-                f"[compile] {name} has been traced for {MANY_VARIANTS} different signatures; arguments or captured values that change "
-                "at every call should be arrays.", stacklevel=4,
-            )  # fmt: skip
+                f"[compile] {name} has been traced for {MANY_VARIANTS} different signatures; arguments or captured values "
+                "that change at every call should be arrays.",
+                stacklevel=4,
+            )
         return variant
 
 
@@ -189,23 +209,30 @@ def _uses_random(code: Any) -> bool:
     return "random" in code.co_names or any(_uses_random(c) for c in code.co_consts if hasattr(c, "co_names"))
 
 
-def trace_call(fun: Callable[..., Any], walk: Walk, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Variant | str:
+def trace_call(
+    fun: Callable[..., Any], walk: Walk, symbolic: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Variant | str:
     """Run the function on placeholders and make a program of what it did; the caller's state is as before
-    afterwards."""
+    afterwards. Sizes of the first `symbolic` arrays are symbols."""
     snapshot = Snapshot(walk)
-    inputs = [Node(Placeholder("compile"), (), a._node.kind) for a in walk.arrays]
+    sizes = SymbolicSizes()
+    kinds = [sizes.kind(i, a._node.kind) if i < symbolic else a._node.kind for i, a in enumerate(walk.arrays)]
+    inputs = [Node(Placeholder("compile"), (), kind) for kind in kinds]
     first = inputs[0].id if inputs else Node(DATA, (), None).id  # type: ignore[arg-type]
     try:
         for a, node in zip(walk.arrays, inputs, strict=True):
             a._node = node
         with trace():
             value = fun(*args, **kwargs)
-            return _record(value, walk, snapshot, inputs, first)
+            return _record(value, walk, snapshot, inputs, first, sizes if sizes.places else None)
     finally:
+        sizes.env.close()
         snapshot.restore()
 
 
-def _record(value: Any, walk: Walk, snapshot: Snapshot, inputs: list[Node], first: int) -> Variant | str:
+def _record(
+    value: Any, walk: Walk, snapshot: Snapshot, inputs: list[Node], first: int, sizes: SymbolicSizes | None
+) -> Variant | str:
     """What the traced function returned and changed, as a variant."""
     known = {id(a): i for i, a in enumerate(walk.arrays)}
     outputs: list[Node] = []
@@ -221,7 +248,7 @@ def _record(value: Any, walk: Walk, snapshot: Snapshot, inputs: list[Node], firs
     def described(x: Any) -> Any:
         if isinstance(x, array):
             return _Known(known[id(x)]) if id(x) in known else _Array(output(x._node))
-        return x
+        return int(x) if type(x) is Dim else x  # a size that leaves as a number is guarded
 
     leaves, structure = tree.flatten(value)
     result = [described(x) for x in leaves]
@@ -241,7 +268,11 @@ def _record(value: Any, walk: Walk, snapshot: Snapshot, inputs: list[Node], firs
             if node.id < first:
                 return "an array in a way that compile cannot follow"
             sources.append(node.value)
-    variant = Variant(_program(order, outputs, snapshot, inputs), sources)
+    variant: Variant
+    if sizes is None:
+        variant = Variant(_program(order, outputs, snapshot, inputs), sources)
+    else:
+        variant = ShapelessVariant(order, outputs, sizes, sources)
     variant.result, variant.structure = result, structure
     variant.overwritten, variant.containers = overwritten, containers
     variant.single = (
@@ -260,6 +291,87 @@ def _described_contents(contents: Any, described: Callable[[Any], Any]) -> Any:
         return [described(x) for x in leaves], structure
 
     return {k: one(v) for k, v in contents.items()} if isinstance(contents, dict) else [one(v) for v in contents]
+
+
+def _contiguous(node: Node) -> Node:
+    """The same values, row-major."""
+    made = Node(DATA, (), node.kind, to_buffer(numpy_view(node.value, tuple(map(int, node.shape)), node.dtype)))
+    made.handle = node.handle
+    return made
+
+
+class SymbolicSizes:
+    """The symbols of a shapeless trace: which axis of which array each one is."""
+
+    def __init__(self) -> None:
+        self.env = DimEnv()
+        self.places: list[tuple[int, int]] = []
+
+    def kind(self, position: int, kind: Kind) -> Kind:
+        """The kind of array number `position` with symbols for its sizes; 0 and 1 stay numbers."""
+        shape: list[Size] = []
+        for axis, n in enumerate(kind.shape):
+            if n < 2:
+                shape.append(n)
+                continue
+            self.places.append((position, axis))
+            shape.append(self.env.symbol(f"n{len(self.places) - 1}", int(n)))
+        return kind_of(tuple(shape), kind.dtype)
+
+    def read(self, arrays: Sequence[array]) -> tuple[int, ...]:
+        return tuple(arrays[i]._node.kind.shape[axis] for i, axis in self.places)  # type: ignore[misc]
+
+
+class ShapelessVariant(Variant):
+    """One trace for all sizes that satisfy its guards. A new size fills in the numbers and plans; machine code is the same."""
+
+    __slots__ = ("check", "order", "outputs", "recipes", "sizes")
+
+    def __init__(
+        self, order: list[Node], outputs: list[Node], sizes: SymbolicSizes, inputs: list[int | Buffer]
+    ) -> None:
+        super().__init__(None, inputs)
+        self.order, self.outputs, self.sizes = order, outputs, sizes
+        self.check = sizes.env.compiled_check()
+        self.recipes: dict[tuple[int, ...], Recipe] = {}
+
+    def recipe_for(self, arrays: Sequence[array]) -> Recipe | None:
+        numbers = self.sizes.read(arrays)
+        recipe = self.recipes.get(numbers)
+        if recipe is None and self.check(*numbers):
+            if len(self.recipes) >= MOST_VARIANTS:
+                self.recipes.clear()
+            recipe = self.recipes[numbers] = Recipe(compile_graph(self._concrete(numbers)), [])
+        return recipe
+
+    def _concrete(self, numbers: tuple[int, ...]) -> Graph:
+        """The graph with numbers for symbols."""
+        env = self.sizes.env
+        values = dict(zip(env.symbols, numbers, strict=True))
+        new: dict[Node, Node] = {}
+        inputs: list[Node] = []
+        for node in self.order:
+            kind = kind_of(tuple(env.evaluate(n, values) for n in node.shape), node.dtype)
+            if isinstance(node.op, Constant):
+                new[node] = Node(node.op, (), kind, node.value)
+            elif isinstance(node.op, Placeholder) or node.value is not None:
+                new[node] = Node(Parameter(len(inputs)), (), kind)
+                inputs.append(new[node])
+            else:
+                new[node] = bind(_filled(node.op, env, values), *[new[i] for i in node.inputs])
+        return Graph(inputs, [new[o] for o in self.outputs])
+
+
+def _filled(op: Primitive, env: DimEnv, values: dict[str, int]) -> Primitive:
+    """The primitive with numbers for the symbols in its parameters."""
+    parameters = tuple(getattr(op, f.name) for f in dataclasses.fields(op))  # type: ignore[arg-type]
+    return op if key_of(parameters) is parameters else type(op)(*_fill(parameters, env, values))
+
+
+def _fill(value: Any, env: DimEnv, values: dict[str, int]) -> Any:
+    if type(value) is Dim:
+        return env.evaluate(value, values)
+    return tuple(_fill(v, env, values) for v in value) if type(value) is tuple else value
 
 
 def _program(order: list[Node], outputs: list[Node], snapshot: Snapshot, inputs: list[Node]) -> Recipe:

@@ -12,7 +12,7 @@ from weft.graph.node import Node
 from weft.primitives.custom import Application, Called, called
 from weft.transforms.check import checked_result
 from weft.transforms.paths import between, groups
-from weft.transforms.rules import forward, own
+from weft.transforms.rules import FORWARD, forward, own
 
 
 def push_forward(inputs: Sequence[Node], outputs: Sequence[Node], tangents: Sequence[Node | None]) -> list[Node | None]:
@@ -33,7 +33,9 @@ def push_forward(inputs: Sequence[Node], outputs: Sequence[Node], tangents: Sequ
                 traced.append(tangent)
         if not mask:
             continue
-        (result,) = forward(node, mask).build(node, *operands, *traced)
+        key = (node.op, mask, *[x.kind for x in operands])
+        rule = FORWARD.get(key) or forward(key, node)
+        (result,) = rule.build(node, *operands, *traced)
         if result is not None:
             known[node] = result
     return [None if t is None else own(t) for t in map(known.get, outputs)]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.graph.node import Kind, Node, reachable
-from weft.primitives.base import Constant, Placeholder, Primitive, constant
+from weft.primitives.base import Constant, Placeholder, Primitive, View, constant
 from weft.transforms.check import checked
 
 OFTEN = 8
@@ -34,14 +34,20 @@ class Remembered:
         self._uses = 0
         slots: dict[Node, int] = {node: i for i, node in enumerate(given)}
         self._steps: list[tuple[Primitive | None, Any, tuple[int, ...]]] = []
+        constants = {node: node for node in given if isinstance(node.op, Constant)}
         for node in reachable([r for r in results if r is not None]):
             if node in slots:
                 continue
             slots[node] = len(slots)
-            if node.value is None:
-                self._steps.append((node.op, node.kind, tuple([slots[operand] for operand in node.inputs])))
+            if isinstance(node.op, View) and node.inputs[0] in constants:  # a number elsewhere is the number
+                number = constants[node.inputs[0]]
+                constants[node] = Node(number.op, (), node.kind, number.value)
+            elif node.value is not None:
+                constants[node] = node
+            if node in constants:
+                self._steps.append((None, constants[node], ()))  # shared by all that the rule builds
             else:
-                self._steps.append((None, node, ()))  # a constant of the rule's own is shared by all that it builds
+                self._steps.append((node.op, node.kind, tuple([slots[operand] for operand in node.inputs])))
         self._results = tuple([None if r is None else slots[r] for r in results])
         self.build: Build = self._by_steps
 
@@ -71,46 +77,38 @@ class Remembered:
         return names["build"]  # type: ignore[no-any-return]
 
 
-_backward: dict[tuple[Any, ...], Remembered] = {}
-_forward: dict[tuple[Any, ...], Remembered] = {}
+BACKWARD: dict[tuple[Any, ...], Remembered] = {}
+"""vjp rules by (primitive, mask, kinds of the operands). Bit 0 of the mask says that the cotangent is exactly one, bit i + 1 that operand i is wanted."""
+FORWARD: dict[tuple[Any, ...], Remembered] = {}
+"""jvp rules by (primitive, mask, kinds of the operands). Bit i of the mask says that operand i has a tangent."""
 
 
 def _stand_in(kind: Kind) -> Node:
     return Node(Placeholder("a derivative rule"), (), kind)
 
 
-def backward(node: Node, mask: int, one: bool) -> Remembered:
-    """The vjp rule of a node's primitive for operands of their kinds; bit i of `mask` says that operand i is wanted, `one` that the cotangent
-    is exactly one."""
-    operands = node.inputs
-    key = (node.op, mask, one, *[x.kind for x in operands])
-    found = _backward.get(key)
-    if found is not None:
-        return found
-    wanted = frozenset([i for i in range(len(operands)) if mask >> i & 1])
-    primals, out = tuple([_stand_in(x.kind) for x in operands]), _stand_in(node.kind)
-    cotangent = constant(1, node.kind) if one else _stand_in(node.kind)
-    results = {
-        i: checked(r, operands[i].kind, node.op, "vjp") for i, r in node.op.vjp(out, primals, cotangent, wanted).items() if i in wanted
-    }
+def backward(key: tuple[Any, ...], node: Node) -> Remembered:
+    """The vjp rule that is to be found under `key`, for operands like those of `node`."""
+    op, mask = key[0], key[1]
+    wanted = frozenset([i for i in range(len(node.inputs)) if mask >> i + 1 & 1])
+    primals, out = tuple([_stand_in(x.kind) for x in node.inputs]), _stand_in(node.kind)
+    cotangent = constant(1, node.kind) if mask & 1 else _stand_in(node.kind)
+    found = op.vjp(out, primals, cotangent, wanted)
+    results = {i: checked(r, primals[i].kind, op, "vjp") for i, r in found.items() if i in wanted}
     made = Remembered(tuple(results), (cotangent, out, *primals), tuple(results.values()))
-    return _kept(_backward, key, made, node)
+    return _kept(BACKWARD, key, made, node)
 
 
-def forward(node: Node, mask: int) -> Remembered:
-    """The jvp rule of a node's primitive; bit i of `mask` says that operand i has a tangent."""
-    operands = node.inputs
-    key = (node.op, mask, *[x.kind for x in operands])
-    found = _forward.get(key)
-    if found is not None:
-        return found
-    primals, out = tuple([_stand_in(x.kind) for x in operands]), _stand_in(node.kind)
-    tangents = {i: _stand_in(x.kind) for i, x in enumerate(operands) if mask >> i & 1}
-    result = node.op.jvp(out, primals, tangents)
+def forward(key: tuple[Any, ...], node: Node) -> Remembered:
+    """The jvp rule that is to be found under `key`, for operands like those of `node`."""
+    op, mask = key[0], key[1]
+    primals, out = tuple([_stand_in(x.kind) for x in node.inputs]), _stand_in(node.kind)
+    tangents = {i: _stand_in(x.kind) for i, x in enumerate(node.inputs) if mask >> i & 1}
+    result = op.jvp(out, primals, tangents)
     if result is not None:
-        checked(result, node.kind, node.op, "jvp")
+        checked(result, node.kind, op, "jvp")
     made = Remembered(tuple(tangents), (out, *primals, *tangents.values()), (result,))
-    return _kept(_forward, key, made, node)
+    return _kept(FORWARD, key, made, node)
 
 
 def _kept(table: dict[tuple[Any, ...], Remembered], key: tuple[Any, ...], made: Remembered, node: Node) -> Remembered:

@@ -13,7 +13,7 @@ from weft.primitives.custom import Application, Called, called
 from weft.primitives.elementwise import Add
 from weft.transforms.check import checked_results
 from weft.transforms.paths import between, groups
-from weft.transforms.rules import backward, own
+from weft.transforms.rules import BACKWARD, backward, own
 
 ADD = Add()
 
@@ -26,7 +26,7 @@ def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Seque
             _give(gathered, node, cotangent)
     path, active = between(inputs, outputs, "vjp")
     applications = groups(path)
-    take, held_by = gathered.pop, gathered.get
+    take, held_by, known = gathered.pop, gathered.get, BACKWARD.get
     for node in reversed(path):
         if node.__class__ is Called:
             _through_call(node, applications, gathered, active)  # type: ignore[arg-type]
@@ -34,18 +34,25 @@ def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Seque
         cotangent = take(node, None)
         if cotangent is None:
             continue
+        # The same three lines for one, two and more operands: this loop is the cost of a gradient's trace.
         operands = node.inputs
+        mask = 1 if cotangent.op is ONE else 0
         if len(operands) == 1:
-            mask = 1
+            (x,) = operands
+            key = (node.op, mask + 2, x.kind)
+            rule = known(key) or backward(key, node)
+            results = rule.build(cotangent, node, x)
         elif len(operands) == 2:
-            mask = (operands[0] in active) + 2 * (operands[1] in active)
+            x, y = operands
+            key = (node.op, mask + 2 * (x in active) + 4 * (y in active), x.kind, y.kind)
+            rule = known(key) or backward(key, node)
+            results = rule.build(cotangent, node, x, y)
         else:
-            mask = sum([1 << i for i, operand in enumerate(operands) if operand in active])
-        rule = backward(node, mask, cotangent.op is ONE)
-        positions = rule.positions
-        if not positions:
-            continue
-        for position, found in zip(positions, rule.build(cotangent, node, *operands)):  # noqa: B905  (as many by construction)
+            mask += sum([2 << i for i, x in enumerate(operands) if x in active])
+            key = (node.op, mask, *[x.kind for x in operands])
+            rule = known(key) or backward(key, node)
+            results = rule.build(cotangent, node, *operands)
+        for position, found in zip(rule.positions, results):  # noqa: B905  (as many by construction)
             operand = operands[position]
             held = held_by(operand)
             gathered[operand] = found if held is None else Node(ADD, (held, found), held.kind)  # type: ignore[assignment, arg-type]

@@ -1,8 +1,8 @@
 """What every elementary function is made of: float formats, polynomials, and arithmetic that keeps its rounding errors.
 
-All of it is lane-wise, without branches, and made of correctly rounded IEEE operations only, so a result has the same bits in a
-scalar and in a vector, at every optimisation level and on every processor. A number that needs more digits than its type holds
-travels as an unevaluated sum of two (`Pair`).
+All of it is lane-wise, without branches, and made of correctly rounded IEEE operations only, so a result has the same
+bits in a scalar and in a vector, at every optimisation level and on every processor. A number that needs more digits
+than its type holds travels as an unevaluated sum of two (`Pair`).
 """
 
 from __future__ import annotations
@@ -96,20 +96,6 @@ def horner(b: Builder, x: Value, coefficients: Sequence[Operand]) -> Value:
     return total
 
 
-def estrin(b: Builder, x: Value, coefficients: Sequence[float]) -> Value:
-    """The same polynomial as a tree of fma: a few more multiplications, a chain of logarithmic length."""
-    terms: list[Operand] = list(coefficients)
-    power = x
-    while len(terms) > 2:
-        paired: list[Operand] = []
-        for k in range(0, len(terms) - 1, 2):
-            paired.append(b.fma(b.like(x, terms[k + 1]), power, terms[k]))
-        if len(terms) % 2:
-            paired.append(terms[-1])
-        terms, power = paired, power * power
-    return b.fma(b.like(x, terms[1]), power, terms[0]) if len(terms) == 2 else b.like(x, terms[0])
-
-
 def split(b: Builder, x: Value, coefficients: Sequence[Operand]) -> tuple[Value, Value]:
     """The polynomial as e + x o: e and o hold the even and the odd terms, in x²."""
     square = x * x
@@ -148,10 +134,8 @@ def quotient_pair(b: Builder, n: Pair, d: Pair) -> Pair:
 
 def quotient(b: Builder, n: Pair, d: Pair) -> Value:
     """n / d, almost correctly rounded."""
-    inverse = 1.0 / d.hi
-    q = n.hi * inverse
-    remainder = b.fma(-q, d.hi, n.hi) + b.fma(-q, d.lo, n.lo)
-    return b.fma(remainder, inverse, q)
+    q = quotient_pair(b, n, d)
+    return q.hi + q.lo
 
 
 def root_pair(b: Builder, x: Value, lo: Value | None = None) -> Pair:
@@ -179,7 +163,8 @@ def at_least(b: Builder, x: Value, limit: float) -> Value:
 
 
 def rough_inverse(b: Builder, x: Value) -> Value:
-    """1 / x to 13 %, for positive normal x: negates the exponent in the bits. Enough for a term that corrects the last digit."""
+    """1 / x to 13 %, for positive normal x: negates the exponent in the bits. Enough for a term that corrects the last
+    digit."""
     return from_bits(b, pick(x, 0x7EF311C7, 0x7FDE623822FC16E6) - to_bits(b, x))
 
 
@@ -189,3 +174,8 @@ def to_bits(b: Builder, x: Value) -> Value:
 
 def from_bits(b: Builder, bits: Value) -> Value:
     return b.bitcast(bits, dt.float64 if bits.dtype.size == 8 else dt.float32)
+
+
+def is_negative(b: Builder, x: Value) -> Value:
+    """The sign bit, which -0.0 and some NaNs have too."""
+    return (to_bits(b, x) >> (x.dtype.bits - 1)).ne(0)

@@ -1,7 +1,7 @@
 """Elementary functions of complex numbers, made of the real ones.
 
-Branch cuts, infinities, NaNs and signed zeros are those of C99's Annex G, which NumPy follows. Errors are small against the
-modulus of the result; each part of its own is accurate too unless the docstring says otherwise.
+Branch cuts, infinities, NaNs and signed zeros are those of C99's Annex G, which NumPy follows. Errors are small against
+the modulus of the result; each part of its own is accurate too unless the docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from weft.codegen.math.basics import (
     fast_sum,
     format_of,
     from_bits,
+    is_negative,
     pick,
     quotient,
     root_pair,
@@ -50,11 +51,6 @@ def _infinite(b: Builder, x: Value) -> Value:
 
 def _finite(b: Builder, x: Value) -> Value:
     return b.abs(x) < INF
-
-
-def _is_negative(b: Builder, x: Value) -> Value:
-    """The sign bit, which -0.0 and some NaNs have too."""
-    return (to_bits(b, x) >> (x.dtype.bits - 1)).ne(0)
 
 
 def _sign_product(b: Builder, x: Value, y: Value) -> Value:
@@ -139,7 +135,8 @@ def _products(b: Builder, x: Value, y: Value, u: Value, v: Value) -> Value:
 
 
 def _mend_quotient(b: Builder, x: Complex, y: Complex, q: Complex) -> Complex:
-    """Infinities for NaNs where Annex G wants them: something over zero, infinity over something, something over infinity."""
+    """Infinities for NaNs where Annex G wants them: something over zero, infinity over something, something over
+    infinity."""
     lost = b.isnan(q.re) & b.isnan(q.im)
 
     def mend() -> tuple[Value, Value]:
@@ -161,9 +158,7 @@ def _mend_quotient(b: Builder, x: Complex, y: Complex, q: Complex) -> Complex:
 
 def _corner(b: Builder, z: Complex) -> Complex:
     """Infinite parts as ±1, others as ±0."""
-    return Complex(
-        *(b.copysign(b.choose(_infinite(b, part), b.like(part, 1.0), 0.0), part) for part in (z.re, z.im))
-    )
+    return Complex(*(b.copysign(b.choose(_infinite(b, part), b.like(part, 1.0), 0.0), part) for part in (z.re, z.im)))
 
 
 # ---- exponential, logarithm, power, root ----
@@ -235,7 +230,7 @@ def complex_sqrt(b: Builder, z: Complex) -> Complex:
     other = quotient(b, Pair(0.5 * y, b.like(y, 0.0)), main)
     factor = _power_of_two(b, -0.5 * shift)
     main_part, other_part = (main.hi + main.lo) * factor, other * factor
-    left = _is_negative(b, z.re)
+    left = is_negative(b, z.re)
     re, im = b.choose(left, other_part, main_part), b.choose(left, main_part, other_part)
     zero = z.re.eq(0.0) & z.im.eq(0.0)
     re, im = b.choose(zero, 0.0, re), b.choose(zero, 0.0, im)
@@ -298,7 +293,8 @@ Product = tuple[Value, Value, Value]
 
 
 def _hyperbolic_products(b: Builder, x: Value, first: Product, second: Product) -> tuple[Value, ...]:
-    """h * t for each (h, t, sign), h being sinh or cosh of x; where h overflows, from e**|x| / 2 with the sign of `sign`."""
+    """h * t for each (h, t, sign), h being sinh or cosh of x; where h overflows, from e**|x| / 2 with the sign of
+    `sign`."""
     a = b.abs(x)
     large = a > pick(x, 80.0, 700.0)
     plain = [h * t for h, t, _ in (first, second)]

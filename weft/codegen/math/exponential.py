@@ -1,7 +1,7 @@
 """exp and its relatives: exp2, expm1, sigmoid, tanh, sinh, cosh.
 
-All reduce x = k ln 2 + r with |r| <= ln 2 / 2 and build on one polynomial for e**r - 1 - r. Sums whose first term is not small
-against the result are kept as pairs, so that the last addition is the only rounding that counts.
+All reduce x = k ln 2 + r with |r| <= ln 2 / 2 and build on one polynomial for e**r - 1 - r. Sums whose first term is
+not small against the result are kept as pairs, so that the last addition is the only rounding that counts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ EXP = Coefficients(
     (0.49999994, 0.16666517, 0.041668106, 0.008369135, 0.0013836564),
     (
         0.5000000000000011, 0.16666666666666435, 0.04166666666652577, 0.008333333333475057, 0.0013888888944864702,
-        0.00019841269557771242, 2.4801491761346747e-05, 2.7557533485510806e-06, 2.763073694954769e-07, 2.5018710596495597e-08,
+        0.00019841269557771242, 2.4801491761346747e-05, 2.7557533485510806e-06, 2.763073694954769e-07,
+        2.5018710596495597e-08,
     ),
 )  # fmt: skip
 
@@ -45,7 +46,8 @@ EXPM1 = Coefficients(
     (0.16666667, 0.04166649, 0.008333208, 0.0013932674, 0.00019944267),
     (
         0.16666666666666677, 0.04166666666666667, 0.008333333333321381, 0.0013888888888883538, 0.00019841269886838569,
-        2.4801587323957557e-05, 2.7557243421350053e-06, 2.7557277101690235e-07, 2.510933383115562e-08, 2.091290402414198e-09,
+        2.4801587323957557e-05, 2.7557243421350053e-06, 2.7557277101690235e-07, 2.510933383115562e-08,
+        2.091290402414198e-09,
     ),
 )  # fmt: skip
 
@@ -54,7 +56,8 @@ EXP2 = Coefficients(
     (0.24022648, 0.055503614, 0.0096184835, 0.0013390582, 0.00015337205),
     (
         0.24022650695910125, 0.05550410866482084, 0.009618129107595843, 0.001333355814664658, 0.00015403530455601543,
-        1.5252733595261893e-05, 1.321543579881859e-06, 1.0178160759291541e-07, 7.073725631713643e-09, 4.440410190093955e-10,
+        1.5252733595261893e-05, 1.321543579881859e-06, 1.0178160759291541e-07, 7.073725631713643e-09,
+        4.440410190093955e-10,
     ),
 )  # fmt: skip
 
@@ -63,15 +66,15 @@ TANH = (-0.33333305, 0.13332537, -0.05389347, 0.021531345, -0.008019807, 0.00236
 
 
 class Reduced(NamedTuple):
-    """x = k ln 2 + hi + lo. `hi` is exact; the low bits of `count` hold k plus the offset that was asked for."""
+    """x = k ln 2 + hi + lo. `hi` is exact; the low bits of `biased` hold k plus the offset that was asked for."""
 
-    count: Value
+    biased: Value
     hi: Value
     lo: Value
 
 
 def reduce(b: Builder, x: Value, offset: int) -> Reduced:
-    """x mod ln 2, for |x| below 2**12. With an offset of a format's bias, `count << shift` is 2**k."""
+    """x mod ln 2, for |x| below 2**12. With an offset of a format's bias, `biased << shift` is 2**k."""
     magic = format_of(x).rounder + offset
     shifted = b.fma(x, LOG2_E, magic)
     k = shifted - magic
@@ -99,25 +102,25 @@ def tail(b: Builder, reduced: Reduced, coefficients: tuple[float, ...]) -> Value
     return b.fma(square * r, b.fma(odd, r, even), b.fma(square, 0.5, reduced.lo))
 
 
-def power_of_two(b: Builder, count: Value) -> Value:
-    """2**k, for a count that holds k + bias and 2**k that is normal."""
-    return from_bits(b, count << (23 if count.dtype.size == 4 else 52))
+def power_of_two(b: Builder, biased: Value) -> Value:
+    """2**k, for bits that hold k + bias and 2**k that is normal."""
+    return from_bits(b, biased << (23 if biased.dtype.size == 4 else 52))
 
 
-def halves(b: Builder, count: Value) -> Pair:
-    """Two factors whose product is 2**k, for a count that holds k + 2 bias.
+def halves(b: Builder, biased: Value) -> Pair:
+    """Two factors whose product is 2**k, for bits that hold k + 2 bias.
 
     2**k itself may be out of range; y * f * g has one rounding, also where the result is subnormal or overflows.
     """
-    half = count >> 1
-    return Pair(power_of_two(b, half), power_of_two(b, count - half))
+    half = biased >> 1
+    return Pair(power_of_two(b, half), power_of_two(b, biased - half))
 
 
 def exp(b: Builder, x: Value) -> Value:
     """e**x."""
     low, high = pick(x, (-104.0, 89.0), (-746.0, 710.0))
     reduced = reduce(b, at_most(b, at_least(b, x, low), high), 2 * format_of(x).bias)
-    f, g = halves(b, reduced.count)
+    f, g = halves(b, reduced.biased)
     return (1.0 + _rise(b, reduced, x)) * f * g
 
 
@@ -152,8 +155,8 @@ def expm1(b: Builder, x: Value) -> Value:
 
 
 def _expm1(b: Builder, reduced: Reduced, t: Value, unit: float) -> Pair:
-    """(e**x - 1) * unit, for a reduction whose count stands for 2**k * unit."""
-    s = power_of_two(b, reduced.count)
+    """(e**x - 1) * unit, for a reduction whose biased bits stand for 2**k * unit."""
+    s = power_of_two(b, reduced.biased)
     base, error = exact_sum(s, b.like(s, -unit))
     hi = b.fma(s, reduced.hi, base)
     # |base| >= |s hi| unless base is 0: the difference and with it the error of `hi` are exact.
@@ -177,8 +180,8 @@ def _tanh64(b: Builder, x: Value) -> Value:
 def _tanh32(b: Builder, x: Value) -> Value:
     """A polynomial for |x| < 0.98, from there on 1 - 2 / (e**(2a) + 1), which then hides the errors of its parts."""
     a = b.abs(x)
-    count, r, _ = reduce(b, 2.0 * at_most(b, a, 9.1), FLOAT32.bias)
-    s = power_of_two(b, count)
+    biased, r, _ = reduce(b, 2.0 * at_most(b, a, 9.1), FLOAT32.bias)
+    s = power_of_two(b, biased)
     even, odd = split(b, r, EXP.of(x))
     rise = b.fma(r * r, b.fma(odd, r, even), r)
     large = 1.0 - 2.0 / b.fma(s, rise, s + 1.0)
@@ -191,7 +194,7 @@ def sigmoid(b: Builder, x: Value) -> Value:
     """1 / (1 + e**-x): with e = e**-|x| <= 1, that is 1 / (1 + e) or e / (1 + e)."""
     reduced = reduce(b, -at_most(b, b.abs(x), pick(x, 104.0, 746.0)), 2 * format_of(x).bias)
     rise = _rise(b, reduced, x)
-    f, g = halves(b, reduced.count)
+    f, g = halves(b, reduced.biased)
     s = f * g
     negative = x < 0.0
     f, g = b.choose(negative, f, 1.0), b.choose(negative, g, 1.0)
@@ -205,7 +208,8 @@ def sigmoid(b: Builder, x: Value) -> Value:
 
 
 class Hyperbolic(NamedTuple):
-    """|x| = k ln 2 + hi + lo, the series of e**(hi + lo), and half of cosh and sinh of k ln 2 (halved against overflow)."""
+    """|x| = k ln 2 + hi + lo, the series of e**(hi + lo), and half of cosh and sinh of k ln 2 (halved against
+    overflow)."""
 
     reduced: Reduced
     series: Series
@@ -218,8 +222,8 @@ def _hyperbolic(b: Builder, x: Value) -> Hyperbolic:
     a = at_most(b, b.abs(x), pick(x, 89.5, 710.6))
     reduced = reduce(b, a, fmt.bias - 2)
     terms = series(b, reduced.hi + reduced.lo, EXPM1.of(x))
-    up = power_of_two(b, reduced.count)  # 2**(k-2)
-    down = power_of_two(b, 2 * fmt.bias - 4 - reduced.count)  # 2**(-k-2), too small to matter before it underflows
+    up = power_of_two(b, reduced.biased)  # 2**(k-2)
+    down = power_of_two(b, 2 * fmt.bias - 4 - reduced.biased)  # 2**(-k-2), too small to matter before it underflows
     down = b.choose(a > 40.0, 0.0, down)
     return Hyperbolic(reduced, terms, fast_sum(up, down), fast_sum(up, -down))
 
@@ -263,6 +267,6 @@ def times_exp(b: Builder, x: Value, *factors: Value) -> list[Value]:
     reduced = reduce(b, at_most(b, at_least(b, x, low), high), 4 * bias)
     m = 1.0 + _rise(b, reduced, x)
     # 2**k as q³ r: each is in range, and no product leaves it unless the result does.
-    quarter = reduced.count >> 2
-    q, r = power_of_two(b, quarter), power_of_two(b, reduced.count - (quarter + quarter + quarter))
+    quarter = reduced.biased >> 2
+    q, r = power_of_two(b, quarter), power_of_two(b, reduced.biased - (quarter + quarter + quarter))
     return [factor * m * q * q * q * r for factor in factors]

@@ -15,7 +15,7 @@ from weft.codegen.math.basics import (
     fast_sum,
     format_of,
     from_bits,
-    horner,
+    is_negative,
     pick,
     quotient_pair,
     root_pair,
@@ -155,23 +155,22 @@ def arctan2(b: Builder, y: Value, x: Value) -> Value:
     """The angle of the point (x, y) in (-π, π], with C's conventions for zeros and infinities."""
     fmt = format_of(x)
     ay, ax = b.abs(y), b.abs(x)
-    result = _arctan2(b, ay, ax, x)
+    angle = _arctan2(b, ay, ax, x)
     high, low = 2.0 ** (fmt.bias - 3), 2.0 ** (2 * fmt.digits - fmt.bias)
     extreme = (ay > high) | (ax > high) | (ay < low) | (ax < low)
-    (result,) = b.rarely(b.any(extreme), (result,), lambda: (b.choose(extreme, _extreme_arctan2(b, ay, ax, x), result),))
-    return b.copysign(result, y)
+
+    def exact() -> list[Value]:
+        return [b.choose(extreme, _extreme_arctan2(b, ay, ax, x), angle)]
+
+    (angle,) = b.rarely(b.any(extreme), (angle,), exact)
+    return b.copysign(angle, y)
 
 
 def _arctan2(b: Builder, ay: Value, ax: Value, x: Value) -> Value:
     """The angle of (x, |y|)."""
     k, hi, lo = _angle(b, ay, ax)
-    left = _negative(b, x)
+    left = is_negative(b, x)
     return _sum_angle(b, Angle(b.choose(left, 4.0 - k, k), b.choose(left, -hi, hi), b.choose(left, -lo, lo)))
-
-
-def _negative(b: Builder, x: Value) -> Value:
-    """The sign bit, which -0.0 has too."""
-    return (to_bits(b, x) >> (x.dtype.bits - 1)).ne(0)
 
 
 def _extreme_arctan2(b: Builder, ay: Value, ax: Value, x: Value) -> Value:
@@ -182,7 +181,7 @@ def _extreme_arctan2(b: Builder, ay: Value, ax: Value, x: Value) -> Value:
     ax = b.choose(ax.eq(0.0) & ay.eq(0.0), 1.0, ax)
     # A quotient that is nearly zero is its own arctan, and a division does not lose what a product with 1/x would.
     ratio = ay / ax
-    minute = ~_negative(b, x) & (ratio < 2.0 ** -(fmt.digits // 2 + 4))
+    minute = ~is_negative(b, x) & (ratio < 2.0 ** -(fmt.digits // 2 + 4))
     factor = b.choose(b.choose(ay > ax, ay, ax) < 1.0, b.like(x, 2.0 ** (2 * fmt.digits)), 2.0**-4)
     return b.choose(minute, ratio, _arctan2(b, ay * factor, ax * factor, x))
 

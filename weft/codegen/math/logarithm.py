@@ -1,7 +1,7 @@
 """log, log2, log10, log1p and logaddexp.
 
-All write x = 2**k (1 + f) with 1 + f in [11/16, 11/8) and share log(1 + f) = f + q, where f is exact and |q| < 0.07: the sum of
-the large terms is kept with its error, and q, k's low part and that error are added last.
+All write x = 2**k (1 + f) with 1 + f in [11/16, 11/8) and share log(1 + f) = f + q, where f is exact and |q| < 0.07:
+the sum of the large terms is kept with its error, and q, k's low part and that error are added last.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from weft.codegen.math.basics import (
     fast_sum,
     format_of,
     from_bits,
-    horner,
     pick,
     rough_inverse,
     split,
@@ -30,8 +29,8 @@ from weft.codegen.math.exponential import LN2_HI, LN2_LO, exp, power_of_two
 INF, NAN = math.inf, math.nan
 
 LEAST = {FLOAT32: 0x3F300000, FLOAT64: 0x3FE6000000000000}
-"""The bits of 11/16, the smallest 1 + f. The errors of f² grow towards f > 0, cancellation with log 2 towards f < 0; this is
-where they are equal."""
+"""The bits of 11/16, the smallest 1 + f. The errors of f² grow towards f > 0, cancellation with log 2 towards f < 0;
+this is where they are equal."""
 
 # (log(1 + f) - f + f²/2) / f³ on [11/16 - 1, 11/8 - 1]; error relative to log(1 + f): 2**-30.3.
 LOG32 = (
@@ -46,9 +45,9 @@ ATANH64 = (
 
 
 class Scale(NamedTuple):
-    """log to some base = count * k + factor * log(1 + f), both constants as hi + lo."""
+    """log to some base = octave * k + factor * log(1 + f), both constants as hi + lo."""
 
-    count: tuple[Constant, Constant]
+    octave: tuple[Constant, Constant]
     factor: tuple[Constant, Constant]
 
 
@@ -103,14 +102,14 @@ def _rest64(b: Builder, f: Value) -> Value:
 
 
 def _assemble(b: Builder, k: Value, f: Value, q: Value, scale: Scale) -> Value:
-    """count * k + factor * (f + q)."""
-    count, count_lo = (c.of(f) for c in scale.count)
+    """octave * k + factor * (f + q)."""
+    octave, octave_lo = (c.of(f) for c in scale.octave)
     factor, factor_lo = (c.of(f) for c in scale.factor)
     first = f * factor if factor != 1.0 else f
-    hi = b.fma(k, count, first)
-    lo = b.fma(k, count, -hi) + first
-    if count_lo:
-        lo = b.fma(k, count_lo, lo)
+    hi = b.fma(k, octave, first)
+    lo = b.fma(k, octave, -hi) + first
+    if octave_lo:
+        lo = b.fma(k, octave_lo, lo)
     if factor == 1.0:
         return hi + (lo + q)
     return hi + (b.fma(q, factor, b.fma(f, factor_lo, b.fma(f, factor, -first))) + lo)
@@ -129,9 +128,9 @@ def _logarithm(b: Builder, x: Value, scale: Scale) -> Value:
 def log_pair(b: Builder, x: Value, x_lo: Value | None = None) -> Pair:
     """log(x + x_lo) for a positive normal x, to a few more digits than the type has; x_lo is at most an ulp of x."""
     k, f, _ = reduce(b, x)
-    count, count_lo = LN2_HI.of(x), LN2_LO.of(x)
-    hi = b.fma(k, count, f)
-    lo = b.fma(k, count_lo, b.fma(k, count, -hi) + f)
+    octave, octave_lo = LN2_HI.of(x), LN2_LO.of(x)
+    hi = b.fma(k, octave, f)
+    lo = b.fma(k, octave_lo, b.fma(k, octave, -hi) + f)
     q = rest(b, f)
     if x_lo is not None:
         q = b.fma(x_lo, rough_inverse(b, x), q)
@@ -160,11 +159,14 @@ def log1p(b: Builder, x: Value) -> Value:
 
 
 def logaddexp(b: Builder, x: Value, y: Value) -> Value:
-    """log(e**x + e**y): the larger plus log(1 + e**-gap). Where those two nearly cancel, their rounding errors remain."""
-    larger = b.choose(x > y, x, y)
-    same = x.eq(y)  # also of infinities, whose difference is NaN
-    gap = b.choose(same, 0.0, b.abs(x - y))
-    return larger + log1p_pair(b, exp(b, -gap)) + b.choose(b.isnan(x), x, 0.0)
+    """log(e**x + e**y): the larger plus log(1 + e**-gap). Where those two nearly cancel, their errors remain."""
+    swap = x > y
+    larger, smaller = b.choose(swap, x, y), b.choose(swap, y, x)
+    gap = exact_sum(larger, -smaller)
+    gap_hi = b.choose(x.eq(y), 0.0, gap.hi)  # infinities may be equal, and their difference is NaN
+    e = exp(b, -gap_hi)
+    e_lo = b.choose(gap.hi < INF, -e * gap.lo, 0.0)  # e**-(gap + error) = e + e_lo
+    return larger + log1p_pair(b, e, e_lo) + b.choose(b.isnan(x), x, 0.0)
 
 
 def log1p_pair(b: Builder, x: Value, x_lo: Value | None = None, doubled: Value | None = None) -> Value:

@@ -1,4 +1,5 @@
-"""x**y = 2**(y log2 |x|), with the logarithm to more digits than the type has: float32 works in float64, float64 in pairs.
+"""x**y = 2**(y log2 |x|), with the logarithm to more digits than the type has: float32 works in float64, float64 in
+pairs.
 
 The special cases are those of C's pow. x**1, x**2 and x**-1 are the correctly rounded x, x * x and 1 / x.
 """
@@ -40,7 +41,8 @@ EXP2_32 = (
 LOG2_FIRST = (2.8853900817779268, 4.0710547481862066e-17)
 LOG2_SECOND = (0.9617966939259756, 5.0577616648125907e-17)
 LOG2_64 = (
-    0.5770780163555851, 0.4121985831117356, 0.3205988974876121, 0.26230838137469487, 0.22191339097142398, 0.19648975530458324,
+    0.5770780163555851, 0.4121985831117356, 0.3205988974876121, 0.26230838137469487, 0.22191339097142398,
+    0.19648975530458324,
 )  # fmt: skip
 
 # -log2(5/4) and -log2(3/4); the first parts are short enough to be added to an exponent without error.

@@ -1,8 +1,9 @@
 """sin, cos and tan of every finite number.
 
-x is reduced to n π/2 + r with r as a pair and |r| <= π/4, by subtracting n times three parts of π/2. Numbers too large for that
-(where n no longer fits) take a branch that multiplies x by a window of the digits of 1/2π; the branch is not taken unless some
-lane needs it, and gives lanes that do not need it their ordinary value back, so the bits depend on the element alone.
+x is reduced to n π/2 + r with r as a pair and |r| <= π/4, by subtracting n times three parts of π/2. Numbers too large
+for that (where n no longer fits) take a branch that multiplies x by a window of the digits of 1/2π; the branch is not
+taken unless some lane needs it, and gives lanes that do not need it their ordinary value back, so the bits depend on
+the element alone.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ LARGE = Constant(2.0**17, 2.0**30)
 SIN = Coefficients(
     (-0.16666654, 0.008332106, -0.00019507884),
     (
-        -0.16666666666666632, 0.008333333333322415, -0.00019841269829772425, 2.755731367313215e-06, -2.505075461186669e-08,
-        1.5896574133965666e-10,
+        -0.16666666666666632, 0.008333333333322415, -0.00019841269829772425, 2.755731367313215e-06,
+        -2.505075461186669e-08, 1.5896574133965666e-10,
     ),
 )  # fmt: skip
 
@@ -52,8 +53,8 @@ SIN = Coefficients(
 COS = Coefficients(
     (0.041666646, -0.0013887301, 2.4430668e-05),
     (
-        0.0416666666666666, -0.001388888888887447, 2.4801587289666858e-05, -2.755731439923247e-07, 2.0875728986824892e-09,
-        -1.1359916792849026e-11,
+        0.0416666666666666, -0.001388888888887447, 2.4801587289666858e-05, -2.755731439923247e-07,
+        2.0875728986824892e-09, -1.1359916792849026e-11,
     ),
 )  # fmt: skip
 
@@ -85,9 +86,9 @@ ROWS64 = tuple(_window(first - 52 + 53 * i) for first in range(30, 1024, WINDOW)
 
 
 class Reduced(NamedTuple):
-    """|x| = n π/2 + hi + lo, the low bits of `count` holding n."""
+    """|x| = n π/2 + hi + lo, the low bits of `quadrant` holding n."""
 
-    count: Value
+    quadrant: Value
     hi: Value
     lo: Value
 
@@ -167,8 +168,8 @@ def _sincos(b: Builder, r: Value, lo: Value) -> SinCos:
     return SinCos(Pair(r, sin_tail), Pair(c, cos_tail))
 
 
-def _odd(count: Value) -> Value:
-    return (count & 1).ne(0)
+def _odd(quadrant: Value) -> Value:
+    return (quadrant & 1).ne(0)
 
 
 def _flip(b: Builder, y: Value, sign: Value) -> Value:
@@ -178,40 +179,40 @@ def _flip(b: Builder, y: Value, sign: Value) -> Value:
 
 
 def sin(b: Builder, x: Value) -> Value:
-    count, hi, lo = reduce(b, b.abs(x))
+    quadrant, hi, lo = reduce(b, b.abs(x))
     s, c = _sincos(b, hi, lo)
-    odd = _odd(count)
+    odd = _odd(quadrant)
     y = b.choose(odd, c.hi, s.hi) + b.choose(odd, c.lo, s.lo)
-    return _flip(b, y, (count << (x.dtype.bits - 2)) ^ to_bits(b, x))
+    return _flip(b, y, (quadrant << (x.dtype.bits - 2)) ^ to_bits(b, x))
 
 
 def cos(b: Builder, x: Value) -> Value:
-    count, hi, lo = reduce(b, b.abs(x))
+    quadrant, hi, lo = reduce(b, b.abs(x))
     s, c = _sincos(b, hi, lo)
-    odd = _odd(count)
+    odd = _odd(quadrant)
     y = b.choose(odd, s.hi, c.hi) + b.choose(odd, s.lo, c.lo)
-    return _flip(b, y, (count + 1) << (x.dtype.bits - 2))
+    return _flip(b, y, (quadrant + 1) << (x.dtype.bits - 2))
 
 
 def sincos(b: Builder, x: Value) -> tuple[Value, Value]:
     """sin and cos, sharing what they share; the bits are those of each alone."""
-    count, hi, lo = reduce(b, b.abs(x))
+    quadrant, hi, lo = reduce(b, b.abs(x))
     s, c = _sincos(b, hi, lo)
-    odd = _odd(count)
+    odd = _odd(quadrant)
     sine, cosine = s.hi + s.lo, c.hi + c.lo
     quarter = x.dtype.bits - 2
     return (
-        _flip(b, b.choose(odd, cosine, sine), (count << quarter) ^ to_bits(b, x)),
-        _flip(b, b.choose(odd, sine, cosine), (count + 1) << quarter),
+        _flip(b, b.choose(odd, cosine, sine), (quadrant << quarter) ^ to_bits(b, x)),
+        _flip(b, b.choose(odd, sine, cosine), (quadrant + 1) << quarter),
     )
 
 
 def tan(b: Builder, x: Value) -> Value:
     """sin / cos, or -cos / sin in the odd quarters."""
-    count, hi, lo = reduce(b, b.abs(x))
+    quadrant, hi, lo = reduce(b, b.abs(x))
     s, c = _sincos(b, hi, lo)
     s, c = fast_sum(*s), fast_sum(*c)
-    odd = _odd(count)
+    odd = _odd(quadrant)
     n = Pair(b.choose(odd, c.hi, s.hi), b.choose(odd, c.lo, s.lo))
     d = Pair(b.choose(odd, s.hi, c.hi), b.choose(odd, s.lo, c.lo))
-    return _flip(b, quotient(b, n, d), (count << (x.dtype.bits - 1)) ^ to_bits(b, x))
+    return _flip(b, quotient(b, n, d), (quadrant << (x.dtype.bits - 1)) ^ to_bits(b, x))

@@ -1,0 +1,776 @@
+"""grad, value_and_grad, vjp, jvp and vmap as a user meets them: arguments, containers, values inside, errors, and what a trace costs.
+
+Only algebra is tested here, so most of it runs on the reference back end and pays for no code generation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import re
+from collections import OrderedDict, namedtuple
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import weft.core as mx
+from tests.contract import settings
+from weft.graph.node import Node, reachable
+from weft.graph.trace import is_tracing
+from weft.primitives.base import Constant
+from weft.transforms.capture import Walk
+
+
+@pytest.fixture(autouse=True)
+def reference_backend() -> Iterator[None]:
+    with settings(backend="reference"):
+        yield
+
+
+def close(got: object, expected: object, relative: float = 1e-5) -> None:
+    np.testing.assert_allclose(np.array(got), np.asarray(expected), rtol=relative, atol=1e-6)
+
+
+def nodes_of(*arrays: mx.array) -> list[Node]:
+    """Everything that would be computed for these arrays."""
+    return [n for n in reachable([a._node for a in arrays]) if n.value is None]
+
+
+def f(x: mx.array, y: mx.array) -> mx.array:
+    return x * x * y
+
+
+X, Y = 2.0, 3.0
+DX, DY = 2 * X * Y, X * X
+
+
+@pytest.fixture
+def x() -> mx.array:
+    return mx.array(X)
+
+
+@pytest.fixture
+def y() -> mx.array:
+    return mx.array(Y)
+
+
+# ---- which arguments ----
+
+
+def test_first_argument_by_default(x: mx.array, y: mx.array) -> None:
+    close(mx.grad(f)(x, y), DX)
+    value, gradient = mx.value_and_grad(f)(x, y)
+    close(value, X * X * Y)
+    close(gradient, DX)
+
+
+@pytest.mark.parametrize(("argnums", "expected"), [(0, DX), (1, DY), ([0], DX), ((1,), DY)])
+def test_one_argument_gives_a_bare_gradient(argnums: object, expected: float, x: mx.array, y: mx.array) -> None:
+    gradient = mx.grad(f, argnums)(x, y)
+    assert isinstance(gradient, mx.array)
+    close(gradient, expected)
+
+
+@pytest.mark.parametrize("argnums", [(0, 1), [0, 1], (1, 0)])
+def test_several_arguments_give_a_tuple_in_the_order_of_the_arguments(argnums: object, x: mx.array, y: mx.array) -> None:
+    gradients = mx.grad(f, argnums)(x, y)
+    assert isinstance(gradients, tuple)
+    close(gradients[0], DX)
+    close(gradients[1], DY)
+
+
+def test_keyword_arguments(x: mx.array, y: mx.array) -> None:
+    positional, named = mx.grad(f, argnames="y")(x, y=y)
+    assert positional is None
+    assert list(named) == ["y"]
+    close(named["y"], DY)
+    positional, named = mx.grad(f, argnums=0, argnames=["y"])(x, y=y)
+    close(positional, DX)
+    close(named["y"], DY)
+    positional, named = mx.grad(f, argnums=[], argnames=["y", "x"])(x=x, y=y)
+    assert positional is None
+    assert list(named) == ["x", "y"], "in the order of the call"
+    close(named["x"], DX)
+    close(mx.grad(f)(x, y=y), DX)
+
+
+def test_other_arguments_may_be_anything(x: mx.array) -> None:
+    seen = []
+
+    def loss(x: mx.array, *rest: object, **more: object) -> mx.array:
+        seen.append((rest, more))
+        return x * x
+
+    close(mx.grad(loss)(x, "hello", None, {1, 2}, flag=True), 2 * X)
+    assert seen == [(("hello", None, {1, 2}), {"flag": True})]
+
+
+def test_only_the_chosen_argument_is_differentiated(x: mx.array) -> None:
+    """The same array as two arguments, and captured as well: three different things."""
+    close(mx.grad(lambda a, b: a * b * x)(x, x), X * X)
+    close(mx.grad(lambda a, b: a * b * x, 1)(x, x), X * X)
+    assert [g.item() for g in mx.grad(lambda a, b: a * b * b, (0, 1))(x, x)] == [4.0, 8.0]
+    close(mx.grad(lambda a: x + x)(x), 0.0)
+    close(mx.grad(lambda a: a + a)(x), 2.0)
+
+
+def test_transformed_functions_keep_their_names() -> None:
+    def model(x: mx.array) -> mx.array:
+        """What it does."""
+        return x
+
+    for transformed in (mx.grad(model), mx.value_and_grad(model), mx.vmap(model), mx.checkpoint(model), mx.jacfwd(model)):
+        assert (transformed.__name__, transformed.__doc__) == ("model", "What it does.")
+
+
+@pytest.mark.parametrize("transform", [mx.grad, mx.value_and_grad, mx.vmap, mx.checkpoint, mx.custom_function, mx.jacrev])
+def test_compile_sees_what_a_transformed_function_captures(transform: object) -> None:
+    captured, rule = mx.array(1.0), mx.array(2.0)
+    transformed = transform(lambda x: x * captured)
+    arrays = [captured]
+    if transform is mx.custom_function:
+        transformed.vjp(lambda x, ct, y: ct * rule)
+        arrays.append(rule)
+    walk = Walk()
+    walk.visit(transformed)
+    assert walk.opaque is None
+    assert {id(a) for a in arrays} <= {id(a) for a in walk.arrays}
+
+
+# ---- what functions return ----
+
+
+def test_auxiliary_results_pass_through(x: mx.array) -> None:
+    (loss, extra), gradient = mx.value_and_grad(lambda x: (x * x, {"twice": 2 * x, "list": [1, "two", x, None]}))(x)
+    close(loss, X * X)
+    close(extra["twice"], 2 * X)
+    assert extra["list"][:2] == [1, "two"]
+    close(extra["list"][2], X)
+    close(gradient, 2 * X)
+
+
+def test_a_tuple_of_one_stays_a_tuple(x: mx.array) -> None:
+    value, gradient = mx.value_and_grad(lambda x: (x * x,))(x)
+    assert isinstance(value, tuple)
+    close(gradient, 2 * X)
+
+
+@pytest.mark.parametrize(
+    ("returned", "shown"),
+    [
+        (lambda x: [x * x], "list"),
+        (lambda x: {"a": x}, "dict"),
+        (lambda x: None, "NoneType"),
+        (lambda x: 3.0, "float"),
+        (lambda x: (), "tuple"),
+        (lambda x: ("aux", x), "tuple that begins with str"),
+    ],
+)
+def test_value_and_grad_needs_a_scalar_first(returned: object, shown: str, x: mx.array) -> None:
+    with pytest.raises(ValueError, match=rf"\[value_and_grad\] .*or a tuple that begins with one; got a? ?{shown}"):
+        mx.value_and_grad(returned)(x)
+
+
+def test_grad_passes_nothing_through(x: mx.array) -> None:
+    with pytest.raises(ValueError, match=r"\[grad\] .*got tuple\. value_and_grad passes the rest"):
+        mx.grad(lambda x: (x * x, x))(x)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1,), (1, 1), (0,)])
+def test_a_gradient_is_that_of_a_scalar(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=rf"\[grad\] .*got shape {re.escape(str(shape))}\. Reduce it"):
+        mx.grad(lambda x: x * x)(mx.ones(shape))
+
+
+# ---- containers ----
+
+Pair = namedtuple("Pair", "a b")
+
+
+@dataclasses.dataclass
+class Record:
+    a: object
+    b: object
+
+
+@pytest.mark.parametrize(
+    ("make", "read"),
+    [
+        (lambda a, b: [a, b], lambda t: (t[0], t[1])),
+        (lambda a, b: (a, b), lambda t: (t[0], t[1])),
+        (lambda a, b: {"a": a, "b": b}, lambda t: (t["a"], t["b"])),
+        (lambda a, b: OrderedDict(b=b, a=a), lambda t: (t["a"], t["b"])),
+        (Pair, lambda t: (t.a, t.b)),
+        (Record, lambda t: (t.a, t.b)),
+        (lambda a, b: {"deep": [(a, {"er": [b]})]}, lambda t: (t["deep"][0][0], t["deep"][0][1]["er"][0])),
+        (lambda a, b: {"a": a, "none": [], "b": (b, {}), "absent": None}, lambda t: (t["a"], t["b"][0])),
+    ],
+)
+def test_gradients_have_the_structure_of_the_argument(make: object, read: object, x: mx.array, y: mx.array) -> None:
+    gradient = mx.grad(lambda t: f(*read(t)))(make(x, y))
+    assert type(gradient) is type(make(x, y))
+    dx, dy = read(gradient)
+    close(dx, DX)
+    close(dy, DY)
+
+
+def test_the_same_array_in_two_places(x: mx.array) -> None:
+    assert [g.item() for g in mx.grad(lambda t: t[0] + 3 * t[2])([x, x, x])] == [1.0, 0.0, 3.0]
+
+
+class Module(dict):
+    """Like a layer: a dict with attributes and a call."""
+
+    def __getattr__(self, name: str) -> object:
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return x * self.weight + self.inner["bias"]
+
+
+def test_modules_are_seen_as_themselves(x: mx.array, y: mx.array) -> None:
+    module = Module(weight=y, inner=Module(bias=mx.array(1.0)))
+    seen = []
+
+    def loss(m: Module, x: mx.array) -> mx.array:
+        seen.append(m)
+        return m(x) * m(x)
+
+    gradient = mx.grad(loss)(module, x)
+    assert seen[0] is module
+    close(gradient["weight"], 2 * (X * Y + 1) * X)
+    close(gradient["inner"]["bias"], 2 * (X * Y + 1))
+    assert module["weight"] is y, "the arrays are back"
+
+
+def test_containers_are_put_back_except_where_the_function_wrote(x: mx.array, y: mx.array) -> None:
+    model = {"w": x, "state": y, "layers": [x, y]}
+
+    def loss(m: dict) -> mx.array:
+        m["state"] = m["state"] + m["w"]
+        m["new"] = mx.array(7.0)
+        m["layers"].insert(0, "moved")
+        return m["w"] * m["w"] + m["layers"][1]
+
+    gradient = mx.grad(loss)(model)
+    close(gradient["w"], 2 * X)
+    close(gradient["layers"][0], 1.0)
+    assert model["w"] is x
+    close(model["state"], X + Y)
+    assert model["new"].item() == 7.0
+    assert model["layers"][0] == "moved"
+    assert model["layers"][1] is x
+    assert model["layers"][2] is y
+
+
+def test_containers_are_put_back_after_an_error(x: mx.array) -> None:
+    model = {"w": x}
+
+    def fails(m: dict) -> mx.array:
+        assert m["w"] is not x
+        raise RuntimeError("on purpose")
+
+    for transform in (mx.grad(fails), lambda m: mx.vjp(fails, [m], [x]), lambda m: mx.jvp(fails, [m], [m]), mx.jacfwd(fails)):
+        with pytest.raises(RuntimeError, match="on purpose"):
+            transform(model)
+        assert model["w"] is x
+    assert not is_tracing()
+
+
+@pytest.mark.parametrize("argument", [3.0, "hello", {"a": 1, "b": mx.array(1.0)}, [mx.array(1.0), "x"]])
+def test_only_arrays_are_differentiated(argument: object) -> None:
+    with pytest.raises(ValueError, match=r"\[grad\] .*only arrays can be differentiated"):
+        mx.grad(lambda p: mx.array(1.0))(argument)
+
+
+def test_the_error_says_where(x: mx.array) -> None:
+    with pytest.raises(ValueError, match=re.escape("[0]['layers'][1] is of type float")):
+        mx.grad(lambda p: x)({"layers": [x, 0.5]})
+
+
+def test_state_that_the_function_changes(x: mx.array) -> None:
+    state = {"seen": mx.zeros((2,))}
+
+    def loss(a: mx.array) -> mx.array:
+        state["seen"] = state["seen"] + a
+        return a * a
+
+    mx.grad(loss)(x)
+    close(state["seen"], [X, X])
+
+
+def test_in_place_operators_do_not_reach_the_arguments(x: mx.array, y: mx.array) -> None:
+    def loss(a: mx.array) -> mx.array:
+        a += 1
+        a *= a
+        return a
+
+    value, gradient = mx.value_and_grad(loss)(x)
+    close(value, (X + 1) ** 2)
+    close(gradient, 2 * (X + 1))
+    assert x.item() == X
+
+    def with_other(a: mx.array, b: mx.array, c: mx.array) -> mx.array:
+        b += a
+        c += a
+        return a * b * c
+
+    close(mx.grad(with_other)(x, y, c=y), (X + Y) ** 2 + 2 * X * (X + Y))
+    assert y.item() == Y
+    vector = matrix(2)
+    close(mx.vmap(with_other, in_axes=(0, None, None))(vector, x, y), [0.0, 12.0])
+    assert (vector.tolist(), x.item(), y.item()) == ([0.0, 1.0], X, Y)
+
+
+def test_item_assignment_is_differentiated() -> None:
+    def loss(a: mx.array, b: mx.array) -> mx.array:
+        a[1] = b * b
+        return mx.sum(a * a)
+
+    da, db = mx.grad(loss, (0, 1))(mx.array([1.0, 2.0, 3.0]), mx.array(2.0))
+    close(da, [2.0, 0.0, 6.0])
+    close(db, 2 * 4.0 * 4.0)
+
+
+# ---- real values inside ----
+
+
+def branches(x: mx.array) -> mx.array:
+    if x > 0:
+        return x * x * x.item()
+    return -x
+
+
+@pytest.mark.parametrize("transform", [lambda x: mx.grad(branches)(x), lambda x: mx.vjp(branches, [x], [mx.array(1.0)])[1][0],
+                                       lambda x: mx.jvp(branches, [x], [mx.array(1.0)])[1][0], lambda x: mx.jacfwd(branches)(x),
+                                       lambda x: mx.jacrev(branches)(x)])  # fmt: skip
+def test_functions_see_values(transform: object) -> None:
+    close(transform(mx.array(3.0)), 18.0)
+    close(transform(mx.array(-3.0)), -1.0)
+
+
+def test_values_inside_nested_transforms() -> None:
+    """What is evaluated inside keeps its history for every open trace."""
+
+    def cube(x: mx.array) -> mx.array:
+        y = x * x
+        assert y.item() >= 0
+        mx.eval(y)
+        z = y * x
+        assert repr(z).startswith("array(")
+        assert f"{z.item():.1f}"
+        return z
+
+    x = mx.array(2.0)
+    close(mx.grad(cube)(x), 12.0)
+    close(mx.grad(mx.grad(cube))(x), 12.0)
+    close(mx.grad(mx.grad(mx.grad(cube)))(x), 6.0)
+    close(mx.jvp(mx.grad(cube), [x], [mx.array(1.0)])[1][0], 12.0)
+
+
+def test_arguments_that_are_not_evaluated_yet() -> None:
+    x = mx.array(1.0) + mx.array(1.0)
+    close(mx.grad(lambda a: a * a if a.item() > 0 else a)(x), 4.0)
+
+
+# ---- zeros and ones cost nothing ----
+
+
+def test_unused_inputs_have_zeros_without_work(x: mx.array) -> None:
+    unused = mx.ones((1000, 1000))
+    gradients = mx.grad(lambda a, b: a * a, (0, 1))(x, unused)
+    assert isinstance(gradients[1]._node.op, Constant)
+    assert (gradients[1].shape, gradients[1].dtype) == ((1000, 1000), mx.float32)
+    assert not nodes_of(gradients[1])
+
+
+def test_outputs_that_do_not_depend_on_the_input(x: mx.array, y: mx.array) -> None:
+    fun = lambda a, b: (a * 2, b * 3, mx.array([1.0, 2.0]))  # noqa: E731
+    _, (dx, dy) = mx.vjp(fun, [x, y], [x, y, mx.array([1.0, 1.0])])
+    close(dx, 2 * X)
+    close(dy, 3 * Y)
+    _, tangents = mx.jvp(fun, [x, y], [x, y])
+    assert isinstance(tangents[2]._node.op, Constant)
+    close(tangents[2], [0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("fun", "most"),
+    [
+        (lambda x: mx.sum(x), 0),  # a constant
+        (lambda x: mx.sum(x + 1), 0),
+        (lambda x: mx.sum(-x), 0),
+        (lambda x: mx.sum(3 * x), 0),
+        (lambda x: mx.sum(x * x), 1),  # x + x
+        (lambda x: mx.sum(mx.exp(x)), 1),  # exp itself
+        (lambda x: mx.sum(mx.sin(x)), 1),
+        (lambda x: mx.sum(mx.log(x)), 1),
+        (lambda x: mx.sum(x / 3), 1),
+        (lambda x: mx.sum(mx.reshape(mx.transpose(x), (6,))[1:]), 3),
+    ],
+)
+def test_exact_ones_are_left_out_of_the_plan(fun: object, most: int) -> None:
+    """Nodes that evaluation makes for a gradient, after simplification and without constants."""
+    gradient = mx.grad(fun)(mx.array(np.arange(1.0, 7.0, dtype=np.float32).reshape(2, 3)))
+    assert len(simplified(gradient)) <= most
+
+
+def simplified(gradient: mx.array) -> list[Node]:
+    from tests.contract import closed
+    from weft.passes.cse import cse
+    from weft.passes.simplify import simplify
+
+    graph, _ = closed(gradient)
+    return [n for n in cse(simplify(cse(graph))).order() if n.inputs]
+
+
+def test_a_gradient_is_linear_in_nodes_and_time() -> None:
+    def chain(n: int) -> int:
+        def fun(x: mx.array) -> mx.array:
+            for _ in range(n):
+                x = mx.sin(x)
+            return x
+
+        return len(nodes_of(*mx.value_and_grad(fun)(mx.array(0.5))))
+
+    assert chain(300) - chain(200) == chain(200) - chain(100)
+    assert chain(300) <= 3 * 300, "sin, cos, and one product for each"
+
+
+def test_many_uses_of_one_value_are_added_up_once_each() -> None:
+    """Not once for every path: there are 2 ** 60."""
+
+    def doubling(x: mx.array) -> mx.array:
+        for _ in range(60):
+            x = x + x
+        return x
+
+    gradient = mx.grad(doubling)(mx.array(1.0))
+    assert len(nodes_of(gradient)) <= 120
+    close(gradient, 2.0**60)
+
+
+@pytest.mark.parametrize("transform", ["grad", "jvp", "vmap"])
+def test_a_hundred_thousand_operations_deep(transform: str) -> None:
+    def deep(x: mx.array) -> mx.array:
+        for _ in range(50_000):
+            x = -(x + 1e-3)
+        return x
+
+    x = mx.array(0.5)
+    if transform == "grad":
+        result, expected = mx.grad(deep)(x), 1.0
+    elif transform == "jvp":
+        result, expected = mx.jvp(deep, [x], [mx.array(2.0)])[1][0], 2.0
+    else:
+        result, expected = mx.vmap(deep)(mx.array([0.5, 0.25]))[0], 0.5
+    close(result, expected, 1e-2)
+    del result
+    gc.collect()
+
+
+# ---- vjp and jvp ----
+
+
+def test_vjp_and_jvp_give_lists(x: mx.array, y: mx.array) -> None:
+    outputs, cotangents = mx.vjp(f, (x, y), (mx.array(1.0),))
+    assert type(outputs) is type(cotangents) is list
+    close(outputs[0], X * X * Y)
+    assert [c.item() for c in cotangents] == [DX, DY]
+    outputs, tangents = mx.jvp(f, (x, y), (mx.array(1.0), mx.array(10.0)))
+    assert type(outputs) is type(tangents) is list
+    close(tangents[0], DX + 10 * DY)
+
+
+def test_vjp_and_jvp_of_several_outputs(x: mx.array, y: mx.array) -> None:
+    fun = lambda x, y: [x * y, x + y]  # noqa: E731
+    outputs, (dx, dy) = mx.vjp(fun, [x, y], [mx.array(1.0), mx.array(10.0)])
+    assert [o.item() for o in outputs] == [X * Y, X + Y]
+    assert (dx.item(), dy.item()) == (Y + 10, X + 10)
+    _, tangents = mx.jvp(fun, [x, y], [mx.array(1.0), mx.array(10.0)])
+    assert [t.item() for t in tangents] == [Y + 10 * X, 11.0]
+
+
+def test_an_output_twice_and_an_output_that_is_an_input(x: mx.array) -> None:
+    def fun(a: mx.array) -> list[mx.array]:
+        b = a * a
+        return [b, b, a, a]
+
+    _, (dx,) = mx.vjp(fun, [x], [mx.array(1.0), mx.array(10.0), mx.array(100.0), mx.array(1000.0)])
+    assert dx.item() == 11 * 2 * X + 1100
+    _, tangents = mx.jvp(fun, [x], [mx.array(3.0)])
+    assert [t.item() for t in tangents] == [12.0, 12.0, 3.0, 3.0]
+
+
+def test_trees_as_primals_and_outputs(x: mx.array, y: mx.array) -> None:
+    fun = lambda p, q: {"out": p["a"] * q[0], "pair": (q[1],)}  # noqa: E731
+    outputs, cotangents = mx.vjp(fun, [{"a": x}, [y, x]], [{"out": mx.array(1.0), "pair": (mx.array(5.0),)}])
+    close(outputs[0]["out"], X * Y)
+    close(cotangents[0]["a"], Y)
+    assert [c.item() for c in cotangents[1]] == [X, 5.0]
+    _, tangents = mx.jvp(fun, [{"a": x}, [y, x]], [{"a": mx.array(1.0)}, [mx.array(0.0), mx.array(7.0)]])
+    assert tangents[0]["pair"][0].item() == 7.0
+
+
+def test_no_primals(x: mx.array) -> None:
+    assert mx.vjp(lambda: x, [], [x])[1] == []
+    assert mx.jvp(lambda: x, [], [])[1][0].item() == 0.0
+
+
+# ---- vmap ----
+
+
+def matrix(*shape: int) -> mx.array:
+    return mx.array(np.arange(np.prod(shape), dtype=np.float32).reshape(shape))
+
+
+def test_vmap_over_every_subset_and_axis() -> None:
+    """All ways of mapping a function of two matrices, against a loop."""
+
+    def fun(a: mx.array, b: mx.array) -> mx.array:
+        return mx.sum(a * mx.exp(-b), axis=0) + a[0]
+
+    element, size = (3, 4), 2
+    for in_a in (None, 0, 1, 2, -1, -2, -3):
+        for in_b in (None, 0, 1, 2, -1):
+            if in_a is None and in_b is None:
+                continue
+            a = matrix(*element) if in_a is None else matrix(*inserted(element, in_a, size)) / 10
+            b = matrix(*element) if in_b is None else matrix(*inserted(element, in_b, size)) / 10
+            for out in (0, 1, -1, -2):
+                got = mx.vmap(fun, in_axes=(in_a, in_b), out_axes=out)(a, b)
+                loop = [fun(taken(a, in_a, i), taken(b, in_b, i)) for i in range(size)]
+                close(got, np.stack([np.array(v) for v in loop], out))
+
+
+def inserted(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
+    full = list(shape)
+    full.insert(axis if axis >= 0 else len(shape) + 1 + axis, size)
+    return tuple(full)
+
+
+def taken(x: mx.array, axis: int | None, i: int) -> mx.array:
+    return x if axis is None else mx.array(np.take(np.array(x), i, axis))
+
+
+def test_vmap_nested_in_any_order() -> None:
+    x, y = matrix(2, 3), matrix(4, 3)
+    product = mx.vmap(mx.vmap(lambda a, b: mx.sum(a * b), in_axes=(None, 0)), in_axes=(0, None))(x, y)
+    close(product, np.array(x) @ np.array(y).T)
+    product = mx.vmap(mx.vmap(lambda a, b: mx.sum(a * b), in_axes=(0, None)), in_axes=(None, 0), out_axes=1)(x, y)
+    close(product, np.array(x) @ np.array(y).T)
+    cube = matrix(2, 3, 4)
+    close(mx.vmap(mx.vmap(mx.vmap(lambda s: s * s)), in_axes=2, out_axes=2)(cube), np.array(cube) ** 2)
+
+
+def test_vmap_of_item_assignment() -> None:
+    def fun(a: mx.array, b: mx.array) -> mx.array:
+        a[0] = b
+        return a
+
+    close(mx.vmap(fun)(matrix(2, 3), matrix(2)), [[0.0, 1.0, 2.0], [1.0, 4.0, 5.0]])
+    close(mx.vmap(fun, in_axes=(1, None), out_axes=1)(matrix(2, 3), mx.array(9.0)), [[9.0, 9.0, 9.0], [3.0, 4.0, 5.0]])
+    close(mx.vmap(fun, in_axes=(None, 0))(matrix(2), matrix(2)), [[0.0, 1.0], [1.0, 1.0]])
+
+
+def test_vmap_with_captured_arrays() -> None:
+    captured, x = matrix(3, 4), matrix(2, 4)
+    got = mx.vmap(lambda row: captured @ row + captured[0, 1])(x)
+    close(got, np.array(x) @ np.array(captured).T + 1.0)
+
+
+def test_vmap_in_axes_are_a_prefix_of_the_arguments() -> None:
+    tree = {"a": matrix(2, 3), "b": (matrix(3, 2), matrix(3))}
+    fun = lambda t: t["a"] * t["b"][0] + t["b"][1]  # noqa: E731
+    expected = np.array(tree["a"]) * np.array(tree["b"][0]).T + np.array(tree["b"][1])
+    for axes in ({"a": 0, "b": (1, None)}, ({"a": 0, "b": (1, None)},)):
+        close(mx.vmap(fun, in_axes=axes)(tree), expected)
+    two = lambda t, u: fun(t) * u  # noqa: E731
+    for axes in (({"a": 0, "b": (1, None)}, None), [{"a": 0, "b": (1, None)}, None]):
+        close(mx.vmap(two, in_axes=axes)(tree, mx.array(2.0)), 2 * expected)
+    both = {"a": matrix(2, 3), "b": (matrix(2, 3), matrix(2, 3))}
+    close(mx.vmap(fun, in_axes={"a": 0, "b": 0})(both), fun(both))
+    close(mx.vmap(fun)(both), fun(both))
+
+
+def test_vmap_of_a_single_argument_in_a_tuple() -> None:
+    x = matrix(2, 3)
+    close(mx.vmap(lambda row: mx.sum(row), in_axes=(1,))(x), np.array(x).sum(0))
+    close(mx.vmap(lambda row: row, out_axes=(1,))(x), np.array(x).T)
+
+
+def test_vmap_out_axes_are_a_prefix_of_the_outputs() -> None:
+    x = matrix(2, 3)
+    out = mx.vmap(lambda r: {"a": r, "b": [r * 2, mx.sum(r)]}, out_axes={"a": 1, "b": 0})(x)
+    close(out["a"], np.array(x).T)
+    close(out["b"][0], 2 * np.array(x))
+    close(out["b"][1], np.array(x).sum(1))
+
+
+def test_vmap_of_what_does_not_depend_on_the_mapped_argument() -> None:
+    x, constant = matrix(2, 3), mx.array([1.0, 2.0])
+    both = mx.vmap(lambda r: (r, constant), out_axes=(0, 1))(x)
+    close(both[1], [[1.0, 1.0], [2.0, 2.0]])
+    assert mx.vmap(lambda r: (r, constant), out_axes=(0, None))(x)[1].shape == (2,)
+    assert mx.vmap(lambda r: mx.zeros((4,)))(x).shape == (2, 4)
+
+
+def test_vmap_over_no_elements() -> None:
+    assert mx.vmap(lambda r: mx.sum(r * 2))(mx.zeros((0, 3))).shape == (0,)
+
+
+def test_vmap_leaves_unmapped_values_alone() -> None:
+    x = mx.array(3.0)
+    close(mx.vmap(lambda r, s: r * (x * 2).item() + s, in_axes=(0, None))(matrix(3), 2.0), [2.0, 8.0, 14.0])
+
+
+def test_vmap_has_no_values_inside() -> None:
+    with pytest.raises(ValueError, match=r"\[vmap\] an array has no value while vmap traces.*test_transforms.py"):
+        mx.vmap(lambda r: r if r > 0 else -r)(matrix(3))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: mx.vmap(f)(matrix(3), matrix(4)), r"different sizes: 3 \(axis 0 of shape \(3,\)\), 4 .*Give None"),
+        (lambda: mx.vmap(f, in_axes=(0, 1))(matrix(3, 1), matrix(3, 5)), "different sizes: 3 .*, 5"),
+        (lambda: mx.vmap(f, in_axes=(None, None))(matrix(3), matrix(3)), "maps no argument"),
+        (lambda: mx.vmap(f, in_axes=None)(matrix(3), matrix(3)), "maps no argument"),
+        (lambda: mx.vmap(lambda: matrix(3))(), "maps no argument"),
+        (lambda: mx.vmap(f, in_axes=(0,))(matrix(3), matrix(3)), "in_axes does not fit arguments"),
+        (lambda: mx.vmap(f, in_axes=(0, 0, 0))(matrix(3), matrix(3)), "in_axes does not fit arguments"),
+        (lambda: mx.vmap(f, in_axes=(0, "1"))(matrix(3), matrix(3)), "an axis is an integer, or None"),
+        (lambda: mx.vmap(mx.exp, in_axes=0.5)(matrix(3)), "an axis is an integer, or None"),
+        (lambda: mx.vmap(mx.exp, in_axes=((0,),))(matrix(3)), "in_axes does not fit"),
+        (lambda: mx.vmap(mx.exp)(mx.array(1.0)), r"in_axes has 0, which is no axis of an array of shape \(\)"),
+        (lambda: mx.vmap(mx.exp, in_axes=2)(matrix(3, 4)), "in_axes has 2"),
+        (lambda: mx.vmap(mx.exp, in_axes=-3)(matrix(3, 4)), "in_axes has -3"),
+        (lambda: mx.vmap(mx.exp, out_axes=2)(matrix(3, 4)), r"out_axes has 2, .*output of shape \(4,\) with one more"),
+        (lambda: mx.vmap(mx.exp, out_axes="a")(matrix(3)), "an axis is an integer, or None"),
+        (lambda: mx.vmap(lambda a: (a, a), out_axes=(0, 1, 0))(matrix(3)), "out_axes does not fit"),
+        (lambda: mx.vmap(lambda a: {"a": a}, out_axes={"b": 0})(matrix(3)), "out_axes does not fit"),
+        (lambda: mx.vmap(mx.exp, out_axes=None)(matrix(3)), "says None for an output that depends"),
+        (lambda: mx.vmap(lambda a: 3.0)(matrix(3)), "must return arrays; got float"),
+        (lambda: mx.vmap(lambda a: None)(matrix(3)), "returned no array"),
+        (lambda: mx.vmap(f)(matrix(3), 2.0), "type float cannot be mapped: give it None"),
+        (lambda: mx.vmap(mx.exp)("hello"), "type str cannot be mapped"),
+    ],
+)
+def test_vmap_errors(make: object, message: str) -> None:
+    with pytest.raises(ValueError, match=r"\[vmap\] .*" + message):
+        make()
+
+
+def test_vmap_takes_no_keywords(x: mx.array) -> None:
+    with pytest.raises(TypeError, match=r"\[vmap\] keyword arguments are not mapped: pass y by position"):
+        mx.vmap(f)(matrix(3), y=x)
+    close(mx.vmap(functools.partial(f, y=x))(matrix(3)), [0.0, 2.0, 8.0])
+
+
+# ---- errors ----
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: mx.grad(f, argnums=-1), ValueError, "argnums has -1: positions count from 0"),
+        (lambda: mx.grad(f, argnums=(0, 0)), ValueError, "names an argument twice"),
+        (lambda: mx.grad(f, argnums=()), ValueError, "no argument is differentiated"),
+        (lambda: mx.value_and_grad(f, argnums=[], argnames=[]), ValueError, "no argument is differentiated"),
+        (lambda: mx.grad(f, argnums=0.5), TypeError, "argnums are integers; got 0.5"),
+        (lambda: mx.grad(f, argnums=(None, None)), TypeError, "argnums are integers"),
+        (lambda: mx.grad(f, argnames=[1]), TypeError, "argnames are strings"),
+        (lambda: mx.grad(3), TypeError, "must be a function; got int"),
+        (lambda: mx.grad(f, 2)(mx.array(1.0), mx.array(1.0)), ValueError, "argnums has 2, .* 2 positional arguments: pass"),
+        (lambda: mx.grad(f)(x=mx.array(1.0), y=mx.array(1.0)), ValueError, "argnums has 0, .* 0 positional"),
+        (lambda: mx.grad(f, argnames="y")(mx.array(1.0), mx.array(1.0)), ValueError, "'y', .* are: none. Pass it by keyword"),
+        (lambda: mx.grad(f, argnames="z")(mx.array(1.0), y=mx.array(1.0)), ValueError, "'z', .* are: y"),
+        (lambda: mx.vjp(f, mx.array(1.0), [mx.array(1.0)]), TypeError, "primals are a list .*write \\[primal\\]"),
+        (lambda: mx.vjp(f, [1.0, 2.0], [mx.array(1.0)]), TypeError, "primals must be arrays; got float"),
+        (lambda: mx.vjp(f, [mx.array(1.0)] * 2, mx.array(1.0)), TypeError, "cotangents are a list"),
+        (lambda: mx.vjp(f, [mx.array(1.0)] * 2, []), ValueError, "1 outputs and 0 cotangents"),
+        (lambda: mx.vjp(f, [mx.array(1.0)] * 2, [mx.array(1.0)] * 2), ValueError, "1 outputs and 2 cotangents"),
+        (lambda: mx.vjp(f, [mx.array(1.0)] * 2, [mx.ones((3,))]), ValueError, r"cotangent 0 has shape \(3,\), its output \(\)"),
+        (lambda: mx.vjp(f, [mx.array(1.0)] * 2, [mx.array(1)]), ValueError, r"cotangent 0 is int32, .*\.astype\(float32\)"),
+        (lambda: mx.vjp(f, [mx.array(1.0)] * 2, [1.0]), TypeError, "cotangents must be arrays; number 0 is of type float"),
+        (lambda: mx.vjp(lambda a: "no", [mx.array(1.0)], [mx.array(1.0)]), ValueError, "must return an array, .*got str"),
+        (lambda: mx.vjp(lambda a: None, [mx.array(1.0)], [mx.array(1.0)]), ValueError, "must return an array, .*got NoneType"),
+        (lambda: mx.jvp(f, [mx.array(1.0)] * 2, [mx.array(1.0)]), ValueError, "2 primals and 1 tangents"),
+        (lambda: mx.jvp(f, [mx.array(1.0)] * 2, [mx.array(1.0), mx.ones((1,))]), ValueError, r"tangent 1 has shape \(1,\)"),
+        (lambda: mx.jvp(f, [mx.array(1.0)] * 2, [mx.array(1.0), mx.array(1.0, mx.float16)]), ValueError, "tangent 1 is float16"),
+        (lambda: mx.jvp(f, [{"a": mx.array(1.0)}], [{"b": mx.array(1.0)}]), ValueError, "differ at primals"),
+    ],
+)
+def test_errors_say_what_to_do(make: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=r"^\[\w+\] .*" + message):
+        make()
+
+
+# ---- with compile, on machine code ----
+
+
+def model(w: dict, x: mx.array) -> mx.array:
+    h = mx.tanh(x @ w["a"] + w["b"])
+    return mx.mean(mx.square(mx.sum(mx.where(h > 0, h, mx.exp(h)), axis=1)))
+
+
+def weights() -> dict:
+    rng = np.random.default_rng(0)
+    return {"a": mx.array(rng.normal(size=(4, 5)).astype(np.float32)), "b": mx.array(rng.normal(size=5).astype(np.float32))}
+
+
+def same(a: object, b: object) -> bool:
+    return np.array_equal(np.array(a), np.array(b))
+
+
+def test_compile_around_and_inside_gives_the_same_bits() -> None:
+    w, x = weights(), matrix(3, 4) / 10
+    with settings(backend="native"):
+        value, gradient = mx.value_and_grad(model)(w, x)
+        for compiled in (mx.compile(mx.value_and_grad(model)), mx.value_and_grad(mx.compile(model)),
+                         mx.compile(mx.value_and_grad(mx.compile(model)))):  # fmt: skip
+            for _ in range(2):
+                again, gradients = compiled(w, x)
+                assert same(again, value)
+                assert same(gradients["a"], gradient["a"])
+                assert same(gradients["b"], gradient["b"])
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda fun: mx.vmap(fun),
+        lambda fun: mx.vmap(mx.grad(fun)),
+        lambda fun: mx.grad(lambda x: mx.sum(mx.vmap(fun)(x))),
+        lambda fun: lambda x: mx.jvp(mx.vmap(mx.grad(fun)), [x], [x])[1][0],
+        lambda fun: mx.vmap(mx.hessian(lambda z: fun(z))),
+    ],
+)
+def test_other_transforms_with_compile(transform: object) -> None:
+    x = matrix(5) / 5
+    fun = lambda s: mx.sin(s) * mx.exp(s) / (1 + s * s)  # noqa: E731
+    with settings(backend="native"):
+        expected = transform(fun)(x)
+        assert same(mx.compile(transform(fun))(x), expected)
+        assert same(transform(mx.compile(fun))(x), expected)
+        assert same(mx.compile(transform(mx.compile(fun)))(x), expected)
+
+
+def test_values_are_refused_inside_compile_by_name() -> None:
+    with settings(backend="native"), pytest.raises(ValueError, match=r"\[compile\] an array has no value"):
+        mx.compile(mx.grad(branches))(mx.array(1.0))
+
+
+def test_machine_code_agrees_with_the_reference() -> None:
+    w, x = weights(), matrix(3, 4) / 10
+    reference = mx.grad(model)(w, x)
+    with settings(backend="native"):
+        native = mx.grad(model)(w, x)
+        close(native["a"], reference["a"], 1e-4)
+        close(native["b"], reference["b"], 1e-4)
+        chunk = mx.vmap(mx.grad(model), in_axes=(None, 0))(w, mx.reshape(x, (3, 1, 4)))
+        assert chunk["a"].shape == (3, 4, 5)

@@ -1,0 +1,321 @@
+"""Kernels of scans along an axis: running sums and the like, in the order that docs/numerics.md specifies.
+
+The primitives of scans come here with the layouts of their operands; strides in argument blocks are in bytes. Lanes of
+a vector are different rows, never steps of one row, so the order of a row does not depend on the vector length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft import dtypes as dt
+from weft.codegen.builder import AnyValue, Builder, Complex, Value
+from weft.codegen.kernel import LANES
+from weft.codegen.launch import Launch, Layout, Lowering, Pointer
+from weft.codegen.moves import (
+    Axis,
+    Frame,
+    assemble,
+    axes_of,
+    fields_of,
+    grain,
+    merged,
+    product,
+    scaled,
+    source,
+    splat,
+    words_of,
+)
+from weft.dtypes import Dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """y[j] = combine(y[j - 1], x[j], ...) along one axis, one rounding a step; `op` is the primitive.
+
+    Operands: the inputs, then out; `jK` is the stride of operand K along the scanned axis. form: "across" if lanes are
+    neighbours on a kept axis in out and in most inputs; "tile" if lanes are rows, of which some operands lie along the
+    scanned axis: those are turned in registers; "single" for one row at a time. `modes` say for each operand how lanes
+    read it: "direct" (neighbours), "turn" and "back" (it lies along the scanned axis, forwards or backwards), "repeat"
+    or "any" (element by element). `inner` says that the lanes of a tile run along the inner axis, not over all rows.
+    """
+
+    op: Any
+    dtype: Dtype
+    result: Dtype
+    form: str
+    modes: tuple[str, ...]
+    outer: int
+    reverse: bool
+    exclusive: bool
+    inner: bool = False
+    vectors: int = 1
+
+    def __str__(self) -> str:
+        flags = [name for name in ("reverse", "exclusive", "inner") if getattr(self, name)]
+        what = f"{self.op.title} {self.dtype.name} -> {self.result.name}"
+        return " ".join(["scan", self.form, what, f"outer={self.outer} vectors={self.vectors}", *flags, *self.modes])
+
+    @property
+    def lanes(self) -> int:
+        """Rows of a tile: as many as one vector register of its elements, so that a tile stays in registers."""
+        return 8 if dt.real_of(self.dtype).size == 8 else 16
+
+    @property
+    def inputs(self) -> range:
+        return range(len(self.modes) - 1)
+
+    def fields(self) -> list[str]:
+        more = {"across": ["chunks"], "tile": ["chunks", "rows"], "single": []}[self.form]
+        strides = [f"j{k}" for k in range(len(self.modes))]
+        return fields_of(self.outer, len(self.modes), "length", *more, *strides)
+
+    def emit(self, name: str) -> str:
+        frame = Frame(name, self.fields(), self.outer)
+        {"across": self._across, "tile": self._tiles, "single": self._single}[self.form](frame)
+        return frame.module()
+
+    # ---- one step ----
+
+    def _start(self, b: Builder, lanes: int) -> AnyValue:
+        """What stands before the first element."""
+        kind = self.op.accumulator(self.dtype)
+        first = self.op.identity(kind, self.exclusive)
+        if kind.is_complex:
+            part = dt.real_of(kind)
+            return Complex(b.const(part, first.real, lanes), b.const(part, first.imag, lanes))
+        return b.const(kind, first, lanes)
+
+    def _step(self, b: Builder, carry: AnyValue, inputs: Sequence[AnyValue]) -> tuple[AnyValue, AnyValue]:
+        """(next carry, element of the result)."""
+        following = self.op.combine(b, carry, *(b.convert(x, carry.dtype) for x in inputs))
+        return following, b.convert(carry if self.exclusive else following, self.result)
+
+    def _position(self, frame: Frame, j: Value) -> Value:
+        return frame["length"] - 1 - j if self.reverse else j
+
+    # ---- lanes along a kept axis ----
+
+    def _across(self, frame: Frame) -> None:
+        """A unit is a strip of columns. A whole one keeps all carries in registers, the last goes vector by vector."""
+        b, full = frame.b, self.vectors * LANES
+        with b.loop(frame.begin, frame.end, 1) as units:
+            place, strip = frame.divide(units.index, frame["chunks"])
+            at = frame.indices(place)
+            bases = [frame.at(k, at) for k in range(len(self.modes))]
+            start = strip * full
+            rest = b.intrinsic("smin", frame["n"] - start, b.i64(full))
+            with b.when(rest.eq(full)):
+                self._strip(frame, bases, start, self.vectors, None)
+            with b.when(rest < full), b.loop(0, rest, LANES) as column:
+                mask = b.iota(dt.int64) < b.splat(rest - column.index)
+                self._strip(frame, bases, start + column.index, 1, mask)
+
+    def _strip(self, frame: Frame, bases: Sequence[Value], column: Value, vectors: int, mask: Value | None) -> None:
+        b = frame.b
+        starts = [self._start(b, LANES) for _ in range(vectors)]
+        with b.loop(0, frame["length"], 1, *flat(starts)) as loop:
+            carries = unflat(starts, loop.carried)
+            j = self._position(frame, loop.index)
+            rows = [b.gep(base, j * frame[f"j{k}"]) for k, base in enumerate(bases)]
+            results, following = [], []
+            for v, carry in enumerate(carries):
+                at = column + v * LANES
+                carry, result = self._step(b, carry, [self._load(frame, k, rows[k], at, mask) for k in self.inputs])
+                following.append(carry)
+                results.append((at, result))
+            for at, result in results:
+                b.store(result, b.gep(rows[-1], at * self.result.size), mask)
+            loop.carry(*flat(following))
+
+    def _load(self, frame: Frame, k: int, row: Value, at: Value, mask: Value | None) -> AnyValue:
+        b, stride = frame.b, frame[f"i{k}"]
+        if self.modes[k] == "direct":
+            return b.load(b.gep(row, at * self.dtype.size), self.dtype, LANES, mask)
+        if self.modes[k] == "repeat":
+            return splat(b, b.load(row, self.dtype, 1), LANES)
+        places = [at + lane for lane in range(LANES)]
+        if mask is not None:  # lanes past the end read the first element again
+            places = [b.choose(b.extract(mask, lane), place, at) for lane, place in enumerate(places)]
+        return assemble(b, [b.load(b.gep(row, place * stride), self.dtype, 1) for place in places])
+
+    # ---- lanes are rows ----
+
+    def _tiles(self, frame: Frame) -> None:
+        """A unit is a block of rows. Rows past the last one are the last one again: they write what it writes."""
+        b, lanes, last = frame.b, self.lanes, frame["rows"] - 1
+        with b.loop(frame.begin, frame.end, 1) as units:
+            place, strip = frame.divide(units.index, frame["chunks"]) if self.inner else (units.index, units.index)
+            first = strip * lanes
+            numbers = [b.intrinsic("smin", first + lane, last) for lane in range(lanes)]
+            if self.inner:
+                at = frame.indices(place)
+                bases = [frame.at(k, at) for k in range(len(self.modes))]
+                rows = [[b.gep(x, i * frame[f"i{k}"]) for k, x in enumerate(bases)] for i in numbers]
+            else:
+                places = [frame.indices(i) for i in numbers]
+                rows = [[frame.at(k, at) for k in range(len(self.modes))] for at in places]
+            self._block(frame, rows, first + lanes <= last + 1)
+
+    def _block(self, frame: Frame, rows: Sequence[Sequence[Value]], full: Value) -> None:
+        """Squares of as many steps as rows while there are any, then step by step.
+
+        A vector of neighbouring rows is only there if the block is full.
+        """
+        b, lanes, length = frame.b, self.lanes, frame["length"]
+        whole = b.i64(0)
+        if not {"any", "repeat"} & set(self.modes):
+            whole = length & -lanes
+        if "direct" in self.modes:
+            whole = b.choose(full, whole, 0) if whole.text != "0" else whole
+        start = self._start(b, lanes)
+        with b.loop(0, whole, lanes, *flat([start])) as tiles:
+            (carry,) = unflat([start], tiles.carried)
+            tiles.carry(*flat([self._tile(frame, rows, tiles.index, carry)]))
+        with b.loop(whole, length, 1, *tiles.carried) as columns:
+            (carry,) = unflat([start], columns.carried)
+            columns.carry(*flat([self._column(frame, rows, self._position(frame, columns.index), carry)]))
+
+    def _tile(self, frame: Frame, rows: Sequence[Sequence[Value]], j: Value, carry: AnyValue) -> AnyValue:
+        b, lanes = frame.b, self.lanes
+        first = frame["length"] - lanes - j if self.reverse else j
+        tiles = [self._square(frame, k, rows, first) for k in self.inputs]
+        results: list[AnyValue] = [carry] * lanes
+        for step in range(lanes):
+            column = lanes - 1 - step if self.reverse else step
+            carry, results[column] = self._step(b, carry, [tile[column] for tile in tiles])
+        if self.modes[-1] == "direct":
+            for column, result in enumerate(results):
+                b.store(result, b.gep(rows[0][-1], (first + column) * frame[f"j{len(self.inputs)}"]))
+        else:
+            for row, result in zip(rows, turned(b, results), strict=True):
+                b.store(result, b.gep(row[-1], first * self.result.size))
+        return carry
+
+    def _square(self, frame: Frame, k: int, rows: Sequence[Sequence[Value]], first: Value) -> list[AnyValue]:
+        """One vector (a lane for each row) for each of as many steps, from step `first` on."""
+        b, lanes, size = frame.b, self.lanes, self.dtype.size
+        if self.modes[k] == "direct":
+            places = [b.gep(rows[0][k], (first + step) * frame[f"j{k}"]) for step in range(lanes)]
+            return [b.load(place, self.dtype, lanes) for place in places]
+        offset = first * size if self.modes[k] == "turn" else (first + (lanes - 1)) * -size
+        square = turned(b, [b.load(b.gep(row[k], offset), self.dtype, lanes) for row in rows])
+        return square if self.modes[k] == "turn" else square[::-1]
+
+    def _column(self, frame: Frame, rows: Sequence[Sequence[Value]], j: Value, carry: AnyValue) -> AnyValue:
+        b = frame.b
+        offsets = [j * frame[f"j{k}"] for k in range(len(self.modes))]
+        inputs = []
+        for k in self.inputs:
+            inputs.append(assemble(b, [b.load(b.gep(row[k], offsets[k]), self.dtype, 1) for row in rows]))
+        carry, result = self._step(b, carry, inputs)
+        for lane, row in enumerate(rows):
+            b.store(extract(b, result, lane), b.gep(row[-1], offsets[-1]))
+        return carry
+
+    # ---- one row ----
+
+    def _single(self, frame: Frame) -> None:
+        b = frame.b
+        with b.loop(frame.begin, frame.end, 1) as units:
+            at = frame.indices(units.index)
+            bases = [frame.at(k, at) for k in range(len(self.modes))]
+            start = self._start(b, 1)
+            with b.loop(0, frame["length"], 1, *flat([start])) as loop:
+                (carry,) = unflat([start], loop.carried)
+                j = self._position(frame, loop.index)
+                places = [b.gep(base, j * frame[f"j{k}"]) for k, base in enumerate(bases)]
+                carry, result = self._step(b, carry, [b.load(place, self.dtype, 1) for place in places[:-1]])
+                b.store(result, places[-1])
+                loop.carry(*flat([carry]))
+
+
+def scan(
+    op: Any, operands: Sequence[Layout], out: Layout, axis: int, reverse: bool, exclusive: bool, cost: int = 1
+) -> Lowering:
+    """A scan along an axis. Pointers: operands, then out."""
+    if 0 in out.shape:
+        return Lowering(())
+    layouts = (*operands, out)
+    axes = axes_of(out.shape, *map(scaled, layouts))
+    along = axes.pop(axis)
+    outer = merged(axes)
+    kinds = (operands[0].dtype, out.dtype)
+    lane_axis = _lane_axis(along, outer, *kinds)
+    inner = outer.pop(lane_axis) if lane_axis is not None else Axis(1, (0,) * len(layouts))
+    modes = tuple(_mode(along, inner, k, kinds[k == len(operands)].size) for k in range(len(layouts)))
+    rows = product(outer) if lane_axis is None else inner.size
+    form = "single" if lane_axis is None and rows < 4 else "tile"
+    if lane_axis is not None and modes[-1] == "direct" and not {"turn", "back"} & set(modes):
+        form = "across"
+    vectors = 1 if cost > 8 or form != "across" else 4 if out.dtype.size > 4 else 8
+    kernel = Scan(op, *kinds, form, modes, len(outer), reverse, exclusive, lane_axis is not None, vectors)
+    lanes = {"across": LANES * vectors, "tile": kernel.lanes, "single": 1}[form]
+    chunks = -(-rows // lanes)
+    units = product(outer) * chunks if lane_axis is not None else chunks
+    numbers = {"units": units, "length": along.size, "chunks": chunks, "rows": rows}
+    numbers |= {f"j{k}": stride for k, stride in enumerate(along.strides)}
+    words = words_of(kernel.fields(), [Pointer(k) for k in range(len(layouts))], outer, inner, numbers)
+    work = grain(units, along.size * out.dtype.size * min(rows, lanes), cost)
+    return Lowering((Launch(source(str(kernel), "scan", kernel.emit), words, work),))
+
+
+def _lane_axis(along: Axis, outer: Sequence[Axis], kind: Dtype, result: Dtype) -> int | None:
+    """The kept axis that lanes run along: where out lies along it, or else an input that does not lie along the scan.
+
+    None: all rows, whatever axes they come from, are turned.
+    """
+    sizes = [kind.size] * (len(along.strides) - 1) + [result.size]
+    for k in range(len(sizes) - 1, -1, -1):
+        if abs(along.strides[k]) == sizes[k]:
+            continue
+        for a in range(len(outer) - 1, -1, -1):
+            if outer[a].strides[k] == sizes[k] and outer[a].size >= 4:
+                return a
+    return None
+
+
+def _mode(along: Axis, inner: Axis, k: int, size: int) -> str:
+    """How lanes read operand k."""
+    if inner.size > 1 and inner.strides[k] == size:
+        return "direct"
+    if along.strides[k] == size:
+        return "turn"
+    if along.strides[k] == -size:
+        return "back"
+    return "repeat" if inner.size > 1 and inner.strides[k] == 0 else "any"
+
+
+# ---- vectors of any kind ----
+
+
+def flat(values: Sequence[AnyValue]) -> list[Value]:
+    """Complex values as their parts, for loops to carry."""
+    return [part for x in values for part in ((x.re, x.im) if isinstance(x, Complex) else (x,))]
+
+
+def unflat(model: Sequence[AnyValue], parts: Sequence[Value]) -> list[AnyValue]:
+    """The inverse of `flat`."""
+    rest = iter(parts)
+    return [Complex(next(rest), next(rest)) if isinstance(x, Complex) else next(rest) for x in model]
+
+
+def extract(b: Builder, x: AnyValue, lane: int) -> AnyValue:
+    return Complex(b.extract(x.re, lane), b.extract(x.im, lane)) if isinstance(x, Complex) else b.extract(x, lane)
+
+
+def turned(b: Builder, rows: Sequence[AnyValue]) -> list[AnyValue]:
+    """As many vectors as they have lanes, rows and columns exchanged, by rounds of pairwise interleaving."""
+    if isinstance(rows[0], Complex):
+        real = turned(b, [r.re for r in rows])  # type: ignore[union-attr]
+        imag = turned(b, [r.im for r in rows])  # type: ignore[union-attr]
+        return [Complex(x, y) for x, y in zip(real, imag, strict=True)]  # type: ignore[arg-type]
+    lanes = len(rows)
+    half = lanes // 2
+    low = [i // 2 + (i % 2) * lanes for i in range(lanes)]
+    high = [i // 2 + half + (i % 2) * lanes for i in range(lanes)]
+    for _ in range(lanes.bit_length() - 1):
+        rows = [b.shuffle(rows[i], rows[i + half], order) for i in range(half) for order in (low, high)]  # type: ignore[arg-type]
+    return list(rows)

@@ -1,0 +1,249 @@
+"""Sorting, selecting by rank, searching, distinct elements, medians.
+
+One order everywhere: NaN comes last, -0.0 and 0.0 are equal, complex numbers go by their real parts and then by their imaginary parts. Sorts are stable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft import dtypes as dt
+from weft.core import reducing
+from weft.core._common import (
+    ArrayLike, Axes, array, astype, bind, broadcast_node, constant, kind_of, normalize_axes, normalize_axis, reshape, scalar_node, to_node,
+    transpose, wrap,
+)  # fmt: skip
+from weft.core.shaping import slice_axis
+from weft.graph.dims import prod
+from weft.graph.node import Node
+from weft.primitives import elementwise as e
+from weft.primitives.base import full_like, reduced_shape
+from weft.primitives.indexing import Gather, ScatterAdd, ScatterSet
+from weft.primitives.joins import Concatenate
+from weft.primitives.scans import CumSum
+from weft.primitives.sorting import ArgSort, SearchSorted, Sort
+
+Stream = Any
+
+
+def _operand(name: str, a: ArrayLike, axis: int | None) -> tuple[Node, int]:
+    """The array (flat if there is no axis) and the axis, not negative."""
+    x = to_node(a)
+    if axis is None:
+        return reshape(x, (x.kind.size,)), 0
+    return x, normalize_axis(name, axis, x.ndim)
+
+
+# ---- sorting ----
+
+
+def sort(a: ArrayLike, /, axis: int | None = -1, *, stream: Stream = None) -> array:
+    """The elements in increasing order along an axis; of the flattened array if it is None. Stable; NaN comes last.
+
+    >>> sort(array([3.0, float("nan"), -1.0, 2.0]))
+    array([-1, 2, 3, nan], dtype=float32)
+    """
+    x, axis = _operand("sort", a, axis)
+    return wrap(bind(Sort(axis), x))
+
+
+def argsort(a: ArrayLike, /, axis: int | None = -1, *, stream: Stream = None) -> array:
+    """The places (uint32) of the elements in increasing order along an axis; of the flattened array if it is None. Stable; NaN comes last.
+
+    >>> argsort(array([30, 10, 20, 10]))
+    array([1, 3, 2, 0], dtype=uint32)
+    """
+    x, axis = _operand("argsort", a, axis)
+    return wrap(bind(ArgSort(axis), x))
+
+
+def partition(a: ArrayLike, /, kth: int, axis: int | None = -1, *, stream: Stream = None) -> array:
+    """The elements with the one of rank `kth` in its sorted place, none larger before it and none smaller after it.
+
+    What else the order is may change; today all elements are sorted.
+    """
+    x, axis = _operand("partition", a, axis)
+    _check_rank("partition", x, kth, axis)
+    return wrap(bind(Sort(axis), x))
+
+
+def argpartition(a: ArrayLike, /, kth: int, axis: int | None = -1, *, stream: Stream = None) -> array:
+    """The places (uint32) from which `partition` takes its elements."""
+    x, axis = _operand("argpartition", a, axis)
+    _check_rank("argpartition", x, kth, axis)
+    return wrap(bind(ArgSort(axis), x))
+
+
+def _check_rank(name: str, x: Node, kth: int, axis: int) -> None:
+    n = x.shape[axis]
+    if isinstance(kth, (float, array)) or not hasattr(kth, "__index__"):
+        raise TypeError(f"[{name}] kth must be an integer; got {kth!r}.")
+    if not -n <= kth < n:
+        raise ValueError(f"[{name}] kth {kth} is out of range for {n} elements along axis {axis} (shape {x.shape}).")
+
+
+def topk(a: ArrayLike, /, k: int, axis: int | None = -1, *, stream: Stream = None) -> array:
+    """The `k` largest elements along an axis; of the flattened array if it is None. NaN counts as largest.
+
+    Their order may change; today it is increasing.
+
+    >>> topk(array([5, 1, 9, 7]), 2)
+    array([7, 9], dtype=int32)
+    """
+    x, axis = _operand("topk", a, axis)
+    n = x.shape[axis]
+    if isinstance(k, (float, array)) or not hasattr(k, "__index__"):
+        raise TypeError(f"[topk] k must be an integer; got {k!r}.")
+    if not 0 <= k <= n:
+        raise ValueError(f"[topk] k {k} is out of range for {n} elements along axis {axis} (shape {x.shape}).")
+    return wrap(slice_axis(bind(Sort(axis), x), axis, n - k, k))
+
+
+# ---- searching ----
+
+
+def searchsorted(sorted_sequence: ArrayLike, values: ArrayLike, /, side: str = "left", *, stream: Stream = None) -> array:
+    """Where `values` would have to be put into a sorted sequence (one axis) to keep it sorted: a uint32 array in the shape of the values.
+
+    The place is before equal elements if side is "left", after them if it is "right".
+
+    >>> searchsorted(array([1, 2, 2, 4]), array([0, 2, 3, 5]))
+    array([0, 1, 3, 4], dtype=uint32)
+    """
+    if side not in ("left", "right"):
+        raise ValueError(f"[searchsorted] side must be 'left' or 'right'; got {side!r}.")
+    sequence = to_node(sorted_sequence)
+    if sequence.ndim != 1:
+        raise ValueError(f"[searchsorted] the sorted sequence must have one axis; got shape {sequence.shape}.")
+    wanted = to_node(values)
+    if isinstance(values, (bool, int, float, complex)):
+        dtype = dt.promote_scalar(sequence.dtype, type(values))
+        wanted = scalar_node(values, kind_of((), dtype))
+    else:
+        dtype = dt.promote(sequence.dtype, wanted.dtype)
+    return wrap(bind(SearchSorted(side == "right"), astype(sequence, dtype), astype(wanted, dtype)))
+
+
+# ---- distinct elements ----
+
+
+def unique(
+    a: ArrayLike, /, size: int, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False,
+    fill_value: ArrayLike | None = None, *, stream: Stream = None,
+) -> array | tuple[array, ...]:  # fmt: skip
+    """The distinct elements of the flattened array in increasing order: the `size` smallest, or all and then `fill_value` (the first of them by default).
+
+    On request also, in this order: the place of the first occurrence of each (uint32), the place in the result of each element of `a`
+    (uint32, in the shape of `a`), the number of occurrences of each (int32; 0 for what was filled in). The size is given, not found, so that
+    nothing has to be computed to know the shape. If it is too small, places beyond it become the last one. Every NaN is distinct from all others.
+
+    >>> unique(array([2, 1, 2, 3, 1]), 3)
+    array([1, 2, 3], dtype=int32)
+    """
+    x = to_node(a)
+    if isinstance(size, (float, array)) or not hasattr(size, "__index__"):
+        raise TypeError(f"[unique] size must be an integer; got {size!r}.")
+    if size < 0:
+        raise ValueError(f"[unique] size cannot be negative; got {size}.")
+    n = x.kind.size
+    flat = reshape(x, (n,))
+    empty = type(n) is int and n == 0
+    if empty and size > 0 and fill_value is None:
+        raise ValueError("[unique] an array without elements has none to fill the result with; give a fill_value.")
+    order = bind(ArgSort(0), flat)
+    placed = _taken(flat, order)
+    new = _starts(placed)
+    counted = bind(CumSum(0), astype(new, dt.int32))
+    ranks = counted - full_like(counted, 1)
+    limit = full_like(ranks, size)
+    slots = e.select(new, bind(e.Minimum(), ranks, limit), limit)  # the last slot is for what has no place
+    fill = _filling(fill_value, placed, size) if size else constant(0, kind_of((0,), x.dtype))
+    results = [wrap(_scattered(fill, placed, slots, size))]
+    if return_index:
+        first = _filling(None, order, size) if size and not empty else constant(0, kind_of((size,), dt.uint32))
+        results.append(wrap(_scattered(first, order, slots, size)))
+    if return_inverse:
+        inside = bind(e.Minimum(), ranks, full_like(ranks, max(0, size - 1)))
+        results.append(wrap(reshape(_put(constant(0, kind_of((n,), dt.uint32)), astype(inside, dt.uint32), order), x.shape)))
+    if return_counts:
+        zero = constant(0, kind_of((size + 1,), dt.int32))
+        counts = bind(ScatterAdd((None,), (0,)), zero, full_like(ranks, 1), bind(e.Minimum(), ranks, limit))
+        results.append(wrap(slice_axis(counts, 0, 0, size)))
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _taken(x: Node, index: Node) -> Node:
+    return bind(Gather((None,), (0,)), x, index)
+
+
+def _put(x: Node, updates: Node, index: Node) -> Node:
+    return bind(ScatterSet((None,), (0,)), x, updates, index)
+
+
+def _starts(placed: Node) -> Node:
+    """Whether an element of a sorted sequence differs from the one before it."""
+    n = placed.shape[0]
+    first = constant(True, kind_of((1,), dt.bool_))
+    if type(n) is int and n <= 1:
+        return first if n else constant(True, kind_of((0,), dt.bool_))
+    differs = bind(e.NotEqual(), slice_axis(placed, 0, 1, n - 1), slice_axis(placed, 0, 0, n - 1))
+    return bind(Concatenate(0), first, differs)
+
+
+def _filling(value: ArrayLike | None, placed: Node, size: int) -> Node:
+    """What stands where there are no more distinct elements."""
+    if value is None:
+        return broadcast_node(slice_axis(placed, 0, 0, 1), (size,))
+    node = astype(to_node(value), placed.dtype)
+    if node.kind.size != 1:
+        raise ValueError(f"[unique] fill_value must be one element; got shape {node.shape}.")
+    return broadcast_node(reshape(node, (1,)), (size,))
+
+
+def _scattered(fill: Node, updates: Node, slots: Node, size: int) -> Node:
+    """`size` elements with updates in their slots; slot number `size` is cut off."""
+    spare = constant(0, kind_of((1,), fill.dtype))
+    return slice_axis(_put(bind(Concatenate(0), fill, spare), updates, slots), 0, 0, size)
+
+
+# ---- medians and extremes ----
+
+
+def median(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
+    """The middle element over axes (all by default), or the mean of the two in the middle; NaN if any element is.
+
+    >>> median(array([3, 1, 2, 10]))
+    array(2.5, dtype=float32)
+    """
+    x = to_node(a)
+    x = astype(x, dt.inexact_of(x.dtype))
+    axes = normalize_axes("median", axis, x.ndim)
+    if reducing.any_empty(x, axes):
+        raise ValueError(f"[median] an axis of size 0 (shape {x.shape}) has no middle.")
+    kept = tuple(i for i in range(x.ndim) if i not in axes)
+    count = prod(tuple(x.shape[i] for i in axes))
+    shape = tuple(x.shape[i] for i in kept)
+    rows = reshape(transpose(x, (*kept, *axes)), (*shape, count))
+    out = _middle(bind(Sort(len(kept)), rows), count, shape)
+    return wrap(reshape(out, reduced_shape(x.shape, axes)) if keepdims else out)
+
+
+def _middle(rows: Node, n: Any, shape: Sequence[Any]) -> Node:
+    """The median of sorted rows. Halves are averaged in float32 and rounded once."""
+
+    def element(index: Any) -> Node:
+        return reshape(slice_axis(rows, rows.ndim - 1, index, 1), tuple(shape))
+
+    middle = element(n // 2)
+    if n % 2 == 0:
+        wide = dt.float32 if rows.dtype in dt.HALVES else rows.dtype
+        total = astype(element(n // 2 - 1), wide) + astype(middle, wide)
+        middle = astype(total * full_like(total, 0.5), rows.dtype)
+    last = element(n - 1)
+    return e.select(bind(e.IsNan(), last), last, middle)
+
+
+def minmax(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> tuple[array, array]:
+    """(the smallest, the largest) element over axes (all by default); NaN if any is."""
+    return reducing.min(a, axis, keepdims), reducing.max(a, axis, keepdims)
