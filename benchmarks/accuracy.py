@@ -243,7 +243,7 @@ def _of_nan(name: str, operands: Sequence[Any]) -> Any:
 
 
 def _limit(name: str, numbers: Sequence[Any]) -> Any:
-    """Values at 0 and infinity, which NumPy has from C and mpmath may not have; signs of zeros are lost on the latter."""
+    """Values at 0 and infinity, which NumPy has from C; mpmath may not have them, and knows no -0.0."""
     with np.errstate(all="ignore"):
         value = float(quick(name)(*numbers))
     if np.isnan(value):

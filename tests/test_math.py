@@ -86,7 +86,7 @@ def run(name: str, *operands: Any, dtype: Any = np.float64, lanes: int = 16) -> 
 
 def bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The bit patterns; NaNs, whose payload and sign nobody promises, all alike."""
-    parts = array.view(array.real.dtype)
+    parts = np.ascontiguousarray(array).view(array.real.dtype)
     return np.where(np.isnan(parts), parts.dtype.type(NAN), parts).view(f"u{parts.itemsize}")
 
 
@@ -151,10 +151,11 @@ def test_float32_sweep(name: str) -> None:
 def test_neighbours_do_not_fall(name: str, dtype: Any) -> None:
     """Where pieces of an approximation meet, the next number's result is at most one unit lower."""
     seams = accuracy.awkward(dtype)
-    run_of = [seams]
+    seams = seams[np.abs(seams) < np.finfo(dtype).max / 2]
+    steps = [seams]
     for _ in range(4):
-        run_of.append(np.nextafter(run_of[-1], dtype(INF)))
-    results = [run(name, x, dtype=dtype) for x in run_of]
+        steps.append(np.nextafter(steps[-1], dtype(INF)))
+    results = [run(name, x, dtype=dtype) for x in steps]
     for low, high in itertools.pairwise(results):
         known = np.isfinite(low) & np.isfinite(high)
         assert (high[known] >= np.nextafter(low[known], dtype(-INF))).all()

@@ -23,7 +23,7 @@ from weft.passes.verify import VerifyError, verify_graph
 from weft.passes.views import Strided, compose_views, contiguous, reshape_strides
 from weft.primitives.base import Constant, bind, constant, full_like
 from weft.primitives.contraction import Matmul
-from weft.primitives.creation import Iota
+from weft.primitives.creation import Extent, Iota
 from weft.primitives.elementwise import AsType, Conjugate, Identity, Imag, Real, StopGradient, astype, exp, select, sin
 from weft.primitives.reductions import Max, Prod, Sum
 from weft.primitives.views import Broadcast, Slice, reshape, restore_axes, transpose
@@ -177,6 +177,7 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
         (PAIR, lambda x: bind(Conjugate(), x), "conjugate x"),
     ],
     "imag_of_real": [(NUMBER, lambda x: bind(Imag(), x), "constant(special=0)"), (PAIR, lambda x: bind(Imag(), x), "imag x")],
+    "extent_is_constant": [(NUMBER, lambda x: bind(Extent(5)), "constant(special=None)")],
     "select_known": [
         (NUMBER, lambda x: select(constant(True, kind_of((4, 8), dt.bool_)), x, exp(x)), "x"),
         (NUMBER, lambda x: select(constant(False, kind_of((4, 8), dt.bool_)), exp(x), x), "x"),

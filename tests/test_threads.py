@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from weft.errors import CompileError
 from weft.runtime import engine, threads
 from weft.runtime.program import Command, Kind, Program, Reloc
 
@@ -511,6 +512,11 @@ def test_code_for_every_machine(machine: str) -> None:
         defined, undefined = engine.global_symbols(target.emit_object(module))
     assert defined == {"weft_threads"}
     assert undefined == set()
+
+
+def test_unknown_machine() -> None:
+    with pytest.raises(CompileError, match="not for s390x"):
+        threads.native_code("s390x")
 
 
 def test_shorthands_for_fields() -> None:

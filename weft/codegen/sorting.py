@@ -1,18 +1,20 @@
 """Kernels that sort, and that search in what is sorted.
 
-Elements become *records*: tuples of unsigned integers whose order is the order of the elements, perhaps with the element's place as the least
-significant part, which makes a sort stable whatever the kernel does. Records are sorted by networks of exchanges between the lanes of a few
-vectors, and the runs that come out of them are merged, vectors at a time, until one is left. No step depends on the data, so nothing is
-mispredicted, and no result depends on the number of lanes or threads.
+Elements become *records*: tuples of unsigned integers whose order is the order of the elements, perhaps with the
+element's place as the least significant part, which makes a sort stable whatever the kernel does. Records are sorted by
+networks of exchanges between the lanes of a few vectors, and the runs that come out of them are merged, vectors at a
+time, until one is left. No step depends on the data, so nothing is mispredicted, and no result depends on the number of
+lanes or threads.
 
-The sorted axis is the last one in here, its elements one after the other; `lower` brings other layouts into that form and back.
+The sorted axis is the last one in here, its elements one after the other; `lower` brings other layouts into that form
+and back.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from weft import dtypes as dt
@@ -20,14 +22,27 @@ from weft.codegen.builder import AnyValue, Builder, Complex, Value
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.codegen.matmul.machine import machine
 from weft.codegen.moves import (
-    Axis, Frame, axes_of, bits_of, copy, fields_of, grain, merged, product, row_major, scaled, source, words_of,
+    Axis,
+    Frame,
+    axes_of,
+    bits_of,
+    copy,
+    fields_of,
+    grain,
+    merged,
+    product,
+    row_major,
+    scaled,
+    source,
+    words_of,
 )  # fmt: skip
 from weft.config import config
 from weft.dtypes import Dtype
 from weft.runtime.threads import get_threads
 
 CACHED: Final = 1 << 17
-"""Bytes of records that are sorted to the end before others are touched: with their copy, a part of a second-level cache."""
+"""Bytes of records that are sorted to the end before others are touched: with their copy, a part of a second-level
+cache."""
 BLOCK: Final = 1 << 14
 """Records that one unit of work merges or writes, where threads share a row."""
 COST: Final = 16
@@ -108,7 +123,8 @@ class Records:
         return sum(word.size for word in self.words)
 
     def load(self, b: Builder, address: Value, first: Value, count: Value, lanes: int) -> Record:
-        """The records of `lanes` elements from an address on, the first of which is number `first`; those past `count` come last of all."""
+        """The records of `lanes` elements from an address on, the first of which is number `first`; those past `count`
+        come last of all."""
         inside = b.iota(dt.int32, lanes) < b.cast(b.intrinsic("smin", count, b.i64(lanes)), dt.int32)
         kind = self.dtype if self.dtype.is_complex else bits_of(self.dtype)
         words = self.keys(b, b.load(address, kind, lanes, inside), canonical=self.indexed)
@@ -121,7 +137,8 @@ class Records:
         return [b.choose(inside, word, -1) for word in words]
 
     def keys(self, b: Builder, x: AnyValue, canonical: bool) -> Record:
-        """The words of the key. Complex numbers go by their real parts, then by their imaginary parts; any NaN makes the whole one."""
+        """The words of the key. Complex numbers go by their real parts, then by their imaginary parts; any NaN makes
+        the whole one."""
         if isinstance(x, Value):
             return [order_key(b, x, self.dtype, canonical)]
         part, bits = dt.real_of(self.dtype), _UNSIGNED[self.dtype.size // 2]
@@ -156,8 +173,8 @@ def lanes_for(records: Records) -> int:
 
 
 class Network:
-    """A short sequence of records in a few vectors, sorted by exchanges. Where a record stands is known here, not in the vectors:
-    a lane stays wherever the next exchange needs it, and all go to their places at the end.
+    """A short sequence of records in a few vectors, sorted by exchanges. Where a record stands is known here, not in
+    the vectors: a lane stays wherever the next exchange needs it, and all go to their places at the end.
 
     Vector k holds places k * lanes and on at first. Two vectors (a pair of consecutive ones) are rearranged together.
     """
@@ -182,7 +199,8 @@ class Network:
         return self._restored()
 
     def _merge(self, size: int) -> None:
-        """Two sorted runs become one: the first exchange is with the mirror image, those after it at half the distance each."""
+        """Two sorted runs become one: the first exchange is with the mirror image, those after it at half the distance
+        each."""
         self.exchange(size - 1)
         step = size // 4
         while step:
@@ -229,7 +247,11 @@ class Network:
         for first in range(0, self.lanes, self.block):
             part = slice(first, first + self.block)
             found += [place for place in (*x[part], *y[part]) if not place & top]
-        whole = all(sum(not p & top for p in v[k : k + self.block]) == self.block // 2 for v in (x, y) for k in range(0, self.lanes, self.block))
+        whole = all(
+            sum(not p & top for p in v[k : k + self.block]) == self.block // 2
+            for v in (x, y)
+            for k in range(0, self.lanes, self.block)
+        )
         return found if whole else [place for place in (*x, *y) if not place & top]
 
     def _within(self, one: int, mask: int) -> None:
@@ -272,7 +294,8 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Code over records in memory: word k of all records lies `capacity` times the size of the words before it from the start."""
+    """Code over records in memory: word k of all records lies `capacity` times the size of the words before it from the
+    start."""
 
     b: Builder
     records: Records
@@ -308,11 +331,14 @@ class Sequences:
             found.append([b.choose(inside, word, -1) for word in self.load(base, index + k * self.lanes, self.lanes)])
         return found
 
-    def merge(self, source: Value, first: tuple[Value, Value], second: tuple[Value, Value], target: Value, at: Value) -> None:
-        """Two sorted runs (from, to) become one, from record `at` of the target on. Whole steps are written, so up to a step minus one more.
+    def merge(
+        self, source: Value, first: tuple[Value, Value], second: tuple[Value, Value], target: Value, at: Value
+    ) -> None:
+        """Two sorted runs (from, to) become one, from record `at` of the target on. Whole steps are written, so up to a
+        step minus one more.
 
-        The step that is taken next is that of the run whose next record is smaller: the half that has then been merged and goes out is
-        smaller than everything which is still to come.
+        The step that is taken next is that of the run whose next record is smaller: the half that has then been merged
+        and goes out is smaller than everything which is still to come.
         """
         b = self.b
         (x, x_end), (y, y_end) = first, second
@@ -334,8 +360,11 @@ class Sequences:
         count = len(self.records.words)
         return [list(flat[k : k + count]) for k in range(0, len(flat), count)]
 
-    def merge_levels(self, source: Value, target: Value, start: Value, stop: Value, width: Value, levels: Value) -> Value:
-        """Runs of `width` records in [start, stop) are merged two by two, `levels` times, from one memory into the other and back.
+    def merge_levels(
+        self, source: Value, target: Value, start: Value, stop: Value, width: Value, levels: Value
+    ) -> Value:
+        """Runs of `width` records in [start, stop) are merged two by two, `levels` times, from one memory into the
+        other and back.
 
         Returns the one with the result.
         """
@@ -356,7 +385,8 @@ class Sequences:
 
 
 def bisect(b: Builder, n: Value, rounds: Value, holds: Callable[[Value], Value]) -> Value:
-    """The length of the part of [0, n) at whose indices a condition holds, which is its beginning; n is smaller than 2 ** rounds.
+    """The length of the part of [0, n) at whose indices a condition holds, which is its beginning; n is smaller than 2
+    ** rounds.
 
     n may be a vector: each lane is a search of its own.
     """
@@ -374,10 +404,12 @@ def bisect(b: Builder, n: Value, rounds: Value, holds: Callable[[Value], Value])
 
 @dataclass(frozen=True, slots=True)
 class SortRows:
-    """Every unit is a row, or a part of `width` elements of one if `parts` are sorted on their own. Operands: x, the result.
+    """Every unit is a row, or a part of `width` elements of one if `parts` are sorted on their own. Operands: x, the
+    result.
 
-    result: "values" or "places", or "records" (at `row` records from row to row). A row is sorted in pieces of `width` (of `inner`
-    levels of merging each, from what a network gives), and those are merged (`levels`). `rounds` is the number of bits of the length.
+    result: "values" or "places", or "records" (at `row` records from row to row). A row is sorted in pieces of `width`
+    (of `inner` levels of merging each, from what a network gives), and those are merged (`levels`). `rounds` is the
+    number of bits of the length.
     """
 
     records: Records
@@ -426,7 +458,8 @@ class SortRows:
     def _sorted(self, frame: Frame, memory: Sequences, other: Value, x: Value, start: Value, count: Value) -> Value:
         """Where `count` elements of the row x from `start` on lie sorted.
 
-        Piece after piece is read and merged in itself; one more turn of the same loop, so that its code is there once, merges the pieces.
+        Piece after piece is read and merged in itself; one more turn of the same loop, so that its code is there once,
+        merges the pieces.
         """
         b, width = frame.b, frame["width"]
         if not self.merges:
@@ -445,7 +478,9 @@ class SortRows:
             turn.carry(memory.merge_levels(here, there, low, high, runs, levels))
         return turn.carried[0]
 
-    def _networks(self, frame: Frame, memory: Sequences, x: Value, start: Value, low: Value, high: Value, count: Value) -> None:
+    def _networks(
+        self, frame: Frame, memory: Sequences, x: Value, start: Value, low: Value, high: Value, count: Value
+    ) -> None:
         """Elements low to high of what is sorted become short sorted runs of records."""
         b, lanes, size = frame.b, self.lanes, self.records.dtype.size
         with b.loop(low, high, self.vectors * lanes) as loop:
@@ -470,7 +505,8 @@ def _copy_records(memory: Sequences, source: Value, into: Sequences, target: Val
 
 @dataclass(frozen=True, slots=True)
 class MergeRows:
-    """One level of merging of long rows. A unit is a block of a row of the result; `run` records are sorted already. Operands: records before, after."""
+    """One level of merging of long rows. A unit is a block of a row of the result; `run` records are sorted already.
+    Operands: records before, after."""
 
     records: Records
     lanes: int
@@ -500,15 +536,19 @@ class MergeRows:
             memory.merge(frame["p0"], parts[0], parts[1], frame["p1"], base + at)
         return frame.module()
 
-    def _split(self, frame: Frame, memory: Sequences, runs: tuple[tuple[Value, Value], ...], count: Value) -> tuple[Value, Value]:
-        """Where the `count` smallest records of two runs end in each of them; of equal ones, those of the first run are smaller."""
+    def _split(
+        self, frame: Frame, memory: Sequences, runs: tuple[tuple[Value, Value], ...], count: Value
+    ) -> tuple[Value, Value]:
+        """Where the `count` smallest records of two runs end in each of them; of equal ones, those of the first run are
+        smaller."""
         b, before = frame.b, frame["p0"]
         (x, x_end), (y, y_end) = runs
         least = b.intrinsic("smax", count - (y_end - y), b.i64(0))
         most = b.intrinsic("smin", count, x_end - x)
 
         def among(index: Value) -> Value:
-            """Whether record least + index of the first run is one of them: not larger than the record of the second that would have its place."""
+            """Whether record least + index of the first run is one of them: not larger than the record of the second
+            that would have its place."""
             i = least + index
             return ~less(memory.load(before, y + (count - 1 - i), 1), memory.load(before, x + i, 1))
 
@@ -518,7 +558,8 @@ class MergeRows:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Sorted records become the result. A unit is a block of a row, or, where equal elements are `settled`, a row. Operands: x, records, result."""
+    """Sorted records become the result. A unit is a block of a row, or, where equal elements are `settled`, a row.
+    Operands: x, records, result."""
 
     records: Records
     result: str
@@ -527,7 +568,8 @@ class Finish:
     settled: bool = False
 
     def __str__(self) -> str:
-        return f"sort {'settle' if self.settled else 'finish'} {self.records} -> {self.result} lanes={self.lanes} outer={self.outer}"
+        form = "settle" if self.settled else "finish"
+        return f"sort {form} {self.records} -> {self.result} lanes={self.lanes} outer={self.outer}"
 
     def fields(self) -> list[str]:
         return fields_of(self.outer, 3, "width", "chunks", "row", "all", "rounds", blocked=False)
@@ -555,8 +597,11 @@ class Finish:
         """Bytes of an element of the result."""
         return 4 if self.result == "places" else self.records.dtype.size
 
-    def write(self, frame: Frame, memory: Sequences, base: Value, x: Value, out: Value, first: Value, count: Value) -> Value:
-        """`count` elements of the result from records `first` and on. Returns whether zeros or NaNs are among them, of which keys do not tell all."""
+    def write(
+        self, frame: Frame, memory: Sequences, base: Value, x: Value, out: Value, first: Value, count: Value
+    ) -> Value:
+        """`count` elements of the result from records `first` and on. Returns whether zeros or NaNs are among them, of
+        which keys do not tell all."""
         b, dtype = frame.b, self.records.dtype
         if self.result == "values" and self.records.indexed:
             self._pick(frame, memory, base, x, out, first, count)
@@ -584,7 +629,9 @@ class Finish:
         """Whether the order of equal elements has to be looked up in the row."""
         return self.result == "values" and self.records.dtype.is_float
 
-    def _pick(self, frame: Frame, memory: Sequences, base: Value, x: Value, out: Value, first: Value, count: Value) -> None:
+    def _pick(
+        self, frame: Frame, memory: Sequences, base: Value, x: Value, out: Value, first: Value, count: Value
+    ) -> None:
         """Elements of x from their places, one by one."""
         b, kind = frame.b, bits_of(self.records.dtype)
         last = len(self.records.words) - 1
@@ -594,7 +641,8 @@ class Finish:
             b.store(element, b.gep(out, loop.index * kind.size))
 
     def settle(self, frame: Frame, memory: Sequences, base: Value, x: Value, out: Value, first: Value) -> None:
-        """Zeros of both signs, and NaNs, in the order in which they stand in the row: keys alone do not tell. Seldom needed."""
+        """Zeros of both signs, and NaNs, in the order in which they stand in the row: keys alone do not tell. Seldom
+        needed."""
         b, dtype, n, rounds = frame.b, self.records.dtype, frame["n"], frame["rounds"]
         start, zero, ones = memory.at(base, 0, first), _sign(dtype), (1 << dtype.bits) - 1
         negative = memory.count_below(start, n, zero, rounds)
@@ -642,7 +690,10 @@ def lower(x: Layout, out: Layout, axis: int, places: bool) -> Lowering:
         launches += copy(before, read[0], Pointer(0), read[1])
     if after.strides[-1] != 1:
         write = temporary(after)
-    launches += _rows(*read, *write, places, temporaries)
+    outer = merged(axes_of(before.shape[:-1], scaled(read[0])[:-1], scaled(write[0])[:-1]))
+    records = records_of(x.dtype, places or x.dtype.is_complex, x.shape[axis])
+    result = "places" if places else "values"
+    launches += _Rows(records, result, x.shape[axis], tuple(outer), read[1], write[1]).launches(temporaries)
     if write[1] != Pointer(1):
         launches += copy(_arranged(write[0], [moved.index(a) for a in range(len(moved))]), out, write[1], Pointer(1))
     return Lowering(tuple(launches), tuple(temporaries))
@@ -661,28 +712,6 @@ def row_major_of(x: Layout) -> Layout:
     return Layout(x.shape, tuple(s // x.dtype.size for s in row_major(x.shape, x.dtype.size)), x.dtype)
 
 
-def _rows(x: Layout, from_: Pointer, out: Layout, to: Pointer, places: bool, temporaries: list[int]) -> list[Launch]:
-    """Launches that sort the last axis, along which both lie one after the other."""
-    n = x.shape[-1]
-    records = records_of(x.dtype, places or x.dtype.is_complex, n)
-    result, lanes = "places" if places else "values", lanes_for(records)
-    outer = merged(axes_of(x.shape[:-1], scaled(x)[:-1], scaled(out)[:-1]))
-    rows = product(outer)
-    vectors = next((v for v in (1, 2) if n <= v * lanes), 4)
-    width = _width(n, records, lanes * vectors)
-    if n > 2 * width and rows < 2 * get_threads():
-        return _shared(records, result, lanes, vectors, outer, n, width, (from_, to), temporaries)
-    kernel = SortRows(records, result, lanes, vectors, len(outer), merges=n > lanes * vectors)
-    capacity = _padded(n, lanes * vectors)
-    numbers = {
-        "units": rows, "width": width, "inner": _levels(width, lanes * vectors), "levels": _levels(n, width), "capacity": capacity,
-        "rounds": n.bit_length(), "chunks": 1, "row": 0, "all": 0,
-    }  # fmt: skip
-    words = words_of(kernel.fields(), [from_, to], outer, Axis(n, (x.dtype.size, out.dtype.size)), numbers)
-    each = grain(rows, n * x.dtype.size, COST)
-    return [Launch(source(str(kernel), "sort", kernel.emit), words, each, 2 * capacity * records.size)]
-
-
 def _width(n: int, records: Records, network: int) -> int:
     """Records that are sorted to the end before others are touched: a network's, doubled some times."""
     width = network
@@ -697,48 +726,92 @@ def _levels(n: int, width: int) -> int:
 
 
 def _padded(n: int, network: int) -> int:
-    """Records that a memory for n must hold: whole networks are written, and up to two steps are read past the end of a run."""
+    """Records that a memory for n must hold: networks are written whole, and merges read up to two steps past a run."""
     return (-(-n // network) + 2) * network
 
 
-def _shared(
-    records: Records, result: str, lanes: int, vectors: int, outer: Sequence[Axis], n: int, width: int, ends: tuple[Pointer, Pointer],
-    temporaries: list[int],
-) -> list[Launch]:  # fmt: skip
-    """Few long rows: threads sort parts of them, then merge blocks of two runs at a time, then write blocks of the result."""
-    rows, size, network = product(outer), records.dtype.size, lanes * vectors
-    row = _padded(n, max(network, 64))
-    memories = [Pointer(2 + len(temporaries)), Pointer(3 + len(temporaries))]
-    temporaries += [rows * row * records.size] * 2
-    numbers = {"row": row, "all": rows * row, "rounds": n.bit_length(), "width": width}
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of n elements, along which operand (`from_`) and result (`to`) lie one after the other. `outer` are their
+    other axes."""
 
-    def launch(kernel: SortRows | MergeRows | Finish, units: int, pointers: Sequence[Pointer], cost: int, scratch: int = 0, **more: int) -> Launch:
-        loops = [Axis(a.size, (a.strides[0], 0, a.strides[1])) for a in outer[: kernel.outer]]
-        words = words_of(kernel.fields(), pointers, loops, Axis(n, (0,) * len(pointers)), {**numbers, **more, "units": units})
-        return Launch(source(str(kernel), "sort", kernel.emit), words, grain(units, size * n * rows // units, cost), scratch)
+    records: Records
+    result: str
+    n: int
+    outer: tuple[Axis, ...]
+    from_: Pointer
+    to: Pointer
 
-    parts = -(-n // width)
-    first = SortRows(records, "records", lanes, vectors, len(outer), parts=True)
-    capacity = _padded(width, network)
-    inner = _levels(width, network)
-    launches = [
-        launch(first, rows * parts, [ends[0], memories[0]], COST, 2 * capacity * records.size,
-               inner=inner, levels=0, capacity=capacity, chunks=parts)
-    ]  # fmt: skip
-    block, run = min(BLOCK, width), width
-    blocks = -(-n // block)
-    while run < n:
-        kernel = MergeRows(records, lanes, vectors)
-        launches.append(launch(kernel, rows * blocks, memories, 2, run=run, width=block, chunks=blocks))
-        memories.reverse()
-        run *= 2
-    pointers = [ends[0], memories[0], ends[1]]
-    finish = Finish(records, result, lanes, len(outer))
-    launches.append(launch(finish, rows * blocks, pointers, 1, width=block, chunks=blocks))
-    if finish.settles:
-        settle = Finish(records, result, lanes, len(outer), settled=True)
-        launches.append(launch(settle, rows, pointers, 1, chunks=1))
-    return launches
+    def launches(self, temporaries: list[int]) -> list[Launch]:
+        """What sorts them; memory that it needs beside the scratch is added to the temporaries."""
+        lanes = lanes_for(self.records)
+        vectors = next((v for v in (1, 2) if self.n <= v * lanes), 4)
+        width = _width(self.n, self.records, lanes * vectors)
+        if self.n > 2 * width and self.count < 2 * get_threads():
+            memories = [Pointer(2 + len(temporaries) + k) for k in range(2)]
+            temporaries += [self.count * self._padded_row(lanes * vectors) * self.records.size] * 2
+            return self._shared(lanes, vectors, width, memories)
+        return [self._alone(lanes, vectors, width)]
+
+    @property
+    def count(self) -> int:
+        return product(self.outer)
+
+    def _padded_row(self, network: int) -> int:
+        return _padded(self.n, max(network, 64))
+
+    def _alone(self, lanes: int, vectors: int, width: int) -> Launch:
+        """Each row by one thread, in its scratch memory."""
+        network = lanes * vectors
+        kernel = SortRows(self.records, self.result, lanes, vectors, len(self.outer), merges=self.n > network)
+        capacity = _padded(self.n, network)
+        numbers = {"width": width, "inner": _levels(width, network), "levels": _levels(self.n, width)}
+        numbers |= {"capacity": capacity, "chunks": 1, "row": 0, "all": 0}
+        scratch = 2 * capacity * self.records.size
+        return self._launch(kernel, self.count, [self.from_, self.to], COST, numbers, scratch)
+
+    def _shared(self, lanes: int, vectors: int, width: int, memories: list[Pointer]) -> list[Launch]:
+        """Few long rows: threads sort parts of them, then merge blocks of two runs at a time, then write blocks of the
+        result."""
+        records, n, rows, network = self.records, self.n, self.count, lanes * vectors
+        row = self._padded_row(network)
+        common = {"row": row, "all": rows * row}
+        parts, capacity = -(-n // width), _padded(width, network)
+        numbers = common | {"width": width, "inner": _levels(width, network), "levels": 0, "capacity": capacity}
+        sort = SortRows(records, "records", lanes, vectors, len(self.outer), parts=True)
+        pointers = [self.from_, memories[0]]
+        scratch = 2 * capacity * records.size
+        launches = [self._launch(sort, rows * parts, pointers, COST, numbers | {"chunks": parts}, scratch)]
+
+        block = min(BLOCK, width)
+        blocks = -(-n // block)
+        numbers = common | {"width": block, "chunks": blocks}
+        merge, run = MergeRows(records, lanes, vectors), width
+        while run < n:
+            launches.append(self._launch(merge, rows * blocks, memories, 2, numbers | {"run": run}))
+            memories, run = memories[::-1], 2 * run
+
+        pointers = [self.from_, memories[0], self.to]
+        finish = Finish(records, self.result, lanes, len(self.outer))
+        launches.append(self._launch(finish, rows * blocks, pointers, 1, numbers))
+        if finish.settles:
+            launches.append(self._launch(replace(finish, settled=True), rows, pointers, 1, numbers))
+        return launches
+
+    def _launch(
+        self, kernel: SortRows | MergeRows | Finish, units: int, pointers: Sequence[Pointer], cost: int,
+        numbers: dict[str, int], scratch: int = 0,
+    ) -> Launch:  # fmt: skip
+        """Operands are the rows, records in temporary memory (whose places are numbered), and the result."""
+        steps = {self.from_: 0, self.to: 1}
+        axes = [
+            Axis(a.size, tuple(a.strides[steps[p]] if p in steps else 0 for p in pointers))
+            for a in self.outer[: kernel.outer]
+        ]
+        numbers = numbers | {"units": units, "rounds": self.n.bit_length()}
+        words = words_of(kernel.fields(), pointers, axes, Axis(self.n, (0,) * len(pointers)), numbers)
+        each = self.records.dtype.size * self.n * self.count // units
+        return Launch(source(str(kernel), "sort", kernel.emit), words, grain(units, each, cost), scratch)
 
 
 # ---- searching ----
@@ -746,7 +819,8 @@ def _shared(
 
 @dataclass(frozen=True, slots=True)
 class SearchRows:
-    """How many elements of a sorted row come before each value (or, `right`, are equal to it as well). Operands: rows, values, result.
+    """How many elements of a sorted row come before each value (or, `right`, are equal to it as well). Operands: rows,
+    values, result.
 
     `length` is that of the sorted row. A unit is a block of the values that go with one row.
     """
@@ -770,7 +844,9 @@ class SearchRows:
             at = frame.indices(row)
             rows, values, out = (frame.at(k, at) for k in range(3))
             with b.loop(start, stop, self.lanes) as loop:
-                inside = b.iota(dt.int32, self.lanes) < b.cast(b.intrinsic("smin", stop - loop.index, b.i64(self.lanes)), dt.int32)
+                inside = b.iota(dt.int32, self.lanes) < b.cast(
+                    b.intrinsic("smin", stop - loop.index, b.i64(self.lanes)), dt.int32
+                )
                 found = self._search(frame, rows, b.gep(values, loop.index * self.dtype.size), inside)
                 b.store(b.cast(found, dt.uint32), b.gep(out, loop.index * 4), inside)
         return frame.module()
@@ -795,7 +871,8 @@ class SearchRows:
 
 
 def search(rows: Layout, values: Layout, out: Layout, right: bool) -> Lowering:
-    """For every value, its place in the row that goes with it: rows[*lead, n], values[*lead, ...]. Pointers: 0 rows, 1 values, 2 out."""
+    """For every value, its place in the row that goes with it: rows[*lead, n], values[*lead, ...]. Pointers: 0 rows, 1
+    values, 2 out."""
     if 0 in out.shape:
         return Lowering(())
     lead = len(rows.shape) - 1
@@ -803,7 +880,9 @@ def search(rows: Layout, values: Layout, out: Layout, right: bool) -> Lowering:
     launches: list[Launch] = []
     temporaries: list[int] = []
     operands = []
-    for k, (x, plain) in enumerate(((rows, rows.strides[-1] == 1 or rows.shape[-1] <= 1), (values, _is_packed(values, lead)))):
+    for k, (x, plain) in enumerate(
+        ((rows, rows.strides[-1] == 1 or rows.shape[-1] <= 1), (values, _is_packed(values, lead)))
+    ):
         if plain:
             operands.append((x, Pointer(k)))
             continue
@@ -817,14 +896,23 @@ def search(rows: Layout, values: Layout, out: Layout, right: bool) -> Lowering:
     width = min(n, BLOCK)
     units = product(outer) * -(-n // width)
     length = rows.shape[-1]
-    numbers = {"units": units, "width": width, "chunks": -(-n // width), "length": length, "rounds": length.bit_length()}
-    words = words_of(kernel.fields(), [pointer for _, pointer in operands] + [Pointer(2)], outer, Axis(n, (0, 0, 0)), numbers)
+    numbers = {
+        "units": units,
+        "width": width,
+        "chunks": -(-n // width),
+        "length": length,
+        "rounds": length.bit_length(),
+    }
+    words = words_of(
+        kernel.fields(), [pointer for _, pointer in operands] + [Pointer(2)], outer, Axis(n, (0, 0, 0)), numbers
+    )
     cost = 2 * length.bit_length()
-    launches.append(Launch(source(str(kernel), "search", kernel.emit), words, grain(units, width * rows.dtype.size, max(1, cost))))
+    launches.append(
+        Launch(source(str(kernel), "search", kernel.emit), words, grain(units, width * rows.dtype.size, max(1, cost)))
+    )
     return Lowering(tuple(launches), tuple(temporaries))
 
 
 def _is_packed(x: Layout, lead: int) -> bool:
     """Whether the elements of the axes after the first `lead` lie one after the other."""
     return all(axis.strides == (1,) for axis in merged(axes_of(x.shape[lead:], x.strides[lead:])))
-

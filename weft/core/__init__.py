@@ -42,6 +42,7 @@ from weft.core.promoting import can_cast, isdtype, result_type
 from weft.core.reducing import all, any, argmax, argmin, count_nonzero, logsumexp, max, mean, min, softmax, std, sum, var
 from weft.core.reducing import prod_ as prod
 from weft.core.scanning import cummax, cummin, cumprod, cumsum, logcumsumexp
+from weft.core.selecting import argwhere, bincount, nonzero
 from weft.core.shaping import (
     as_strided, atleast_1d, atleast_2d, atleast_3d, broadcast_arrays, broadcast_shapes, broadcast_to, contiguous, expand_dims,
     flatten, flip, matrix_transpose, moveaxis, permute_dims, reshape, split, squeeze, swapaxes, transpose, unflatten,

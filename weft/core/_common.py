@@ -1,7 +1,7 @@
-"""What every function of `weft.core` shares: operands from anything array-like, promotion, broadcasting, and binding of primitives.
+"""What every function of `weft.core` shares: operands from anything array-like, promotion, broadcasting, binding.
 
-Nothing below this layer promotes or broadcasts. The hot path (two arrays of one kind, or an array and a Python number) is a dictionary look-up
-and a new node.
+Nothing below this layer promotes or broadcasts. The hot path (two arrays of one kind, or an array and a Python number)
+is a dictionary look-up and a new node.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST_SCALARS = 4096
 
 
 def scalar_node(value: Any, kind: Kind, name: str = "array") -> Node:
-    """A constant of this kind; recent ones are shared, so that a number in a loop is one node. `name` is the function to name in errors."""
+    """A constant of this kind; recent ones are shared, so that a number in a loop is one node. Errors name `name`."""
     if type(value) is Dim:
         return size_node(value, kind)
     key = (value, value.__class__, kind)
@@ -54,7 +54,7 @@ def scalar_node(value: Any, kind: Kind, name: str = "array") -> Node:
 
 
 def refuse_overflow(name: str, value: Any, dtype: Dtype) -> None:
-    """A Python integer that meets an integer array must be one of its numbers: wrapping it would be a silent wrong answer."""
+    """A Python integer that meets an integer array must be one of its numbers: to wrap it would be a wrong answer."""
     if type(value) is not int or not dtype.is_integer:
         return
     low, high = (-(1 << dtype.bits - 1), 1 << dtype.bits - 1) if dtype.kind == "i" else (0, 1 << dtype.bits)
@@ -103,7 +103,9 @@ def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
                 size = n
             elif type(n) is int and type(size) is int:
                 if n != size:
-                    raise ValueError(f"[{name}] shapes {' and '.join(map(str, shapes))} cannot be broadcast: {size} and {n} differ.")
+                    raise ValueError(
+                        f"[{name}] shapes {' and '.join(map(str, shapes))} cannot be broadcast: {size} and {n} differ."
+                    )
             else:
                 size = broadcast_dims(size, n)
         result.append(size)
@@ -129,7 +131,7 @@ def apply(op: Primitive, *nodes: Node) -> array:
 
 
 def promoted(name: str, a: Any, b: Any) -> tuple[Node, Node]:
-    """Two operands in one dtype and one shape. Numbers, and NumPy's arrays, give way to the dtype of an array where their kind allows."""
+    """Two operands in one dtype and one shape. Numbers and NumPy's arrays take the dtype of an array if their kind can."""
     a, b = plain(a), plain(b)
     x_scalar, y_scalar = a.__class__ in _SCALARS, b.__class__ in _SCALARS
     if x_scalar and not y_scalar:
@@ -163,7 +165,7 @@ def plain(value: Any) -> Any:
 
 
 def _yielding(value: Any, other: Any) -> Dtype | None:
-    """The dtype that a NumPy array takes beside one of ours: NumPy's int64 and float64 are mostly its defaults, not anybody's wish."""
+    """The dtype that a NumPy array takes beside one of ours: its int64 and float64 are mostly NumPy's defaults."""
     if not isinstance(value, np.ndarray) or not isinstance(other, array):
         return None
     kind = "f" if value.dtype.kind == "V" else value.dtype.kind
@@ -185,11 +187,13 @@ def _same(dtype: Dtype) -> Dtype:
 
 
 class Binary:
-    """A binary function of arrays and numbers. `operand` gives the dtype to compute in; `inexact` makes integers floats first."""
+    """A binary function of arrays and numbers. `operand` gives the dtype to compute in; `inexact`: integers as floats."""
 
     __slots__ = ("kinds", "name", "op", "operand", "results")
 
-    def __init__(self, op: Primitive, name: str, inexact: bool = False, operand: Callable[[Dtype], Dtype] | None = None) -> None:
+    def __init__(
+        self, op: Primitive, name: str, inexact: bool = False, operand: Callable[[Dtype], Dtype] | None = None
+    ) -> None:
         self.op, self.name = op, name
         self.operand = operand or (dt.inexact_of if inexact else _same)
         self.results: dict[Kind, Kind] = {}
@@ -308,7 +312,7 @@ def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
 
 
 __all__ = [
-    "ArrayLike", "Axes", "Binary", "Scalar", "Unary", "apply", "array", "astype", "bind", "broadcast_node", "broadcast_shapes",
-    "constant", "default_dtype", "kind_of", "normalize_axes", "normalize_axis", "plain", "promoted", "refuse_dtype",
+    "ArrayLike", "Axes", "Binary", "Scalar", "Unary", "apply", "array", "astype", "bind", "broadcast_node",
+    "broadcast_shapes", "constant", "default_dtype", "kind_of", "normalize_axes", "normalize_axis", "plain", "promoted", "refuse_dtype",
     "refuse_overflow", "reshape", "scalar_node", "to_node", "together", "transpose", "wrap",
 ]  # fmt: skip

@@ -121,7 +121,8 @@ def attach() -> None:
     for name, method in special.items():
         setattr(array, f"__{name}__", method)
     array.at = property(gathering.At, doc="Updates of parts: `a.at[index].add(value)` and others.")  # type: ignore[attr-defined]
-    array.__divmod__, array.__rdivmod__ = _guarded(_divmod), _guarded(_rdivmod)  # type: ignore[attr-defined]
+    setattr(array, "__divmod__", _guarded(_divmod))
+    setattr(array, "__rdivmod__", _guarded(_rdivmod))
     array.mT = property(shaping.matrix_transpose, doc="The array with its last two axes exchanged.")  # type: ignore[attr-defined]
     array.T = property(shaping.transpose, doc="The array with its axes reversed.")  # type: ignore[attr-defined]
     array.real = property(e.real, doc="The real part.")  # type: ignore[attr-defined]

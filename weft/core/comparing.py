@@ -23,7 +23,14 @@ def _both_nan(x: Node, y: Node) -> Node:
 
 
 def isclose(
-    a: ArrayLike, b: ArrayLike, /, rtol: float = 1e-05, atol: float = 1e-08, *, equal_nan: bool = False, stream: Stream = None
+    a: ArrayLike,
+    b: ArrayLike,
+    /,
+    rtol: float = 1e-05,
+    atol: float = 1e-08,
+    *,
+    equal_nan: bool = False,
+    stream: Stream = None,
 ) -> array:
     """Whether |a - b| <= atol + rtol * |b|, or a equals b (infinities of one sign are close); NaNs are if `equal_nan`.
 
@@ -43,7 +50,14 @@ def isclose(
 
 
 def allclose(
-    a: ArrayLike, b: ArrayLike, /, rtol: float = 1e-05, atol: float = 1e-08, *, equal_nan: bool = False, stream: Stream = None
+    a: ArrayLike,
+    b: ArrayLike,
+    /,
+    rtol: float = 1e-05,
+    atol: float = 1e-08,
+    *,
+    equal_nan: bool = False,
+    stream: Stream = None,
 ) -> array:
     """Whether all elements are close, as `isclose` says."""
     return reducing.all(isclose(a, b, rtol, atol, equal_nan=equal_nan))

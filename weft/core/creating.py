@@ -9,8 +9,21 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft.core._common import (
-    ArrayLike, apply, array, astype, bind, broadcast_node, broadcast_shapes, default_dtype, kind_of, plain, refuse_overflow, reshape,
-    scalar_node, to_node, wrap,
+    ArrayLike,
+    apply,
+    array,
+    astype,
+    bind,
+    broadcast_node,
+    broadcast_shapes,
+    default_dtype,
+    kind_of,
+    plain,
+    refuse_overflow,
+    reshape,
+    scalar_node,
+    to_node,
+    wrap,
 )  # fmt: skip
 from weft.core._common import constant as constant_node
 from weft.dtypes import Dtype
@@ -94,14 +107,16 @@ def empty_like(a: ArrayLike, /, dtype: Dtype | None = None, *, stream: Stream = 
 
 
 def asarray(a: Any, dtype: Dtype | None = None, *, copy: bool | None = None) -> array:
-    """An array from a number, nested lists, NumPy's or another library's array; `copy=False` refuses where elements would be copied."""
+    """An array from a number, nested lists or an array of any library; `copy=False` refuses to copy elements."""
     if copy is False and (not isinstance(a, array) or dtype not in (None, a.dtype)):
-        raise ValueError("[asarray] elements must be copied from another object or to another dtype; leave out copy=False.")
+        raise ValueError(
+            "[asarray] elements must be copied from another object or to another dtype; leave out copy=False."
+        )
     return array(a, dtype)
 
 
 def from_dlpack(x: Any, /) -> array:
-    """An array with the elements of an object of another library that has `__dlpack__`; NumPy's float64 becomes float32."""
+    """An array with the elements of an object that has `__dlpack__`; NumPy's float64 becomes float32."""
     if not hasattr(x, "__dlpack__"):
         raise TypeError(f"[from_dlpack] needs an object with __dlpack__; got {type(x).__name__}.")
     return array(x)
@@ -110,8 +125,17 @@ def from_dlpack(x: Any, /) -> array:
 # ---- ranges ----
 
 
-def arange(*bounds: Any, start: Any = None, stop: Any = None, step: Any = None, dtype: Dtype | None = None, stream: Stream = None) -> array:
-    """arange(stop), arange(start, stop) or arange(start, stop, step): start, start + step, … below stop. A dtype may come last.
+def arange(
+    *bounds: Any,
+    start: Any = None,
+    stop: Any = None,
+    step: Any = None,
+    dtype: Dtype | None = None,
+    stream: Stream = None,
+) -> array:
+    """arange(stop), arange(start, stop) or arange(start, stop, step): start, start + step, … below stop.
+
+    A dtype may follow the numbers.
 
     >>> arange(1, 7, 2)
     array([1, 3, 5], dtype=int32)
@@ -144,7 +168,9 @@ def _refuse_no_range(start: Any, stop: Any, step: Any) -> bool:
     if step == 0:
         raise ValueError("[arange] step cannot be 0.")
     floats = [n for n in (start, stop, step) if isinstance(n, float)]
-    if builtins.any(n != n for n in floats) or builtins.any(math.isinf(n) for n in (start, stop) if isinstance(n, float)):
+    if builtins.any(n != n for n in floats) or builtins.any(
+        math.isinf(n) for n in (start, stop) if isinstance(n, float)
+    ):
         raise ValueError(f"[arange] start={start}, stop={stop}, step={step} is no finite range.")
     return not floats
 
@@ -163,7 +189,7 @@ def _count(start: Any, stop: Any, step: Any, whole: bool) -> Any:
 
 
 def _ramp(size: Any, start: Any, step: Any, dtype: Dtype) -> Node:
-    """start + i * step, computed in float64 or int64 and rounded once. A range of integers counts from its first two numbers, rounded."""
+    """start + i * step, computed in float64 or int64 and rounded once; integers go on as their first two do."""
     count = bind(Iota((size,)))
     if dtype.is_integer and (isinstance(start, float) or isinstance(step, float)):
         start, step = int(start), int(start + step) - int(start) if not math.isinf(step) else 1
@@ -203,8 +229,10 @@ def _real(name: str, number: Any) -> float:
     return float(number)
 
 
-def meshgrid(*arrays: ArrayLike, sparse: bool = False, indexing: str = "xy", stream: Stream = None) -> tuple[array, ...]:
-    """Coordinates of a grid: array i repeated along all axes but its own, which is axis i ("ij"; "xy" exchanges the first two).
+def meshgrid(
+    *arrays: ArrayLike, sparse: bool = False, indexing: str = "xy", stream: Stream = None
+) -> tuple[array, ...]:
+    """Coordinates of a grid: array i along axis i, repeated along all others ("xy" exchanges the first two axes, "ij" not).
 
     >>> [a.tolist() for a in meshgrid(array([1, 2]), array([3, 4]), sparse=True)]
     [[[1, 2]], [[3], [4]]]
@@ -216,7 +244,10 @@ def meshgrid(*arrays: ArrayLike, sparse: bool = False, indexing: str = "xy", str
     if indexing == "xy" and builtins.len(nodes) > 1:
         axes[:2] = 1, 0
     sizes = [x.kind.size for x in nodes]
-    grids = [reshape(x, tuple(n if i == axis else 1 for i, n in enumerate(sizes[j] for j in axes))) for x, axis in zip(nodes, axes, strict=True)]
+    grids = [
+        reshape(x, tuple(n if i == axis else 1 for i, n in enumerate(sizes[j] for j in axes)))
+        for x, axis in zip(nodes, axes, strict=True)
+    ]
     if sparse:
         return tuple(map(wrap, grids))
     shape = broadcast_shapes("meshgrid", *(x.shape for x in grids))

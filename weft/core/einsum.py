@@ -1,7 +1,8 @@
-"""Sums of products by index letters (`einsum`): parsed, ordered, and done by diagonals, sums, transposes and matrix products.
+"""Sums of products by index letters (`einsum`): parsed, ordered, and done by diagonals, sums and matrix products.
 
-Labels are letters; the axes of an ellipsis are labels too, numbered from the right, so that they broadcast as axes do. Operands are contracted two
-at a time, in the order that costs the fewest operations (found exactly for up to eight operands, greedily for more).
+Labels are letters; the axes of an ellipsis are labels too, numbered from the right, so that they broadcast as axes do.
+Operands are contracted two at a time, in the order that costs the fewest operations (found exactly for up to eight
+operands, greedily for more).
 """
 
 from __future__ import annotations
@@ -49,13 +50,17 @@ def einsum(subscripts: str, *operands: ArrayLike, stream: Stream = None) -> arra
         chosen = [terms[i] for i in places]
         terms = [t for i, t in enumerate(terms) if i not in places]
         needed = {*result, *(label for t in terms for label in t.labels)}
-        terms.append(_summed(chosen[0], needed) if len(chosen) == 1 else _contracted(chosen[0], chosen[1], needed, sizes))
+        terms.append(
+            _summed(chosen[0], needed) if len(chosen) == 1 else _contracted(chosen[0], chosen[1], needed, sizes)
+        )
     (last,) = terms
     return wrap(transpose(last.node, tuple(last.labels.index(label) for label in result)))
 
 
 def einsum_path(subscripts: str, *operands: ArrayLike) -> tuple[Path, str]:
-    """(path, report): which operands `einsum` contracts in which order (each result joins the end of the list), and what that saves.
+    """(path, report): which operands `einsum` contracts in which order, and what that saves.
+
+    Each step takes operands out of the list and puts their product at its end.
 
     >>> einsum_path("ij,jk,kl->il", ones((2, 9)), ones((9, 9)), ones((9, 3)))[0]
     [(1, 2), (0, 1)]
@@ -82,7 +87,9 @@ def einsum_path(subscripts: str, *operands: ArrayLike) -> tuple[Path, str]:
 def _parsed(name: str, subscripts: str, operands: Sequence[ArrayLike]) -> tuple[list[Term], Labels, Sizes]:
     """The operands with their labels, the labels of the result, and the size of every label."""
     if not isinstance(subscripts, str):
-        raise TypeError(f"[{name}] subscripts come first, as a string such as 'ij,jk->ik'; got {type(subscripts).__name__}.")
+        raise TypeError(
+            f"[{name}] subscripts come first, as a string such as 'ij,jk->ik'; got {type(subscripts).__name__}."
+        )
     if not operands:
         raise ValueError(f"[{name}] needs at least one operand.")
     left, arrow, right = subscripts.replace(" ", "").partition("->")
@@ -95,7 +102,11 @@ def _parsed(name: str, subscripts: str, operands: Sequence[ArrayLike]) -> tuple[
     used = [label for term in terms for label in term.labels]
     dots = sorted((label for label in sizes if isinstance(label, int)), reverse=True)
     if not arrow:
-        return terms, (*dots, *sorted(label for label in set(used) if isinstance(label, str) and used.count(label) == 1)), sizes
+        return (
+            terms,
+            (*dots, *sorted(label for label in set(used) if isinstance(label, str) and used.count(label) == 1)),
+            sizes,
+        )
     result = _labels(name, right, len(right.replace("...", "")) + (len(dots) if "..." in right else 0))
     if len(set(result)) != len(result):
         raise ValueError(f"[{name}] the result '{right}' names an axis twice.")

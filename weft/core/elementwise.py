@@ -8,9 +8,26 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft.core._common import (
-    ArrayLike, Binary, Unary, apply, array, astype as node_astype, bind, broadcast_node, broadcast_shapes, constant, kind_of, normalize_axis,
-    promoted, refuse_dtype, scalar_node, to_node, wrap,
+    ArrayLike,
+    Binary,
+    Unary,
+    apply,
+    array,
+    bind,
+    broadcast_node,
+    broadcast_shapes,
+    constant,
+    kind_of,
+    normalize_axis,
+    promoted,
+    refuse_dtype,
+    scalar_node,
+    to_node,
+    wrap,
 )  # fmt: skip
+from weft.core._common import (
+    astype as node_astype,
+)
 from weft.core.shaping import slice_axis
 from weft.dtypes import Dtype
 from weft.graph.node import Node
@@ -71,7 +88,9 @@ power = _binary(p.Power(), "power", "a ** b, broadcast together.")
 maximum = _binary(p.Maximum(), "maximum", "The larger of a and b; NaN if either is.")
 minimum = _binary(p.Minimum(), "minimum", "The smaller of a and b; NaN if either is.")
 remainder = _binary(rounding.Remainder(), "remainder", "a % b with the sign of b, exact; for integers a % 0 is a.")
-floor_divide = _function(_FloorDivision(rounding.FloorDivide(), "floor_divide"), "The quotient a / b rounded down; for integers a // 0 is 0.")
+floor_divide = _function(
+    _FloorDivision(rounding.FloorDivide(), "floor_divide"), "The quotient a / b rounded down; for integers a // 0 is 0."
+)
 arctan2 = _binary(trigonometry.ArcTan2(), "arctan2", "The angle of the point (b, a) in [-pi, pi].", inexact=True)
 equal = _binary(p.Equal(), "equal", "a == b elementwise.")
 not_equal = _binary(p.NotEqual(), "not_equal", "a != b elementwise.")
@@ -82,7 +101,9 @@ greater_equal = _binary(p.GreaterEqual(), "greater_equal", "a >= b elementwise."
 bitwise_and = _binary(p.BitwiseAnd(), "bitwise_and", "a & b, bit by bit.")
 bitwise_or = _binary(p.BitwiseOr(), "bitwise_or", "a | b, bit by bit.")
 bitwise_xor = _binary(p.BitwiseXor(), "bitwise_xor", "a ^ b, bit by bit.")
-left_shift = _function(Binary(p.LeftShift(), "left_shift", operand=_bytes_of_bools), "a << b; 0 where the count passes the width.")
+left_shift = _function(
+    Binary(p.LeftShift(), "left_shift", operand=_bytes_of_bools), "a << b; 0 where the count passes the width."
+)
 right_shift = _function(Binary(p.RightShift(), "right_shift", operand=_bytes_of_bools), "a >> b, keeping the sign.")
 
 negative = _unary(p.Negative(), "negative", "-a.")
@@ -112,7 +133,9 @@ sinh = _unary(trigonometry.Sinh(), "sinh", "The hyperbolic sine.", inexact=True)
 cosh = _unary(trigonometry.Cosh(), "cosh", "The hyperbolic cosine.", inexact=True)
 arcsinh = _unary(trigonometry.ArcSinh(), "arcsinh", "The inverse of the hyperbolic sine.", inexact=True)
 arccosh = _unary(trigonometry.ArcCosh(), "arccosh", "The inverse of the hyperbolic cosine; NaN below 1.", inexact=True)
-arctanh = _unary(trigonometry.ArcTanh(), "arctanh", "The inverse of the hyperbolic tangent; infinite at -1 and 1.", inexact=True)
+arctanh = _unary(
+    trigonometry.ArcTanh(), "arctanh", "The inverse of the hyperbolic tangent; infinite at -1 and 1.", inexact=True
+)
 stop_gradient = _unary(p.StopGradient(), "stop_gradient", "a, seen as a constant by differentiation.")
 
 pow = power
@@ -198,7 +221,7 @@ def round(a: ArrayLike, /, decimals: int = 0, stream: Stream = None) -> array:
 
 
 def _round_integers(x: Node, step: int) -> Node:
-    """The nearest multiple of a power of ten, ties to even, in integer arithmetic: exact, and wrapping like all of it."""
+    """The nearest multiple of a power of ten, ties to even, in integer arithmetic: exact, and it wraps."""
     if step >= 1 << (x.dtype.bits - (x.dtype.kind == "i")):
         return constant(0, x.kind)
     by = scalar_node(step, x.kind)
@@ -350,7 +373,9 @@ def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike, /, *, stream: Stream
     return apply(p.Select(), *[broadcast_node(n, shape) for n in (c, a, b)])
 
 
-def clip(a: ArrayLike, /, a_min: ArrayLike | None = None, a_max: ArrayLike | None = None, *, stream: Stream = None) -> array:
+def clip(
+    a: ArrayLike, /, a_min: ArrayLike | None = None, a_max: ArrayLike | None = None, *, stream: Stream = None
+) -> array:
     """a limited to [a_min, a_max]; either bound may be None."""
     if a_min is None and a_max is None:
         raise ValueError("[clip] at least one of a_min and a_max must be given.")

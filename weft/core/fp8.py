@@ -1,4 +1,4 @@
-"""Numbers of eight bits: 4 of exponent, 3 of mantissa, no infinities (E4M3). Arrays hold them as uint8; these functions convert."""
+"""Numbers of eight bits, 4 of exponent and 3 of mantissa (E4M3, without infinities), held as uint8: conversions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def to_fp8(x: ArrayLike, *, stream: Stream = None) -> array:
     if not given.dtype.is_float:
         raise ValueError(f"[to_fp8] needs an array of floats; got {given.dtype.name}. Convert it with astype.")
     wide = dt.promote(given.dtype, dt.float32)
-    bits, counts, shift, bias = (dt.uint64, dt.int64, 52, 1023) if wide is dt.float64 else (dt.uint32, dt.int32, 23, 127)
+    bits, counts, shift, bias = (
+        (dt.uint64, dt.int64, 52, 1023) if wide is dt.float64 else (dt.uint32, dt.int32, 23, 127)
+    )
     value = astype(given, wide)
     size = bind(e.Absolute(), value)
     size = bind(e.Minimum(), size, _number(size, LARGEST))

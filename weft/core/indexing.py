@@ -27,6 +27,7 @@ from weft.core._common import (
     wrap,
 )
 from weft.dtypes import Dtype
+from weft.core.selecting import masked
 from weft.graph.dims import Dim, ceil_div, dim_max, dim_min, same_shape
 from weft.graph.node import Kind, Node, Shape, kind_of
 from weft.primitives import elementwise as e
@@ -169,10 +170,8 @@ class Masked:
         self.mask, self.shape = mask, shape
 
     def read(self, x: Node) -> Node:
-        raise ValueError(
-            "[index] boolean masks can be assigned to but not read: the shape of the result would depend on data. "
-            "Use where(mask, a, other), or multiply by the mask."
-        )
+        """The elements where the mask holds; how many there are is found out now."""
+        return masked(x, self.mask)
 
     def write(self, x: Node, values: Node) -> Node:
         spread = self._spread(values)

@@ -8,7 +8,18 @@ from typing import Any
 from weft import dtypes as dt
 from weft.core import reducing
 from weft.core._common import (
-    ArrayLike, array, astype, bind, broadcast_node, broadcast_shapes, normalize_axis, reshape, to_node, together, transpose, wrap,
+    ArrayLike,
+    array,
+    astype,
+    bind,
+    broadcast_node,
+    broadcast_shapes,
+    normalize_axis,
+    reshape,
+    to_node,
+    together,
+    transpose,
+    wrap,
 )  # fmt: skip
 from weft.graph.dims import prod
 from weft.graph.node import Node
@@ -37,8 +48,8 @@ def matmul(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> array:
         y = reshape(y, (*y.shape, 1))
     if x.shape[-1] != y.shape[-2]:
         raise ValueError(
-            f"[matmul] last axis of a {to_node(a).shape} and {'only' if column else 'second-to-last'} axis of b {to_node(b).shape} "
-            f"differ: {x.shape[-1]} and {y.shape[-2]}; transpose one of them or reshape."
+            f"[matmul] last axis of a {to_node(a).shape} and {'only' if column else 'second-to-last'} axis of b "
+            f"{to_node(b).shape} differ: {x.shape[-1]} and {y.shape[-2]}; transpose one of them or reshape."
         )
     lead = broadcast_shapes("matmul", x.shape[:-2], y.shape[:-2])
     out = bind(Matmul(), broadcast_node(x, (*lead, *x.shape[-2:])), broadcast_node(y, (*lead, *y.shape[-2:])))
@@ -48,10 +59,14 @@ def matmul(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> array:
     return wrap(out)
 
 
-def addmm(c: ArrayLike, a: ArrayLike, b: ArrayLike, /, alpha: float = 1.0, beta: float = 1.0, *, stream: Stream = None) -> array:
+def addmm(
+    c: ArrayLike, a: ArrayLike, b: ArrayLike, /, alpha: float = 1.0, beta: float = 1.0, *, stream: Stream = None
+) -> array:
     """alpha * (a @ b) + beta * c."""
     product, addend = matmul(a, b), c if isinstance(c, array) else wrap(to_node(c))
-    return (product if alpha == 1 else product * alpha) + (addend if beta == 1 else addend * beta)  # integers stay what they are
+    return (product if alpha == 1 else product * alpha) + (
+        addend if beta == 1 else addend * beta
+    )  # integers stay what they are
 
 
 def outer(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> array:
@@ -77,7 +92,9 @@ def inner(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> array:
     if x.ndim == 0 or y.ndim == 0:
         return _product("inner", x, y)
     if x.shape[-1] != y.shape[-1]:
-        raise ValueError(f"[inner] the last axes of a {x.shape} and b {y.shape} differ: {x.shape[-1]} and {y.shape[-1]}.")
+        raise ValueError(
+            f"[inner] the last axes of a {x.shape} and b {y.shape} differ: {x.shape[-1]} and {y.shape[-1]}."
+        )
     return _contract(x, y, (x.ndim - 1,), (y.ndim - 1,))
 
 
@@ -119,7 +136,9 @@ def tensordot(a: ArrayLike, b: ArrayLike, /, axes: int | Sequence[Any] = 2, *, s
     x, y = to_node(a), to_node(b)
     if isinstance(axes, int):
         if not 0 <= axes <= min(x.ndim, y.ndim):
-            raise ValueError(f"[tensordot] axes={axes}: a {x.shape} and b {y.shape} have no such number of axes in common.")
+            raise ValueError(
+                f"[tensordot] axes={axes}: a {x.shape} and b {y.shape} have no such number of axes in common."
+            )
         return _contract(x, y, tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes)))
     left, right = ([z] if isinstance(z, int) else list(z) for z in axes)
     if len(left) != len(right):
@@ -130,7 +149,10 @@ def tensordot(a: ArrayLike, b: ArrayLike, /, axes: int | Sequence[Any] = 2, *, s
         raise ValueError(f"[tensordot] axes {left} and {right} name an axis twice.")
     for i, j in zip(p, q, strict=True):
         if x.shape[i] != y.shape[j]:
-            raise ValueError(f"[tensordot] axis {i} of a {x.shape} and axis {j} of b {y.shape} differ: {x.shape[i]} and {y.shape[j]}.")
+            raise ValueError(
+                f"[tensordot] axis {i} of a {x.shape} and axis {j} of b {y.shape} differ: "
+                f"{x.shape[i]} and {y.shape[j]}."
+            )
     return _contract(x, y, p, q)
 
 

@@ -10,8 +10,8 @@ from weft.core._common import array
 from weft.dtypes import Dtype
 
 _KINDS = {
-    "bool": "b", "signed integer": "i", "unsigned integer": "u", "integral": "iu", "real floating": "f", "complex floating": "c",
-    "numeric": "iufc",
+    "bool": "b", "signed integer": "i", "unsigned integer": "u", "integral": "iu", "real floating": "f",
+    "complex floating": "c", "numeric": "iufc",
 }  # fmt: skip
 """The Python array API's names of kinds, and the letters of the dtypes in them."""
 
@@ -51,5 +51,7 @@ def isdtype(dtype: Dtype, kind: Dtype | str | tuple[Dtype | str, ...]) -> bool:
     if isinstance(kind, Dtype):
         return dtype is kind
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise ValueError(f"[isdtype] kind is a dtype, one of {', '.join(map(repr, _KINDS))}, or a tuple of them; got {kind!r}.")
+        raise ValueError(
+            f"[isdtype] kind is a dtype, one of {', '.join(map(repr, _KINDS))}, or a tuple of them; got {kind!r}."
+        )
     return dtype.kind in _KINDS[kind]

@@ -1,8 +1,9 @@
 """Random numbers: MLX's counter-based generator, the same bits for the same key on every machine.
 
-Every function takes `key=`; without one, the global state is split and advanced. What is made of the bits by exact operations (uniform, randint,
-bernoulli, permutation, split) has MLX's bits; what goes through our own elementary functions (normal and the others) agrees with MLX to some
-units in the last place. A float64 draw is the float32 draw of the same key with more bits behind it.
+Every function takes `key=`; without one, the global state is split and advanced. What is made of the bits by exact
+operations (uniform, randint, bernoulli, permutation, split) has MLX's bits; what goes through our own elementary
+functions (normal and the others) agrees with MLX to some units in the last place. A float64 draw is the float32 draw of
+the same key with more bits behind it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ import numpy as np
 from weft import dtypes as dt
 from weft.array import array, wrap
 from weft.core._common import (
-    ArrayLike, astype, bind, broadcast_node, broadcast_shapes, constant, kind_of, normalize_axis, scalar_node, to_node,
+    ArrayLike,
+    astype,
+    bind,
+    broadcast_node,
+    broadcast_shapes,
+    constant,
+    kind_of,
+    normalize_axis,
+    scalar_node,
+    to_node,
 )  # fmt: skip
 from weft.core.creating import _shape
 from weft.core.gathering import take
@@ -81,7 +91,8 @@ def split(key: ArrayLike, num: int = 2, stream: Stream = None) -> array:
 def _next_key() -> Node:
     """Advance the global state: the first key of its split takes its place, the second one is used.
 
-    A state that has a value is split right here: keys that are drawn one after the other would else be a graph that grows for ever.
+    A state that has a value is split right here: keys that are drawn one after the other would else be a graph that
+    grows for ever.
     """
     with _lock:
         current = state[0]._node
@@ -213,8 +224,8 @@ def _drawn_shape(name: str, shape: Sizes | None, *parameters: Node) -> Shape:
 
 
 def uniform(
-    low: ArrayLike = 0, high: ArrayLike = 1, shape: Sizes | None = None, dtype: Dtype | None = None, key: ArrayLike | None = None,
-    stream: Stream = None,
+    low: ArrayLike = 0, high: ArrayLike = 1, shape: Sizes | None = None, dtype: Dtype | None = None,
+    key: ArrayLike | None = None, stream: Stream = None,
 ) -> array:  # fmt: skip
     """Uniform in [low, high). The shape is that of low and high together, unless given."""
     dtype = _float_dtype("uniform", dtype)
@@ -223,7 +234,9 @@ def uniform(
     return wrap(_between(lower, upper, *_places(sizes), _key_node("uniform", key)))
 
 
-def bernoulli(p: ArrayLike = 0.5, shape: Sizes | None = None, key: ArrayLike | None = None, stream: Stream = None) -> array:
+def bernoulli(
+    p: ArrayLike = 0.5, shape: Sizes | None = None, key: ArrayLike | None = None, stream: Stream = None
+) -> array:
     """True with probability p. The shape is that of p, unless given."""
     chance = astype(to_node(p), dt.float32)
     sizes = _drawn_shape("bernoulli", shape, chance)
@@ -233,10 +246,11 @@ def bernoulli(p: ArrayLike = 0.5, shape: Sizes | None = None, key: ArrayLike | N
 
 
 def randint(
-    low: ArrayLike, high: ArrayLike, shape: Sizes | None = None, dtype: Dtype | None = None, key: ArrayLike | None = None,
-    stream: Stream = None,
+    low: ArrayLike, high: ArrayLike, shape: Sizes | None = None, dtype: Dtype | None = None,
+    key: ArrayLike | None = None, stream: Stream = None,
 ) -> array:  # fmt: skip
-    """Uniform integers in [low, high); low where there are none. The shape is that of low and high together, unless given.
+    """Uniform integers in [low, high); low where there are none. The shape is that of low and high together, unless
+    given.
 
     Drawn in float32, as in MLX: of a range of more than 2**24 integers not all can occur.
     """
@@ -295,10 +309,11 @@ def _complex_normal(shape: Shape, dtype: Dtype, keys: Node) -> Node:
 
 
 def truncated_normal(
-    lower: ArrayLike, upper: ArrayLike, shape: Sizes | None = None, dtype: Dtype | None = None, key: ArrayLike | None = None,
-    stream: Stream = None,
+    lower: ArrayLike, upper: ArrayLike, shape: Sizes | None = None, dtype: Dtype | None = None,
+    key: ArrayLike | None = None, stream: Stream = None,
 ) -> array:  # fmt: skip
-    """The standard normal distribution inside [lower, upper]. The shape is that of the bounds together, unless given."""
+    """The standard normal distribution inside [lower, upper]. The shape is that of the bounds together, unless
+    given."""
     dtype = _float_dtype("truncated_normal", dtype)
     low, high = astype(to_node(lower), dtype), astype(to_node(upper), dtype)
     sizes = _drawn_shape("truncated_normal", shape, low, high)
@@ -319,8 +334,8 @@ def _gumbel(shape: Shape, dtype: Dtype, keys: Node) -> Node:
 
 
 def laplace(
-    shape: Sizes = (), dtype: Dtype | None = None, loc: ArrayLike = 0.0, scale: ArrayLike = 1.0, key: ArrayLike | None = None,
-    stream: Stream = None,
+    shape: Sizes = (), dtype: Dtype | None = None, loc: ArrayLike = 0.0, scale: ArrayLike = 1.0,
+    key: ArrayLike | None = None, stream: Stream = None,
 ) -> array:  # fmt: skip
     """The Laplace distribution with mean `loc` and density exp(-|x - loc| / scale) / (2 scale)."""
     dtype = _float_dtype("laplace", dtype)
@@ -331,13 +346,13 @@ def laplace(
 
 
 def categorical(
-    logits: ArrayLike, axis: int = -1, shape: Sizes | None = None, num_samples: int | None = None, key: ArrayLike | None = None,
-    stream: Stream = None,
+    logits: ArrayLike, axis: int = -1, shape: Sizes | None = None, num_samples: int | None = None,
+    key: ArrayLike | None = None, stream: Stream = None,
 ) -> array:  # fmt: skip
     """Indices (uint32) along an axis of `logits`, drawn with probabilities softmax(logits).
 
-    One for each distribution, `num_samples` for each (in a new last axis), or as many as `shape` says, with which the shape of the logits
-    without their axis must go together.
+    One for each distribution, `num_samples` for each (in a new last axis), or as many as `shape` says, with which the
+    shape of the logits without their axis must go together.
 
     >>> categorical(array([0.0, 1.0, 2.0]), num_samples=5).shape
     (5,)
@@ -360,14 +375,21 @@ def categorical(
 
 
 def multivariate_normal(
-    mean: ArrayLike, cov: ArrayLike, shape: Sizes = (), dtype: Dtype | None = None, key: ArrayLike | None = None, stream: Stream = None
+    mean: ArrayLike,
+    cov: ArrayLike,
+    shape: Sizes = (),
+    dtype: Dtype | None = None,
+    key: ArrayLike | None = None,
+    stream: Stream = None,
 ) -> array:
-    """Jointly normal numbers with mean[..., n] and covariance cov[..., n, n], symmetric and positive semi-definite; float32 or float64.
+    """Jointly normal numbers with mean[..., n] and covariance cov[..., n, n], symmetric and positive semi-definite;
+    float32 or float64.
 
-    `shape` is that of the result without its last axis, and goes together with the leading axes of mean and cov, which are its default.
+    `shape` is that of the result without its last axis, and goes together with the leading axes of mean and cov, which
+    are its default.
 
-    The root of the covariance is computed on the spot, in double precision: `cov` must have a value (it cannot be an argument of a function
-    that is being compiled or batched), and has no gradient. The gradient of the mean is there.
+    The root of the covariance is computed on the spot, in double precision: `cov` must have a value (it cannot be an
+    argument of a function that is being compiled or batched), and has no gradient. The gradient of the mean is there.
     """
     dtype = dtype or dt.float32
     if dtype not in (dt.float32, dt.float64):
@@ -375,12 +397,16 @@ def multivariate_normal(
     middle, spread = astype(to_node(mean), dtype), to_node(cov)
     if middle.ndim < 1 or spread.ndim < 2:
         raise ValueError(
-            f"[random.multivariate_normal] mean needs one axis and cov two; got shapes {middle.shape} and {spread.shape}."
+            f"[random.multivariate_normal] mean needs one axis and cov two; got {middle.shape} and {spread.shape}."
         )
     n = middle.shape[-1]
     if spread.shape[-2:] != (n, n):
-        raise ValueError(f"[random.multivariate_normal] mean of shape {middle.shape} needs cov of shape (..., {n}, {n}); got {spread.shape}.")
-    lead = broadcast_shapes("random.multivariate_normal", middle.shape[:-1], spread.shape[:-2], _shape("random.multivariate_normal", shape))
+        raise ValueError(
+            f"[random.multivariate_normal] mean {middle.shape} needs cov of shape (..., {n}, {n}); got {spread.shape}."
+        )
+    lead = broadcast_shapes(
+        "random.multivariate_normal", middle.shape[:-1], spread.shape[:-2], _shape("random.multivariate_normal", shape)
+    )
     draw = normal((*lead, n), dtype, key=key)
     rows = wrap(reshape(draw._node, (*lead, 1, n)))
     moved = matmul(rows, _root(wrap(spread), dtype))._node
@@ -388,7 +414,8 @@ def multivariate_normal(
 
 
 def _root(cov: array, dtype: Dtype) -> array:
-    """The symmetric root of a covariance matrix, by its singular values as in MLX: a factor that is not quite symmetric does not matter."""
+    """The symmetric root of a covariance matrix, by its singular values as in MLX: a factor that is not quite symmetric
+    does not matter."""
     left, values, right = np.linalg.svd(np.asarray(cov).astype(np.float64))
     return array((left * np.sqrt(values)[..., None, :]) @ right, dtype)
 

@@ -8,10 +8,27 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft.core._common import (
-    ArrayLike, Axes, apply, array, broadcast_node, bind, constant, kind_of, normalize_axes, normalize_axis, reshape as node_reshape,
-    scalar_node, to_node, transpose as node_transpose, wrap,
+    ArrayLike,
+    Axes,
+    apply,
+    array,
+    bind,
+    broadcast_node,
+    constant,
+    kind_of,
+    normalize_axes,
+    normalize_axis,
+    scalar_node,
+    to_node,
+    wrap,
 )  # fmt: skip
 from weft.core._common import broadcast_shapes as _broadcast_shapes
+from weft.core._common import (
+    reshape as node_reshape,
+)
+from weft.core._common import (
+    transpose as node_transpose,
+)
 from weft.graph.dims import prod, provably_equal
 from weft.graph.node import Node, Shape, Size
 from weft.primitives.creation import Iota
@@ -62,7 +79,9 @@ def flatten(a: ArrayLike, /, start_axis: int = 0, end_axis: int = -1, *, stream:
     first = max(0, start_axis + x.ndim if start_axis < 0 else start_axis)
     last = min(x.ndim - 1, end_axis + x.ndim if end_axis < 0 else end_axis)
     if first > last:
-        raise ValueError(f"[flatten] start_axis {start_axis} comes after end_axis {end_axis} in an array with {x.ndim} axes.")
+        raise ValueError(
+            f"[flatten] start_axis {start_axis} comes after end_axis {end_axis} in an array with {x.ndim} axes."
+        )
     return wrap(node_reshape(x, (*x.shape[:first], prod(x.shape[first : last + 1]), *x.shape[last + 1 :])))
 
 
@@ -202,9 +221,15 @@ def contiguous(a: ArrayLike, /, allow_col_major: bool = False, *, stream: Stream
 
 
 def as_strided(
-    a: ArrayLike, /, shape: Sequence[int] | None = None, strides: Sequence[int] | None = None, offset: int = 0, *, stream: Stream = None
+    a: ArrayLike,
+    /,
+    shape: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+    offset: int = 0,
+    *,
+    stream: Stream = None,
 ) -> array:
-    """The elements at offset + i * strides[0] + j * strides[1] + … of the array in row-major order. All of them must exist.
+    """The elements at offset + i * strides[0] + j * strides[1] + … of the array in row-major order, which must exist.
 
     >>> as_strided(array([1, 2, 3, 4]), (3, 2), (1, 1))
     array([[1, 2],
@@ -224,7 +249,8 @@ def as_strided(
     low, high = offset + sum(min(0, r) for r in reach), offset + sum(max(0, r) for r in reach)
     if low < 0 or high >= x.kind.size:
         raise ValueError(
-            f"[as_strided] shape {sizes}, strides {steps} and offset {offset} reach elements {low} to {high} of an array that has {x.kind.size}."
+            f"[as_strided] shape {sizes}, strides {steps} and offset {offset} reach elements {low} to {high} "
+            f"of an array that has {x.kind.size}."
         )
     flat = node_reshape(x, (x.kind.size,))
     if steps == _row_major(sizes):
@@ -264,14 +290,18 @@ def slice_axis(x: Node, axis: int, start: Size, size: Size, step: int = 1) -> No
     return bind(Slice(starts, sizes, steps), x)
 
 
-def split(a: ArrayLike, /, indices_or_sections: int | Sequence[int], axis: int = 0, *, stream: Stream = None) -> list[array]:
+def split(
+    a: ArrayLike, /, indices_or_sections: int | Sequence[int], axis: int = 0, *, stream: Stream = None
+) -> list[array]:
     """The array in pieces along an axis: so many equal ones, or cut at these indices."""
     x = to_node(a)
     axis = normalize_axis("split", axis, x.ndim)
     n = x.shape[axis]
     if isinstance(indices_or_sections, int):
         if indices_or_sections <= 0 or n % indices_or_sections != 0:
-            raise ValueError(f"[split] {n} elements along axis {axis} cannot be cut into {indices_or_sections} equal parts.")
+            raise ValueError(
+                f"[split] {n} elements along axis {axis} cannot be cut into {indices_or_sections} equal parts."
+            )
         step = n // indices_or_sections
         cuts = [i * step for i in range(indices_or_sections + 1)]
     else:

@@ -1,6 +1,7 @@
 """Sorting, selecting by rank, searching, distinct elements, medians.
 
-One order everywhere: NaN comes last, -0.0 and 0.0 are equal, complex numbers go by their real parts and then by their imaginary parts. Sorts are stable.
+One order everywhere: NaN comes last, -0.0 and 0.0 are equal, complex numbers go by their real parts and then by their
+imaginary parts. Sorts are stable.
 """
 
 from __future__ import annotations
@@ -11,8 +12,21 @@ from typing import Any
 from weft import dtypes as dt
 from weft.core import reducing
 from weft.core._common import (
-    ArrayLike, Axes, array, astype, bind, broadcast_node, constant, kind_of, normalize_axes, normalize_axis, reshape, scalar_node, to_node,
-    transpose, wrap,
+    ArrayLike,
+    Axes,
+    array,
+    astype,
+    bind,
+    broadcast_node,
+    constant,
+    kind_of,
+    normalize_axes,
+    normalize_axis,
+    reshape,
+    scalar_node,
+    to_node,
+    transpose,
+    wrap,
 )  # fmt: skip
 from weft.core.shaping import slice_axis
 from weft.graph.dims import prod
@@ -49,7 +63,8 @@ def sort(a: ArrayLike, /, axis: int | None = -1, *, stream: Stream = None) -> ar
 
 
 def argsort(a: ArrayLike, /, axis: int | None = -1, *, stream: Stream = None) -> array:
-    """The places (uint32) of the elements in increasing order along an axis; of the flattened array if it is None. Stable; NaN comes last.
+    """The places (uint32) of the elements in increasing order along an axis; of the flattened array if it is None.
+    Stable; NaN comes last.
 
     >>> argsort(array([30, 10, 20, 10]))
     array([1, 3, 2, 0], dtype=uint32)
@@ -103,8 +118,11 @@ def topk(a: ArrayLike, /, k: int, axis: int | None = -1, *, stream: Stream = Non
 # ---- searching ----
 
 
-def searchsorted(sorted_sequence: ArrayLike, values: ArrayLike, /, side: str = "left", *, stream: Stream = None) -> array:
-    """Where `values` would have to be put into a sorted sequence (one axis) to keep it sorted: a uint32 array in the shape of the values.
+def searchsorted(
+    sorted_sequence: ArrayLike, values: ArrayLike, /, side: str = "left", *, stream: Stream = None
+) -> array:
+    """Where `values` would have to be put into a sorted sequence (one axis) to keep it sorted: a uint32 array in the
+    shape of the values.
 
     The place is before equal elements if side is "left", after them if it is "right".
 
@@ -132,11 +150,13 @@ def unique(
     a: ArrayLike, /, size: int, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False,
     fill_value: ArrayLike | None = None, *, stream: Stream = None,
 ) -> array | tuple[array, ...]:  # fmt: skip
-    """The distinct elements of the flattened array in increasing order: the `size` smallest, or all and then `fill_value` (the first of them by default).
+    """The distinct elements of the flattened array in increasing order: the `size` smallest, or all and then
+    `fill_value` (the first of them by default).
 
-    On request also, in this order: the place of the first occurrence of each (uint32), the place in the result of each element of `a`
-    (uint32, in the shape of `a`), the number of occurrences of each (int32; 0 for what was filled in). The size is given, not found, so that
-    nothing has to be computed to know the shape. If it is too small, places beyond it become the last one. Every NaN is distinct from all others.
+    On request also, in this order: the place of the first occurrence of each (uint32), the place in the result of each
+    element of `a` (uint32, in the shape of `a`), the number of occurrences of each (int32; 0 for what was filled in).
+    The size is given, not found, so that nothing has to be computed to know the shape. If it is too small, places
+    beyond it become the last one. Every NaN is distinct from all others.
 
     >>> unique(array([2, 1, 2, 3, 1]), 3)
     array([1, 2, 3], dtype=int32)
@@ -165,7 +185,9 @@ def unique(
         results.append(wrap(_scattered(first, order, slots, size)))
     if return_inverse:
         inside = bind(e.Minimum(), ranks, full_like(ranks, max(0, size - 1)))
-        results.append(wrap(reshape(_put(constant(0, kind_of((n,), dt.uint32)), astype(inside, dt.uint32), order), x.shape)))
+        results.append(
+            wrap(reshape(_put(constant(0, kind_of((n,), dt.uint32)), astype(inside, dt.uint32), order), x.shape))
+        )
     if return_counts:
         zero = constant(0, kind_of((size + 1,), dt.int32))
         counts = bind(ScatterAdd((None,), (0,)), zero, full_like(ranks, 1), bind(e.Minimum(), ranks, limit))

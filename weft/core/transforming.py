@@ -12,7 +12,7 @@ from weft.graph.node import Kind, Node, kind_of
 from weft.graph.trace import trace
 from weft.primitives.base import Placeholder, move_batch_to_front
 from weft.primitives.views import transpose
-from weft.transforms.arguments import Filled, array_leaves, fresh_inputs, ones, or_zeros
+from weft.transforms.arguments import Filled, array_leaves, fresh_inputs, ones, or_zeros, second_names
 from weft.transforms.jvp import push_forward
 from weft.transforms.vjp import pull_back
 from weft.transforms.vmap import batch
@@ -148,10 +148,8 @@ class Differentiated:
         return [*[args[n] for n in self.nums], *[kwargs[name] for name in kwargs if name in self.names]]
 
     def replace(self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a call with `values` in place of the differentiated ones. Other arrays get a second name: what in-place operators do to
-        arguments inside the function is not seen outside, whichever argument it is."""
-        new_args = [wrap(x._node) if x.__class__ is array else x for x in args]
-        new_kwargs = {name: wrap(x._node) if x.__class__ is array else x for name, x in kwargs.items()}
+        """The arguments of a call with `values` in place of the differentiated ones."""
+        new_args, new_kwargs = second_names(args, kwargs)
         rest = iter(values)
         for n in self.nums:
             new_args[n] = next(rest)

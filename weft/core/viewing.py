@@ -1,6 +1,7 @@
-"""`view`: the bytes of an array read as another dtype. Elements are little-endian, as on every machine that Weft runs on.
+"""`view`: the bytes of an array read as another dtype, the lowest byte of an element first.
 
-A dtype of the same size is one primitive; another size changes the last axis, and is shifts and masks that fuse with what stands around them.
+A dtype of the same size is one primitive; another size changes the last axis, and is shifts that fuse with what stands
+around them.
 """
 
 from __future__ import annotations
@@ -35,12 +36,17 @@ def _view(x: Node, dtype: Dtype) -> Node:
     if old == new:
         return x if x.dtype is dtype else bind(Bitcast(dtype), x)
     if x.ndim == 0:
-        raise ValueError(f"[view] a 0-d array of {x.dtype.name} has {old} bytes and cannot be read as {dtype.name}, which has {new}.")
+        raise ValueError(
+            f"[view] a 0-d array of {x.dtype.name} has {old} bytes and cannot be read as {dtype.name}, which has {new}."
+        )
     if old > new:
         return _split(x, dtype)
     n = x.shape[-1]
     if n % (new // old) != 0:
-        raise ValueError(f"[view] {n} elements of {old} bytes along the last axis are no whole number of {dtype.name}, which has {new} bytes.")
+        raise ValueError(
+            f"[view] {n} elements of {old} bytes along the last axis are no whole number of {dtype.name}, "
+            f"which has {new} bytes."
+        )
     return _join(x, dtype)
 
 

@@ -1,6 +1,6 @@
-"""What the bits of a number are: reinterpretation as another type, infinities, and complex numbers put together from parts.
+"""What the bits of a number are: another type, an infinity, the parts of a complex number.
 
-All of it moves bits and computes nothing. A signalling NaN of float16 becomes a quiet one on its way through a register.
+All of it moves bits and computes nothing. (A signalling NaN of float16 becomes a quiet one when it is loaded.)
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class IsFinite(Comparison):
 
 
 class Cartesian(Elementwise):
-    """The complex number x + iy of two real ones; unlike a sum of products it keeps infinities, NaNs and zeros of any sign apart."""
+    """The complex number x + iy of two real ones; unlike the sum it keeps infinities, NaNs and signs of zeros apart."""
 
     compute_halves = False
     samples = binary

@@ -1,4 +1,5 @@
-"""Random bits: a counter-based generator, so a random array is an elementwise function of positions and a key, and fuses like any other."""
+"""Random bits: a counter-based generator, so a random array is an elementwise function of positions and a key, and
+fuses like any other."""
 
 from __future__ import annotations
 
@@ -42,10 +43,11 @@ def _sample(name: str, shape: tuple[int, ...]) -> Sample:
 
 
 class Threefry(Elementwise):
-    """Word number `place` of the stream of `total` random words of a key. Operands: the two words of the key, place, total.
+    """Word number `place` of the stream of `total` random words of a key. Operands: the two words of the key, place,
+    total.
 
-    The first half of the stream are the first words that the generator gives for the counters (i, i + half), the second half are the second
-    ones. The word in the middle of an odd stream is the first one for (half, 0).
+    The first half of the stream are the first words that the generator gives for the counters (i, i + half), the second
+    half are the second ones. The word in the middle of an odd stream is the first one for (half, 0).
     """
 
     dtypes = (dt.uint32,)

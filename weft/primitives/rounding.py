@@ -1,4 +1,4 @@
-"""Truncation, and division with a whole quotient: floor division of integers, and the remainder with the sign of the divisor.
+"""Truncation, and division with a whole quotient: floor division, and the remainder with the sign of the divisor.
 
 Integers follow one rule for every divisor, 0 included: x == y * (x // y) + x % y, with x // 0 == 0. Nothing traps.
 """
@@ -28,7 +28,7 @@ class Trunc(Stepwise):
 
 
 class FloorDivide(Stepwise):
-    """The quotient of integers rounded down; 0 where the divisor is 0. (Floats: the floor of their quotient, two operations.)"""
+    """The quotient of integers rounded down; 0 where the divisor is 0. (Floats take two operations: divide, floor.)"""
 
     samples = samples((-20, 20), (1, 7), smooth=False)
     dtypes = BITS
@@ -108,14 +108,15 @@ def truncated_remainder(b: Builder, x: Value, y: Value) -> Value:
 def _reduced(b: Builder, dividend: Value, divisor: Value, ratio: Value) -> Value:
     """dividend - divisor * trunc(ratio), where the rounded ratio is a whole number below 2**digits or has a fraction.
 
-    Everything is a multiple of the divisor's last place, so the fused product is exact; the ratio may have been rounded up to the next integer.
+    Everything is a multiple of the divisor's last place, so the fused product is exact; the ratio may have been rounded
+    up to the next integer.
     """
     rest = b.fma(-b.trunc(ratio), divisor, dividend)
     return b.choose(rest < 0.0, rest + divisor, rest)
 
 
 def _long_division(b: Builder, dividend: Value, divisor: Value) -> Value:
-    """The remainder, digits - 2 bits of the quotient at a time: each step reduces by the divisor shifted up as far as it goes."""
+    """The remainder, digits - 2 bits of the quotient at a time: each step divides by the divisor shifted up."""
     fmt = format_of(dividend)
     width = fmt.digits - 2
     steps = (2 * fmt.bias + fmt.digits) // width + 1

@@ -1,7 +1,8 @@
 """Sorting along an axis, and searching in what is sorted.
 
-One order for all: NaN comes last (a complex number with a NaN part is one), complex numbers go by their real parts and then by their imaginary
-parts, -0.0 and 0.0 are equal. Sorting is stable, so equal elements, zeros of both signs and NaNs among them, keep their order, and all their bits.
+One order for all: NaN comes last (a complex number with a NaN part is one), complex numbers go by their real parts and
+then by their imaginary parts, -0.0 and 0.0 are equal. Sorting is stable, so equal elements, zeros of both signs and
+NaNs among them, keep their order, and all their bits.
 """
 
 from __future__ import annotations
@@ -42,15 +43,23 @@ def _special(rng: np.random.Generator, dtype: Dtype, shape: tuple[int, ...]) -> 
     return found
 
 
-def _sample(name: str, shape: tuple[int, ...], axis: int, values: Callable[..., np.ndarray], smooth: bool = False) -> Sample:
+def _sample(
+    name: str, shape: tuple[int, ...], axis: int, values: Callable[..., np.ndarray], smooth: bool = False
+) -> Sample:
     return Sample(lambda rng, dtype: [values(rng, dtype, shape)], {"axis": axis}, smooth, name)
 
 
 _SAMPLES = (
-    _sample("rows", (3, 37), 1, _apart, True), _sample("columns", (19, 5), 0, _apart, True), _sample("middle", (2, 7, 3), 1, _apart, True),
-    _sample("short", (5, 6), 1, _apart, True), _sample("long", (1, 200), 1, draw), _sample("ties", (4, 40), 0, draw),
-    _sample("special", (3, 90), 1, _special), _sample("one", (3, 1), 1, draw), _sample("empty", (2, 0), 1, draw),
-)  # fmt: skip
+    _sample("rows", (3, 37), 1, _apart, True),
+    _sample("columns", (19, 5), 0, _apart, True),
+    _sample("middle", (2, 7, 3), 1, _apart, True),
+    _sample("short", (5, 6), 1, _apart, True),
+    _sample("long", (1, 200), 1, draw),
+    _sample("ties", (4, 40), 0, draw),
+    _sample("special", (3, 90), 1, _special),
+    _sample("one", (3, 1), 1, draw),
+    _sample("empty", (2, 0), 1, draw),
+)
 
 
 # ---- sort ----
@@ -100,7 +109,9 @@ class Sort(Sorting):
     def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Mapping[int, Node]:
         if not out.dtype.is_inexact:
             return {}
-        return {0: bind(ScatterAdd(*self.along(out.ndim)), zeros(out.kind), cotangent, bind(ArgSort(self.axis), *primals))}
+        return {
+            0: bind(ScatterAdd(*self.along(out.ndim)), zeros(out.kind), cotangent, bind(ArgSort(self.axis), *primals))
+        }
 
     def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
         return sorting.lower(operands[0], out, self.axis, places=False)
@@ -128,7 +139,9 @@ class ArgSort(Sorting):
 # ---- search ----
 
 
-def _search_sample(name: str, rows: tuple[int, ...], values: tuple[int, ...], right: bool, make: Callable[..., np.ndarray]) -> Sample:
+def _search_sample(
+    name: str, rows: tuple[int, ...], values: tuple[int, ...], right: bool, make: Callable[..., np.ndarray]
+) -> Sample:
     def operands(rng: np.random.Generator, dtype: Dtype) -> list[np.ndarray]:
         sequence = make(rng, dtype, rows)
         order = stable_order(sequence, sequence.ndim - 1)
@@ -148,10 +161,15 @@ class SearchSorted(Opaque):
         _search_sample(name, rows, values, right, make)
         for right in (False, True)
         for name, rows, values, make in (
-            ("vector", (37,), (50,), draw), ("matrix", (9,), (5, 7), _apart), ("scalar", (8,), (), draw), ("special", (40,), (60,), _special),
-            ("batch", (2, 3, 11), (2, 3, 4, 5), draw), ("nothing", (0,), (3,), draw), ("empty", (4,), (0, 2), draw),
+            ("vector", (37,), (50,), draw),
+            ("matrix", (9,), (5, 7), _apart),
+            ("scalar", (8,), (), draw),
+            ("special", (40,), (60,), _special),
+            ("batch", (2, 3, 11), (2, 3, 4, 5), draw),
+            ("nothing", (0,), (3,), draw),
+            ("empty", (4,), (0, 2), draw),
         )
-    )  # fmt: skip
+    )
 
     def infer(self, *kinds: Kind) -> Kind:
         return kind_of(kinds[1].shape, dt.uint32)
@@ -164,7 +182,9 @@ class SearchSorted(Opaque):
             both = np.concatenate([rows[place], wanted[place].reshape(-1)])
             ranks = _ranks(both)
             side = "right" if self.right else "left"
-            result[place] = np.searchsorted(ranks[: rows.shape[-1]], ranks[rows.shape[-1] :], side).reshape(wanted.shape[lead:])
+            result[place] = np.searchsorted(ranks[: rows.shape[-1]], ranks[rows.shape[-1] :], side).reshape(
+                wanted.shape[lead:]
+            )
         return result
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:

@@ -1,6 +1,6 @@
-"""Trigonometric and hyperbolic functions and their inverses (sin, cos and tanh live in elementwise.py, which needs them for its own rules).
+"""Trigonometric and hyperbolic functions and their inverses (sin, cos and tanh live in elementwise.py, whose rules use them).
 
-Complex functions have the branch cuts of C99's Annex G, as NumPy has. A derivative that is infinite at an end of the domain is infinite there.
+Complex functions have the branch cuts of C99's Annex G, as NumPy's have.
 """
 
 from __future__ import annotations

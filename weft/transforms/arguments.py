@@ -6,7 +6,7 @@ writes into them stays; tuples and other records are made anew around the inputs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from weft import tree
@@ -57,6 +57,14 @@ def _fresh(node: Node, inner: bool) -> Node:
     if not inner and (node.op is DATA or isinstance(node.op, Constant)) and node.value is not None:
         return Node(node.op, (), node.kind, node.value)
     return Node(IDENTITY, (node,), node.kind)
+
+
+def second_names(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments whose arrays the function may overwrite: in-place operators inside a transformed function are not seen outside."""
+    return (
+        [wrap(x._node) if x.__class__ is array else x for x in args],
+        {name: wrap(x._node) if x.__class__ is array else x for name, x in kwargs.items()},
+    )
 
 
 def array_leaves(name: str, what: str, value: Any) -> tuple[list[array], tree.Structure]:

@@ -17,6 +17,7 @@ from weft.graph.node import Node, Size, next_id
 from weft.graph.trace import is_tracing
 from weft.primitives.base import Constant, View, bind
 from weft.primitives.custom import IDENTITY, Barrier, Batched, Called, called
+from weft.transforms.arguments import second_names
 from weft.transforms.paths import between, rebuild
 from weft.transforms.vjp import pull_back
 
@@ -34,11 +35,12 @@ def checkpoint(fun: Function) -> Function:
 
     @functools.wraps(fun, ("__name__", "__qualname__", "__doc__"), ())
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        inside = second_names(args, kwargs)
         if not is_tracing():
-            return fun(*args, **kwargs)
+            return fun(*inside[0], **inside[1])
         first = next_id()
         given = [leaf._node for leaf in tree.leaves((args, kwargs)) if isinstance(leaf, array)]
-        leaves, structure = tree.flatten(fun(*args, **kwargs))
+        leaves, structure = tree.flatten(fun(*inside[0], **inside[1]))
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, array)]
         ys = [leaves[i]._node for i in places]
         for place, node in zip(places, called(RECOMPUTE, _operands(given, ys, first), ys), strict=True):

@@ -16,7 +16,7 @@ from weft.graph.node import Node, Size, kind_of
 from weft.graph.trace import is_tracing, trace
 from weft.primitives.base import OPERATORS, Placeholder, move_batch_to_front
 from weft.primitives.custom import Batched, called
-from weft.transforms.arguments import or_zeros, zeros
+from weft.transforms.arguments import or_zeros, second_names, zeros
 from weft.transforms.vmap import batch
 
 Function = Callable[..., Any]
@@ -67,12 +67,15 @@ class custom_function:
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not self._rules or not is_tracing():
+        if not self._rules:
             return self._fun(*args, **kwargs)
+        inside = second_names(args, kwargs)
+        if not is_tracing():
+            return self._fun(*inside[0], **inside[1])
         leaves, structure = tree.flatten((args, kwargs))
         xs = [leaf._node for leaf in leaves if isinstance(leaf, array)]
         rules = CustomRules(self, leaves, structure, bool(kwargs))
-        value = self._fun(*args, **kwargs)
+        value = self._fun(*inside[0], **inside[1])
         outs, rules.out_structure = tree.flatten(value)
         for y in outs:
             if not isinstance(y, array):

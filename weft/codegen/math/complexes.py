@@ -273,8 +273,8 @@ def complex_sinh(b: Builder, z: Complex) -> Complex:
     sine, cosine = sincos(b, z.im)
     s, c = sinh_cosh(b, z.re)
     re, im = _hyperbolic_products(b, z.re, (s, cosine, z.re), (c, sine, b.like(z.re, 1.0)))
-    infinite, strange = _infinite(b, z.re), ~_finite(b, z.im)
-    re = b.choose(z.re.eq(0.0) | (infinite & strange), z.re, re)
+    edge = z.re.eq(0.0) | _infinite(b, z.re)
+    re = b.choose(edge & ~_finite(b, z.im), z.re, re)
     return Complex(re, b.choose(z.im.eq(0.0), z.im, im))
 
 
@@ -283,10 +283,9 @@ def complex_cosh(b: Builder, z: Complex) -> Complex:
     sine, cosine = sincos(b, z.im)
     s, c = sinh_cosh(b, z.re)
     re, im = _hyperbolic_products(b, z.re, (c, cosine, b.like(z.re, 1.0)), (s, sine, z.re))
-    infinite, strange = _infinite(b, z.re), ~_finite(b, z.im)
-    re = b.choose(infinite & strange, INF, re)
-    zero = b.copysign(b.like(im, 0.0), _sign_product(b, z.re, z.im))
-    return Complex(re, b.choose(z.re.eq(0.0) | z.im.eq(0.0), zero, im))
+    re = b.choose(_infinite(b, z.re) & ~_finite(b, z.im), INF, re)
+    zero = b.copysign(b.like(im, 0.0), _sign_product(b, z.re, z.im))  # where one factor is 0 and the other is no number
+    return Complex(re, b.choose((z.re.eq(0.0) | z.im.eq(0.0)) & b.isnan(im), zero, im))
 
 
 Product = tuple[Value, Value, Value]
@@ -352,21 +351,23 @@ def _beyond(b: Builder, z: Complex) -> Value:
 
 
 def complex_arcsin(b: Builder, z: Complex) -> Complex:
-    """Kahan's formulas; the cuts run along the real axis, outwards from ±1."""
-    below, above = _roots(b, z)
-    re = arctan2(b, z.re, _products(b, below.re, above.re, -below.im, above.im))
+    """Kahan's formulas, in the first quadrant; the cuts run along the real axis, outwards from ±1."""
+    a = Complex(b.abs(z.re), b.abs(z.im))
+    below, above = _roots(b, a)
+    re = arctan2(b, a.re, _products(b, below.re, above.re, -below.im, above.im))
     im = arcsinh(b, _products(b, below.re, above.im, -below.im, above.re))
-    near = Complex(b.choose(z.re.eq(0.0), z.re, re), b.choose(z.im.eq(0.0) & im.eq(0.0), z.im, im))
-    return _inverse_far(b, z, (z.re, b.abs(z.im)), z.im, near)
+    w = _inverse_far(b, a, (a.re, a.im), Complex(b.choose(a.re.eq(0.0), 0.0, re), im))
+    return Complex(b.copysign(w.re, z.re), b.copysign(w.im, z.im))
 
 
 def complex_arccos(b: Builder, z: Complex) -> Complex:
-    """Kahan's formulas; the cuts are those of arcsin."""
-    below, above = _roots(b, z)
+    """Kahan's formulas, in the upper half plane; the cuts are those of arcsin."""
+    a = Complex(z.re, b.abs(z.im))
+    below, above = _roots(b, a)
     re = 2.0 * arctan2(b, below.re, above.re)
     im = arcsinh(b, _products(b, above.re, below.im, -above.im, below.re))
-    near = Complex(b.choose(z.re.eq(0.0), math.pi / 2, re), b.choose(z.im.eq(0.0) & im.eq(0.0), -z.im, im))
-    return _inverse_far(b, z, (b.abs(z.im), z.re), -z.im, near)
+    w = _inverse_far(b, a, (a.im, a.re), Complex(b.choose(a.re.eq(0.0), math.pi / 2, re), im))
+    return Complex(w.re, b.copysign(w.im, -z.im))
 
 
 def _roots(b: Builder, z: Complex) -> tuple[Complex, Complex]:
@@ -374,13 +375,12 @@ def _roots(b: Builder, z: Complex) -> tuple[Complex, Complex]:
     return complex_sqrt(b, Complex(1.0 - z.re, -z.im)), complex_sqrt(b, Complex(z.re + 1.0, z.im))
 
 
-def _inverse_far(b: Builder, z: Complex, angle: tuple[Value, Value], side: Value, near: Complex) -> Complex:
-    """Far from 0: the angle arctan2(*angle), and log |2 z| with the sign of `side`."""
+def _inverse_far(b: Builder, z: Complex, angle: tuple[Value, Value], near: Complex) -> Complex:
+    """Far from 0, the angle arctan2(*angle) and log |2 z| take the place of `near`."""
     beyond = _beyond(b, z)
 
     def far() -> tuple[Value, Value]:
-        im = b.copysign(_log_modulus(b, z, 1.0), side)
-        return b.choose(beyond, arctan2(b, *angle), near.re), b.choose(beyond, im, near.im)
+        return b.choose(beyond, arctan2(b, *angle), near.re), b.choose(beyond, _log_modulus(b, z, 1.0), near.im)
 
     return Complex(*b.rarely(b.any(beyond), (near.re, near.im), far))
 
