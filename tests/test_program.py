@@ -217,6 +217,20 @@ def test_constants_travel_as_words_of_the_call(word: int) -> None:
         scale.run(addresses(x, y))
 
 
+def test_inline_constant_of_two_words() -> None:
+    """No relocation names its second word, so the program says how many words a call gives."""
+    args, relocations = [10, 0, 0, 0], [Reloc(1, 1), Reloc(2, 2), Reloc(3, INLINE, 24)]
+    x, y, words = np.arange(10.0), np.zeros(10), np.array([4.0, 2.5]).view(np.int64).tolist()
+    second = [*relocations[:2], Reloc(3, INLINE, 16)]
+    scale = Program([Command(0, native("scale"), 0)], args, second, 0, addresses=4)
+    scale.run([*addresses(x, y), *words])
+    assert (y == x * 4).all()
+    Program([Command(0, native("scale"), 0)], args, relocations, 0).run([*addresses(x, y), *words])
+    assert (y == x * 2.5).all()
+    with pytest.raises(ValueError, match="4 addresses are needed; got 3"):
+        scale.run([*addresses(x, y), words[0]])
+
+
 def test_commands_run_in_order_and_pass_values_in_the_arena() -> None:
     count, x, y, factor = 1000, np.arange(1000.0), np.zeros(1000), np.array([2.0])
     scale = native("scale")

@@ -48,9 +48,9 @@ done:
 """
 
 # meet(extent, counter, wanted, met, tiny): every chunk but the first signs its scratch memory, reports at the counter,
-# waits (not for ever) until `wanted` chunks have, and notes whether they did and its sign is still there. The first one,
-# by which the pool may measure what the others are worth, only takes its time. tiny[begin] *= 0.5, a matter of the float
-# control word.
+# waits (not for ever) until `wanted` chunks have, and notes whether they did and its sign is still there. The first
+# one, by which the pool may measure what the others are worth, only takes its time. tiny[begin] *= 0.5, a matter of the
+# float control word.
 MEET = """
 define void @meet(ptr %args, i64 %begin, i64 %end, ptr %scratch) {
 entry:

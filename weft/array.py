@@ -201,13 +201,7 @@ class array:
     __str__ = __repr__
 
     def __format__(self, spec: str) -> str:
-        return (
-            format(self.item(), spec)
-            if spec and self.size == 1
-            else repr(self)
-            if not spec
-            else format(repr(self), spec)
-        )
+        return format(self.item(), spec) if self.ndim == 0 or (spec and self.size == 1) else format(repr(self), spec)
 
     def __copy__(self) -> array:
         return wrap(self._node)

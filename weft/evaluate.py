@@ -18,7 +18,9 @@ from weft.graph.node import Graph, Node, has_handle
 from weft.graph.trace import keeps_inputs, unknown_value
 from weft.passes.executable import Executable
 from weft.passes.pipeline import compile_graph
+from weft.passes.views import contiguous, is_contiguous, map_strides
 from weft.primitives.base import DATA, Constant, ConstantValue, Parameter, Placeholder
+from weft.primitives.views import Slice
 from weft.reference import evaluate_reference
 from weft.runtime.data import Buffer
 
@@ -86,7 +88,7 @@ def evaluate(roots: Sequence[Node]) -> None:
             for node in pop().inputs:
                 if node not in seen:
                     see(node)
-                    if node.value is None:
+                    if node.value is None and not (node.op.__class__ is Slice and _slice_data(node)):
                         push(node)
         order = sorted(seen, key=_by_id)
         if len(order) <= WINDOW:
@@ -108,6 +110,32 @@ def _run_windows(order: list[Node], wanted: set[Node]) -> None:
         results = {n for n in piece if n in wanted or last.get(n, -1) > number // WINDOW}
         leaves = {operand for node in piece for operand in node.inputs if operand.value is not None}
         _run(*_prepare(sorted(leaves.union(piece), key=_by_id), results))
+
+
+_SLICES: dict[tuple[Any, ...], tuple[int, tuple[int, ...] | None]] = {}
+_MOST_SLICES = 4096
+
+
+def _slice_data(node: Node) -> bool:
+    """A slice of computed data is only another way to look at it, found without a program: so the place of a slice is not part of a
+    program's structure, and a loop over slices plans once. Whether that was possible."""
+    (source,) = node.inputs
+    buffer = source.value
+    if buffer.__class__ is not Buffer:
+        return False
+    key = (node.op, source.kind, buffer.strides)
+    found = _SLICES.get(key)
+    if found is None:
+        strides = buffer.strides if buffer.strides is not None else contiguous(source.shape)
+        moved, offset = map_strides(node.op.index_map(source.kind), strides, node.ndim)  # type: ignore[attr-defined]
+        if len(_SLICES) >= _MOST_SLICES:
+            _SLICES.clear()
+        found = _SLICES[key] = (offset * node.dtype.size, None if is_contiguous(node.shape, moved) else moved)
+    node.value = Buffer(buffer.storage, buffer.address + found[0], found[1])
+    keep = keeps_inputs()
+    if keep is None or node.id < keep:
+        node.inputs, node.op = (), DATA
+    return True
 
 
 def evaluate_one(node: Node) -> None:

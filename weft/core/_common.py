@@ -131,7 +131,7 @@ def apply(op: Primitive, *nodes: Node) -> array:
 
 
 def promoted(name: str, a: Any, b: Any) -> tuple[Node, Node]:
-    """Two operands in one dtype and one shape. Numbers and NumPy's arrays take the dtype of an array if their kind can."""
+    """Two operands in one dtype and shape. Numbers and NumPy's arrays take the dtype of an array if their kind can."""
     a, b = plain(a), plain(b)
     x_scalar, y_scalar = a.__class__ in _SCALARS, b.__class__ in _SCALARS
     if x_scalar and not y_scalar:
@@ -187,7 +187,7 @@ def _same(dtype: Dtype) -> Dtype:
 
 
 class Binary:
-    """A binary function of arrays and numbers. `operand` gives the dtype to compute in; `inexact`: integers as floats."""
+    """A binary function of arrays and numbers. `operand`: the dtype to compute in; `inexact`: integers as floats."""
 
     __slots__ = ("kinds", "name", "op", "operand", "results")
 
@@ -313,6 +313,6 @@ def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
 
 __all__ = [
     "ArrayLike", "Axes", "Binary", "Scalar", "Unary", "apply", "array", "astype", "bind", "broadcast_node",
-    "broadcast_shapes", "constant", "default_dtype", "kind_of", "normalize_axes", "normalize_axis", "plain", "promoted", "refuse_dtype",
-    "refuse_overflow", "reshape", "scalar_node", "to_node", "together", "transpose", "wrap",
+    "broadcast_shapes", "constant", "default_dtype", "kind_of", "normalize_axes", "normalize_axis", "plain", "promoted",
+    "refuse_dtype", "refuse_overflow", "reshape", "scalar_node", "to_node", "together", "transpose", "wrap",
 ]  # fmt: skip

@@ -39,8 +39,10 @@ def _binary(function: Any) -> tuple[Any, Any, Any]:
         return compute.reflected(self, other)  # type: ignore[no-any-return]
 
     def in_place(self: array, other: Any) -> array:
-        result = direct(self, other)
-        return self._overwrite(result if result.dtype is self.dtype else result.astype(self.dtype))
+        # As in MLX the array takes the promoted dtype; but a division that silently made floats of integers would surprise.
+        if compute.operand(self.dtype).is_inexact and not self.dtype.is_inexact:
+            raise ValueError(f"[{compute.name}] in place would make floats of {self.dtype.name}; write a = a / b.")
+        return self._overwrite(direct(self, other))
 
     return forward, reflected, in_place
 
@@ -118,11 +120,10 @@ def attach() -> None:
     array.__eq__, array.__ne__ = _eq, _ne  # type: ignore[assignment]
     special: dict[str, Any] = {"matmul": _matmul, "rmatmul": _rmatmul, "imatmul": _imatmul}
     special |= {"getitem": indexing.getitem, "setitem": indexing.setitem}
+    special |= {"divmod": _guarded(_divmod), "rdivmod": _guarded(_rdivmod)}
     for name, method in special.items():
         setattr(array, f"__{name}__", method)
     array.at = property(gathering.At, doc="Updates of parts: `a.at[index].add(value)` and others.")  # type: ignore[attr-defined]
-    setattr(array, "__divmod__", _guarded(_divmod))
-    setattr(array, "__rdivmod__", _guarded(_rdivmod))
     array.mT = property(shaping.matrix_transpose, doc="The array with its last two axes exchanged.")  # type: ignore[attr-defined]
     array.T = property(shaping.transpose, doc="The array with its axes reversed.")  # type: ignore[attr-defined]
     array.real = property(e.real, doc="The real part.")  # type: ignore[attr-defined]

@@ -232,7 +232,7 @@ def _real(name: str, number: Any) -> float:
 def meshgrid(
     *arrays: ArrayLike, sparse: bool = False, indexing: str = "xy", stream: Stream = None
 ) -> tuple[array, ...]:
-    """Coordinates of a grid: array i along axis i, repeated along all others ("xy" exchanges the first two axes, "ij" not).
+    """Coordinates of a grid: array i along axis i, repeated along the others; "xy" exchanges the first two axes.
 
     >>> [a.tolist() for a in meshgrid(array([1, 2]), array([3, 4]), sparse=True)]
     [[[1, 2]], [[3], [4]]]

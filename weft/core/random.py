@@ -201,8 +201,8 @@ def _signed_unit(place: Node, total: Any, dtype: Dtype, keys: Node) -> Node:
     """Uniform in (-1, 1); halves are drawn in float32."""
     work = dt.float64 if dtype in (dt.float64, dt.complex128) else dt.float32
     least = float(np.nextafter(work.np.type(-1), work.np.type(0)))
-    ends = (constant(number, kind_of((), work)) for number in (least, 1.0))
-    return _between(*ends, place, total, keys)
+    low, high = (constant(number, kind_of((), work)) for number in (least, 1.0))
+    return _between(low, high, place, total, keys)
 
 
 def _float_dtype(name: str, dtype: Dtype | None) -> Dtype:
@@ -317,8 +317,8 @@ def truncated_normal(
     dtype = _float_dtype("truncated_normal", dtype)
     low, high = astype(to_node(lower), dtype), astype(to_node(upper), dtype)
     sizes = _drawn_shape("truncated_normal", shape, low, high)
-    ends = (bind(e.Erf(), bound / constant(math.sqrt(2.0), bound.kind)) for bound in (low, high))
-    inner = bind(e.ErfInv(), _between(*ends, *_places(sizes), _key_node("truncated_normal", key)))
+    first, last = (bind(e.Erf(), bound / constant(math.sqrt(2.0), bound.kind)) for bound in (low, high))
+    inner = bind(e.ErfInv(), _between(first, last, *_places(sizes), _key_node("truncated_normal", key)))
     found = constant(math.sqrt(2.0), inner.kind) * inner
     return wrap(bind(e.Maximum(), bind(e.Minimum(), broadcast_node(high, sizes), found), broadcast_node(low, sizes)))
 
@@ -407,9 +407,9 @@ def multivariate_normal(
     lead = broadcast_shapes(
         "random.multivariate_normal", middle.shape[:-1], spread.shape[:-2], _shape("random.multivariate_normal", shape)
     )
-    draw = normal((*lead, n), dtype, key=key)
-    rows = wrap(reshape(draw._node, (*lead, 1, n)))
-    moved = matmul(rows, _root(wrap(spread), dtype))._node
+    half = _half_normal(*_places((*lead, 1, n)), dtype, _key_node("multivariate_normal", key))
+    rows = constant(math.sqrt(2.0), half.kind) * half
+    moved = matmul(wrap(rows), _root(wrap(spread), dtype))._node
     return wrap(middle) + wrap(reshape(moved, (*lead, n)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from weft import dtypes as dt
@@ -306,4 +307,4 @@ def split(
         cuts = [i * step for i in range(indices_or_sections + 1)]
     else:
         cuts = [0, *(max(0, min(n, i + n if i < 0 else i)) for i in indices_or_sections), n]
-    return [wrap(slice_axis(x, axis, low, max(0, high - low))) for low, high in zip(cuts, cuts[1:], strict=False)]
+    return [wrap(slice_axis(x, axis, low, max(0, high - low))) for low, high in pairwise(cuts)]

@@ -176,15 +176,12 @@ class SearchSorted(Opaque):
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         rows, wanted = values
-        lead = rows.ndim - 1
+        lead, n = rows.ndim - 1, rows.shape[-1]
         result = np.empty(wanted.shape, np.uint32)
         for place in np.ndindex(*rows.shape[:lead]):
-            both = np.concatenate([rows[place], wanted[place].reshape(-1)])
-            ranks = _ranks(both)
-            side = "right" if self.right else "left"
-            result[place] = np.searchsorted(ranks[: rows.shape[-1]], ranks[rows.shape[-1] :], side).reshape(
-                wanted.shape[lead:]
-            )
+            ranks = _ranks(np.concatenate([rows[place], wanted[place].reshape(-1)]))
+            found = np.searchsorted(ranks[:n], ranks[n:], "right" if self.right else "left")
+            result[place] = found.reshape(wanted.shape[lead:])
         return result
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:

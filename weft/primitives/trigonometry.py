@@ -1,4 +1,4 @@
-"""Trigonometric and hyperbolic functions and their inverses (sin, cos and tanh live in elementwise.py, whose rules use them).
+"""Trigonometric and hyperbolic functions and their inverses (sin, cos and tanh live in elementwise.py).
 
 Complex functions have the branch cuts of C99's Annex G, as NumPy's have.
 """

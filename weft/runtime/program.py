@@ -348,8 +348,8 @@ def _aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
 class Program:
     """Commands over a block of argument words; immutable, and any number of Python threads may run it at once.
 
-    `args` is the initial contents of the block, `workspace_bytes` the size of the arena. `addresses` is how many of them a
-    call gives; without it, as many as relocations name (the second word of an inline constant is named by none).
+    `args` is the initial contents of the block, `workspace_bytes` the size of the arena. `addresses` is how many
+    a call gives; without it, as many as relocations name (the second word of an inline constant is named by none).
     """
 
     __slots__ = ("_addresses", "_args", "_commands", "_execute", "_layout", "_relocs", "_tables", "workspace_bytes")
