@@ -26,6 +26,7 @@ from weft.primitives.base import Elementwise, Opaque, Primitive, Reduction, View
 from weft.primitives.elementwise import Add, Select
 from weft.primitives.reductions import Prod, Sum
 from weft.primitives.views import Transpose
+from weft.report.primitives import PAGE, page
 from weft.runtime.engine import stats
 from weft.transforms.compile import compile
 from weft.transforms.jvp import push_forward
@@ -99,6 +100,10 @@ def test_every_rule_is_written(cls: type[Primitive]) -> None:
     assert set(cls.tolerance) <= set(dt.ALL), "tolerances are per dtype"
     for case in contract.cases(cls, cls.dtypes[:1]):
         assert case.op is type(case.op)(*(getattr(case.op, f.name) for f in fields(case.op))), "is interned"
+
+
+def test_the_page_of_primitives_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m weft.report.primitives`"
 
 
 # ---- values ----

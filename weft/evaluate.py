@@ -112,7 +112,7 @@ def _run_windows(order: list[Node], wanted: set[Node]) -> None:
         _run(*_prepare(sorted(leaves.union(piece), key=_by_id), results))
 
 
-_SLICES: dict[tuple[Any, ...], tuple[int, tuple[int, ...] | None]] = {}
+_SLICES: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 _MOST_SLICES = 4096
 
 

@@ -40,7 +40,7 @@ def dtype_of(function: Callable[..., Any], *operands: Any) -> str | None:
     """The name of the result's dtype; None if the function refuses the operands."""
     try:
         return str(function(*operands).dtype).rsplit(".", 1)[-1].removesuffix("_")
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RuntimeError):
         return None
 
 

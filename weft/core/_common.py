@@ -104,7 +104,8 @@ def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
             elif type(n) is int and type(size) is int:
                 if n != size:
                     raise ValueError(
-                        f"[{name}] shapes {' and '.join(map(str, shapes))} cannot be broadcast: {size} and {n} differ."
+                        f"[{name}] shapes {' and '.join(map(str, shapes))} cannot be broadcast: {size} and {n} differ, "
+                        "and neither is 1; reshape one of them."
                     )
             else:
                 size = broadcast_dims(size, n)
@@ -295,7 +296,8 @@ def normalize_axis(name: str, axis: int, ndim: int) -> int:
     except AttributeError:
         raise TypeError(f"[{name}] an axis must be an integer; got {axis!r}.") from None
     if not -ndim <= index < ndim:
-        raise IndexError(f"[{name}] axis {index} is out of range for an array with {ndim} axes.")
+        known = f"axes go from {-ndim} to {ndim - 1}" if ndim else "a 0-d array has none"
+        raise IndexError(f"[{name}] axis {index} is out of range for an array with {ndim} axes: {known}.")
     return index + ndim if index < 0 else index
 
 

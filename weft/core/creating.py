@@ -50,40 +50,48 @@ def _size(name: str, n: Any) -> Any:
     return n.__index__()
 
 
+def _dtype(name: str, given: Any, default: Dtype) -> Dtype:
+    if given is None:
+        return default
+    if not isinstance(given, Dtype):
+        raise TypeError(f"[{name}] dtype must be a Weft dtype such as float32; got {given!r}.")
+    return given
+
+
 def full(shape: int | Sequence[int], vals: ArrayLike, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
     """An array of `shape` filled with `vals` (a number, or an array that is broadcast)."""
     sizes = _shape("full", shape)
     vals = plain(vals)
     if isinstance(vals, (bool, int, float, complex)):
-        dtype = dtype or default_dtype(vals)
+        dtype = _dtype("full", dtype, default_dtype(vals))
         refuse_overflow("full", vals, dtype)
         return wrap(constant_node(vals, kind_of(sizes, dtype)))
     x = to_node(vals)
     if broadcast_shapes("full", x.shape, sizes) != sizes:
         raise ValueError(f"[full] values of shape {x.shape} do not fit shape {sizes}.")
-    return wrap(broadcast_node(astype(x, dtype or x.dtype), sizes))
+    return wrap(broadcast_node(astype(x, _dtype("full", dtype, x.dtype)), sizes))
 
 
 def zeros(shape: int | Sequence[int], dtype: Dtype | None = None, *, stream: Stream = None) -> array:
     """An array of zeros."""
-    return wrap(constant_node(0, kind_of(_shape("zeros", shape), dtype or dt.float32)))
+    return wrap(constant_node(0, kind_of(_shape("zeros", shape), _dtype("zeros", dtype, dt.float32))))
 
 
 def ones(shape: int | Sequence[int], dtype: Dtype | None = None, *, stream: Stream = None) -> array:
     """An array of ones."""
-    return wrap(constant_node(1, kind_of(_shape("ones", shape), dtype or dt.float32)))
+    return wrap(constant_node(1, kind_of(_shape("ones", shape), _dtype("ones", dtype, dt.float32))))
 
 
 def zeros_like(a: ArrayLike, /, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
     """Zeros in the shape (and dtype) of another array."""
     x = to_node(a)
-    return wrap(constant_node(0, kind_of(x.shape, dtype or x.dtype)))
+    return wrap(constant_node(0, kind_of(x.shape, _dtype("zeros_like", dtype, x.dtype))))
 
 
 def ones_like(a: ArrayLike, /, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
     """Ones in the shape (and dtype) of another array."""
     x = to_node(a)
-    return wrap(constant_node(1, kind_of(x.shape, dtype or x.dtype)))
+    return wrap(constant_node(1, kind_of(x.shape, _dtype("ones_like", dtype, x.dtype))))
 
 
 def full_like(a: ArrayLike, vals: ArrayLike, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
@@ -93,7 +101,7 @@ def full_like(a: ArrayLike, vals: ArrayLike, dtype: Dtype | None = None, *, stre
     array([7, 7], dtype=int32)
     """
     x = to_node(a)
-    return full(x.shape, vals, dtype or x.dtype)  # type: ignore[arg-type]
+    return full(x.shape, vals, _dtype("full_like", dtype, x.dtype))  # type: ignore[arg-type]
 
 
 def empty(shape: int | Sequence[int], dtype: Dtype | None = None, *, stream: Stream = None) -> array:
@@ -153,7 +161,7 @@ def arange(
     whole = _refuse_no_range(start, stop, step)
     if dtype is None:
         dtype = (dt.int32 if builtins.all(map(_fits_int32, (start, stop, step))) else dt.int64) if whole else dt.float32
-    if dtype.is_bool:
+    if _dtype("arange", dtype, dt.int32).is_bool:
         raise ValueError("[arange] a range of bools is not defined; compare a range of integers instead.")
     return wrap(_ramp(_count(start, stop, step, whole), start, step, dtype))
 
@@ -210,7 +218,7 @@ def linspace(
     >>> linspace(0, 1, 5)
     array([0, 0.25, 0.5, 0.75, 1], dtype=float32)
     """
-    num, dtype = _size("linspace", num), dtype or dt.float32
+    num, dtype = _size("linspace", num), _dtype("linspace", dtype, dt.float32)
     first, last = _real("linspace", start), _real("linspace", stop)
     if num == 1:
         return wrap(astype(constant_node(first, kind_of((1,), dt.float64)), dtype))
@@ -313,7 +321,8 @@ def _grid(n: int, m: int) -> tuple[Node, Node]:
 def eye(n: int, m: int | None = None, k: int = 0, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
     """Ones on the k-th diagonal, zeros elsewhere."""
     rows, columns = _grid(*_shape("eye", (n, n if m is None else m)))  # type: ignore[arg-type]
-    return wrap(astype(bind(e.Equal(), rows + scalar_node(k, rows.kind), columns), dtype or dt.float32))
+    on = bind(e.Equal(), rows + scalar_node(k, rows.kind), columns)
+    return wrap(astype(on, _dtype("eye", dtype, dt.float32)))
 
 
 def identity(n: int, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
@@ -324,7 +333,8 @@ def identity(n: int, dtype: Dtype | None = None, *, stream: Stream = None) -> ar
 def tri(n: int, m: int | None = None, k: int = 0, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
     """Ones at and below the k-th diagonal."""
     rows, columns = _grid(*_shape("tri", (n, n if m is None else m)))  # type: ignore[arg-type]
-    return wrap(astype(bind(e.GreaterEqual(), rows + scalar_node(k, rows.kind), columns), dtype or dt.float32))
+    below = bind(e.GreaterEqual(), rows + scalar_node(k, rows.kind), columns)
+    return wrap(astype(below, _dtype("tri", dtype, dt.float32)))
 
 
 def _triangle(name: str, x: Node, k: int, lower: bool) -> array:

@@ -320,7 +320,7 @@ def resolve_integer(item: Any, n: Any, axis: int) -> int:
     index = item if type(item) is Dim else item.__index__()
     if not -n <= index < n:
         raise IndexError(f"[index] {index} is out of range for axis {axis} with {n} elements.")
-    return index + n if index < 0 else index  # type: ignore[no-any-return]
+    return index + n if index < 0 else index  # type: ignore[no-any-return, return-value]
 
 
 def is_basic(item: Any) -> bool:

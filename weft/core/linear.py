@@ -134,19 +134,7 @@ def tensordot(a: ArrayLike, b: ArrayLike, /, axes: int | Sequence[Any] = 2, *, s
     (2, 5)
     """
     x, y = to_node(a), to_node(b)
-    if isinstance(axes, int):
-        if not 0 <= axes <= min(x.ndim, y.ndim):
-            raise ValueError(
-                f"[tensordot] axes={axes}: a {x.shape} and b {y.shape} have no such number of axes in common."
-            )
-        return _contract(x, y, tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes)))
-    left, right = ([z] if isinstance(z, int) else list(z) for z in axes)
-    if len(left) != len(right):
-        raise ValueError(f"[tensordot] {len(left)} axes of a cannot be paired with {len(right)} axes of b.")
-    p = tuple(normalize_axis("tensordot", i, x.ndim) for i in left)
-    q = tuple(normalize_axis("tensordot", i, y.ndim) for i in right)
-    if len(set(p)) != len(p) or len(set(q)) != len(q):
-        raise ValueError(f"[tensordot] axes {left} and {right} name an axis twice.")
+    p, q = _paired_axes(x, y, axes)
     for i, j in zip(p, q, strict=True):
         if x.shape[i] != y.shape[j]:
             raise ValueError(
@@ -154,6 +142,22 @@ def tensordot(a: ArrayLike, b: ArrayLike, /, axes: int | Sequence[Any] = 2, *, s
                 f"{x.shape[i]} and {y.shape[j]}."
             )
     return _contract(x, y, p, q)
+
+
+def _paired_axes(x: Node, y: Node, axes: int | Sequence[Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes of x and those of y that `tensordot` sums over."""
+    if isinstance(axes, int):
+        if not 0 <= axes <= min(x.ndim, y.ndim):
+            raise ValueError(f"[tensordot] a {x.shape} and b {y.shape} cannot be summed over {axes} axes.")
+        return tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes))
+    left, right = ([z] if isinstance(z, int) else list(z) for z in axes)
+    if len(left) != len(right):
+        raise ValueError(f"[tensordot] {len(left)} axes of a cannot be paired with {len(right)} axes of b.")
+    p = tuple(normalize_axis("tensordot", i, x.ndim) for i in left)
+    q = tuple(normalize_axis("tensordot", i, y.ndim) for i in right)
+    if len(set(p)) != len(p) or len(set(q)) != len(q):
+        raise ValueError(f"[tensordot] axes {left} and {right} name an axis twice.")
+    return p, q
 
 
 def _contract(x: Node, y: Node, p: tuple[int, ...], q: tuple[int, ...]) -> array:

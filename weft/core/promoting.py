@@ -37,7 +37,9 @@ def result_type(*arrays_and_dtypes: array | Dtype) -> Dtype:
 
 def can_cast(from_: array | Dtype, to: Dtype) -> bool:
     """Whether promotion leads from a dtype to another: an operation on both is done in `to`."""
-    return dt.promote(_dtype("can_cast", from_), _dtype("can_cast", to)) is to
+    if not isinstance(to, Dtype):
+        raise TypeError(f"[can_cast] the second argument is a dtype; got {to!r}.")
+    return dt.promote(_dtype("can_cast", from_), to) is to
 
 
 def isdtype(dtype: Dtype, kind: Dtype | str | tuple[Dtype | str, ...]) -> bool:
@@ -46,6 +48,8 @@ def isdtype(dtype: Dtype, kind: Dtype | str | tuple[Dtype | str, ...]) -> bool:
     >>> isdtype(float32, ("integral", "real floating"))
     True
     """
+    if not isinstance(dtype, Dtype) or kind is None:
+        raise TypeError(f"[isdtype] takes a dtype and a kind; got {dtype!r} and {kind!r}.")
     if isinstance(kind, tuple):
         return any(isdtype(dtype, k) for k in kind)
     if isinstance(kind, Dtype):

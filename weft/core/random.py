@@ -41,8 +41,10 @@ from weft.primitives import elementwise as e
 from weft.primitives.bits import Cartesian
 from weft.primitives.creation import Iota
 from weft.primitives.random import ROTATIONS, Threefry
-from weft.primitives.sorting import ArgSort
-from weft.primitives.views import Slice, reshape
+from weft.primitives.reductions import Max
+from weft.primitives.scans import CumSum
+from weft.primitives.sorting import ArgSort, SearchSorted
+from weft.primitives.views import Slice, reshape, restore_axes
 from weft.runtime.data import Buffer, numpy_view
 from weft.transforms.compile import RANDOM_STATE
 
@@ -369,9 +371,28 @@ def categorical(
         sizes = rest if shape is None else _shape("random.categorical", shape)
     if broadcast_shapes("random.categorical", sizes, rest) != sizes:
         raise ValueError(f"[random.categorical] distributions of shape {rest} do not fit shape {sizes}.")
+    keys = _key_node("categorical", key)
+    if len(sizes) > 0 and all(type(n) is int and n == 1 for n in rest) and x.shape[axis] != 0:
+        return wrap(_from_one_distribution(reshape(x, (x.shape[axis],)), sizes, keys))
     place = axis + len(sizes) - len(rest)
-    noise = _gumbel((*sizes[:place], x.shape[axis], *sizes[place:]), dt.float32, _key_node("categorical", key))
+    noise = _gumbel((*sizes[:place], x.shape[axis], *sizes[place:]), dt.float32, keys)
     return argmax(wrap(noise) + wrap(x), place)
+
+
+def _from_one_distribution(logits: Node, shape: Shape, keys: Node) -> Node:
+    """Where uniform numbers fall among the running sums of the weights: one number for each draw, as in MLX.
+
+    The largest weight is 1, also where its logit is infinite.
+    """
+    n = logits.shape[0]
+    logits = astype(logits, dt.float64 if logits.dtype is dt.float64 else dt.float32)
+    top = restore_axes(bind(Max((0,)), logits), logits.shape, (0,))
+    weights = e.select(e.equal(logits, top), constant(1, top.kind), e.exp(logits - top))
+    sums = bind(CumSum(0), weights)
+    last = reshape(bind(Slice((n - 1,), (1,), (1,)), sums), ())
+    draw = astype(_unit(*_places(shape), dt.float32, keys), sums.dtype)
+    found = bind(SearchSorted(True), sums, draw * broadcast_node(last, shape))
+    return bind(e.Minimum(), found, scalar_node(n - 1, found.kind))  # NaN comes after all others
 
 
 def multivariate_normal(

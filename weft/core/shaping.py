@@ -105,9 +105,11 @@ def transpose(a: ArrayLike, /, axes: Sequence[int] | None = None, *, stream: Str
     x = to_node(a)
     if axes is None:
         return wrap(node_transpose(x, tuple(range(x.ndim - 1, -1, -1))))
+    if len(axes) != x.ndim:
+        raise ValueError(f"[transpose] {len(axes)} axes were given for an array with {x.ndim}.")
     order = tuple(normalize_axis("transpose", i, x.ndim) for i in axes)
-    if sorted(order) != list(range(x.ndim)):
-        raise ValueError(f"[transpose] axes {tuple(axes)} are not a permutation of the {x.ndim} axes of the array.")
+    if len(set(order)) != x.ndim:
+        raise ValueError(f"[transpose] axes {tuple(axes)} name an axis twice.")
     return wrap(node_transpose(x, order))
 
 

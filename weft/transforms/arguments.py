@@ -37,16 +37,21 @@ def zeros(kind: Kind) -> Node:
     return Node(ZERO, (), kind, _number(0, kind.dtype))
 
 
+def handed_out(node: Node) -> array:
+    """A node that a rule made, for the user. Constants of rules are shared, and evaluation writes out what it is asked for: the user gets a copy."""
+    return wrap(Node(node.op, (), node.kind, node.value) if isinstance(node.op, Constant) else node)
+
+
 def or_zeros(node: Node | None, kind: Kind) -> array:
     """What a transform found, for the user."""
-    return wrap(zeros(kind) if node is None else node)
+    return wrap(zeros(kind)) if node is None else handed_out(node)
 
 
 def fresh_inputs(leaves: Sequence[array]) -> tuple[list[array], list[Node]]:
     """Inputs of a new trace: the same values, nodes of their own (which stay what they are when the function overwrites the arrays).
 
     Call it before the trace is opened. An array of a trace that is already open is reached through an identity, so that the outer trace can
-    follow; a plain array is simply held once more.
+    follow; a plain array is simply held once more. No input is a constant: rules may use what they know of a constant, and drop it.
     """
     inner = is_tracing()
     nodes = [_fresh(leaf._node, inner) for leaf in leaves]
@@ -54,7 +59,7 @@ def fresh_inputs(leaves: Sequence[array]) -> tuple[list[array], list[Node]]:
 
 
 def _fresh(node: Node, inner: bool) -> Node:
-    if not inner and (node.op is DATA or isinstance(node.op, Constant)) and node.value is not None:
+    if not inner and node.op is DATA:
         return Node(node.op, (), node.kind, node.value)
     return Node(IDENTITY, (node,), node.kind)
 

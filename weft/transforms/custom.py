@@ -16,7 +16,7 @@ from weft.graph.node import Node, Size, kind_of
 from weft.graph.trace import is_tracing, trace
 from weft.primitives.base import OPERATORS, Placeholder, move_batch_to_front
 from weft.primitives.custom import Batched, called
-from weft.transforms.arguments import or_zeros, second_names, zeros
+from weft.transforms.arguments import handed_out, or_zeros, second_names, zeros
 from weft.transforms.vmap import batch
 
 Function = Callable[..., Any]
@@ -108,7 +108,7 @@ class CustomRules:
     def vjp(
         self, xs: Sequence[Node], outs: Sequence[Node], cotangents: Sequence[Node | None], wanted: frozenset[int]
     ) -> Mapping[int, Node]:
-        args, kwargs = self._arguments([wrap(x) for x in xs])
+        args, kwargs = self._arguments([handed_out(x) for x in xs])
         for i in wanted:
             if self.places[i] >= self.positional:
                 raise ValueError(
@@ -120,15 +120,15 @@ class CustomRules:
         return self._cotangents(xs, found, wanted)
 
     def jvp(self, xs: Sequence[Node], outs: Sequence[Node], tangents: Mapping[int, Node]) -> Sequence[Node | None]:
-        args, _ = self._arguments([wrap(x) for x in xs])
+        args, _ = self._arguments([handed_out(x) for x in xs])
         self._refuse_keywords("jvp")
-        given, _ = self._arguments([wrap(tangents[i]) if i in tangents else None for i in range(len(xs))], plain=False)
+        given, _ = self._arguments([handed_out(tangents[i]) if i in tangents else None for i in range(len(xs))], plain=False)
         found = self.rules["jvp"](self._primals(args), self._primals(given))
         parts = self._flat("jvp", self.out_structure, "its outputs", found)
         return [None if t is None else self._checked("jvp", "tangent of output", i, t, out) for i, (t, out) in enumerate(zip(parts, outs, strict=True))]
 
     def batch(self, xs: Sequence[Batched], size: Size) -> Sequence[Batched]:
-        args, _ = self._arguments([wrap(x) for x, _ in xs])
+        args, _ = self._arguments([handed_out(x) for x, _ in xs])
         self._refuse_keywords("vmap")
         axes, _ = self._arguments([axis for _, axis in xs], plain=False)
         found = self.rules["batch"](self._primals(args), self._primals(axes))

@@ -12,7 +12,7 @@ from weft.graph.node import Node
 from weft.primitives.custom import Application, Called, called
 from weft.transforms.check import checked_result
 from weft.transforms.paths import between, groups
-from weft.transforms.rules import FORWARD, forward, own
+from weft.transforms.rules import FORWARD, forward
 
 
 def push_forward(inputs: Sequence[Node], outputs: Sequence[Node], tangents: Sequence[Node | None]) -> list[Node | None]:
@@ -38,7 +38,7 @@ def push_forward(inputs: Sequence[Node], outputs: Sequence[Node], tangents: Sequ
         (result,) = rule.build(node, *operands, *traced)
         if result is not None:
             known[node] = result
-    return [None if t is None else own(t) for t in map(known.get, outputs)]
+    return [known.get(node) for node in outputs]
 
 
 def _through_call(node: Called, applications: dict[Application, list[Called]], known: dict[Node, Node]) -> None:

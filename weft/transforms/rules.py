@@ -118,8 +118,3 @@ def _kept(table: dict[tuple[Any, ...], Remembered], key: tuple[Any, ...], made: 
         table.clear()
     table[key] = made
     return made
-
-
-def own(node: Node) -> Node:
-    """A node that may be handed to the user: the constants of rules are shared, and evaluation changes what it evaluates."""
-    return Node(node.op, (), node.kind, node.value) if isinstance(node.op, Constant) else node

@@ -13,7 +13,7 @@ from weft.primitives.custom import Application, Called, called
 from weft.primitives.elementwise import Add
 from weft.transforms.check import checked_results
 from weft.transforms.paths import between, groups
-from weft.transforms.rules import BACKWARD, backward, own
+from weft.transforms.rules import BACKWARD, backward
 
 ADD = Add()
 
@@ -56,7 +56,7 @@ def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Seque
             operand = operands[position]
             held = held_by(operand)
             gathered[operand] = found if held is None else Node(ADD, (held, found), held.kind)  # type: ignore[assignment, arg-type]
-    return [None if ct is None else own(ct) for ct in map(held_by, inputs)]
+    return [held_by(node) for node in inputs]
 
 
 def _give(gathered: dict[Node, Node], node: Node, cotangent: Node) -> None:
