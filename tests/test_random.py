@@ -84,7 +84,6 @@ def test_ends() -> None:
         assert 0 <= x.min() < 1e-4
         assert 0.99 < x.max() < 1
     y = numbers(mx.random.truncated_normal(-0.5, 0.25, (N,), key=mx.random.key(0)))
-    assert (y.min(), y.max()) >= (-0.5, 0.0)
     assert -0.5 <= y.min() < -0.49
     assert 0.24 < y.max() <= 0.25
     assert np.isfinite(numbers(mx.random.normal((1 << 20,), key=mx.random.key(0)))).all()

@@ -145,7 +145,9 @@ def test_long_rows(dtype: Dtype, count: int) -> None:
 def _numpy_order(row: np.ndarray) -> np.ndarray:
     if row.dtype.kind == "c":
         return np.array(order_of(row))
-    return np.argsort(row.astype(np.float32) if row.dtype.itemsize == 2 and row.dtype.kind in "fV" else row, kind="stable")
+    return np.argsort(
+        row.astype(np.float32) if row.dtype.itemsize == 2 and row.dtype.kind in "fV" else row, kind="stable"
+    )
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])
@@ -292,7 +294,9 @@ def test_unique(seed: int, n: int, size: int, distinct: int) -> None:
 def test_unique_of_floats() -> None:
     x = mx.array([[2.0, np.nan], [np.nan, -0.0], [0.0, 2.0]])
     values, inverse = mx.unique(x, 6, return_inverse=True, fill_value=7)
-    assert str(values.tolist()) == "[-0.0, 2.0, nan, nan, 7.0, 7.0]"  # every NaN is another one; of equal zeros the first
+    assert (
+        str(values.tolist()) == "[-0.0, 2.0, nan, nan, 7.0, 7.0]"
+    )  # every NaN is another one; of equal zeros the first
     assert inverse.tolist() == [[1, 2], [3, 0], [0, 1]]
     assert mx.unique(mx.array([True, False, True]), 2).tolist() == [False, True]
     assert mx.unique(mx.zeros((0,)), 2, fill_value=3).tolist() == [3, 3]

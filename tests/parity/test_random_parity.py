@@ -15,7 +15,9 @@ import weft.core as wx
 mx = pytest.importorskip("mlx.core")
 
 SEEDS = st.sampled_from([0, 1, 7, 2**31, 2**40 + 3, 2**64 - 1])
-SHAPES = st.sampled_from([(), (1,), (2,), (3,), (16,), (33,), (2, 3), (5, 7), (0,), (4, 0), (3, 1, 5), (1000,), (1001,)])
+SHAPES = st.sampled_from(
+    [(), (1,), (2,), (3,), (16,), (33,), (2, 3), (5, 7), (0,), (4, 0), (3, 1, 5), (1000,), (1001,)]
+)
 FLOATS = st.sampled_from(["float16", "bfloat16", "float32"])
 ULPS = 8
 
@@ -40,7 +42,8 @@ def same(function: Any, seed: int) -> None:
 
 
 def close(function: Any, seed: int, dtype: str = "float32", least: float = 0.0) -> None:
-    """Within 8 units in the last place of float32 (1 of a half type) of their value, or of `least` if that is larger."""
+    """Within 8 units in the last place of float32 (1 of a half type) of their value, or of `least` if that is
+    larger."""
     theirs, mine = both(function, seed)
     eps = {"float32": ULPS * 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}[dtype]
     scale = np.maximum(np.abs(theirs.astype(np.float64)), max(least, 1e-4 if dtype == "float16" else 1e-30))
@@ -57,7 +60,9 @@ def test_keys(seed: int, count: int) -> None:
     same(lambda m, key: m.random.split(key, count), seed)
 
 
-@given(seed=SEEDS, shape=SHAPES, dtype=FLOATS, ends=st.sampled_from([(0, 1), (-3, 5.5), (2.0, 2.0), (5, -1), (0, 1e30)]))
+@given(
+    seed=SEEDS, shape=SHAPES, dtype=FLOATS, ends=st.sampled_from([(0, 1), (-3, 5.5), (2.0, 2.0), (5, -1), (0, 1e30)])
+)
 def test_uniform(seed: int, shape: tuple[int, ...], dtype: str, ends: tuple[float, float]) -> None:
     same(lambda m, key: m.random.uniform(*ends, shape, getattr(m, dtype), key), seed)
 
@@ -151,7 +156,9 @@ def test_the_global_sequence() -> None:
         for m in (mx, wx):
             m.random.seed(seed)
         for _ in range(5):
-            np.testing.assert_array_equal(np.array(wx.random.uniform(shape=(3,))), np.array(mx.random.uniform(shape=(3,))))
+            np.testing.assert_array_equal(
+                np.array(wx.random.uniform(shape=(3,))), np.array(mx.random.uniform(shape=(3,)))
+            )
             np.testing.assert_array_equal(np.array(wx.random.state[0]), np.array(mx.random.state[0]))
 
 
@@ -162,7 +169,9 @@ def test_batches_of_keys() -> None:
 # ---- close ----
 
 
-@given(seed=SEEDS, shape=SHAPES, dtype=FLOATS, parameters=st.sampled_from([(None, None), (1.5, None), (0.3, 2.7), (-4, 3)]))
+@given(
+    seed=SEEDS, shape=SHAPES, dtype=FLOATS, parameters=st.sampled_from([(None, None), (1.5, None), (0.3, 2.7), (-4, 3)])
+)
 def test_normal(seed: int, shape: tuple[int, ...], dtype: str, parameters: tuple[Any, Any]) -> None:
     loc, scale = parameters
     size = max(abs(loc or 0.0), 0.1)  # an addition may cancel
@@ -227,7 +236,10 @@ def test_multivariate_normal(n: int, shape: tuple[int, ...]) -> None:
 def test_multivariate_normal_of_batches() -> None:
     rng = np.random.default_rng(2)
     factor = rng.normal(size=(4, 1, 3, 3))
-    mean, cov = rng.normal(size=(5, 3)).astype(np.float32), (factor @ factor.swapaxes(-1, -2) + np.eye(3)).astype(np.float32)
+    mean, cov = (
+        rng.normal(size=(5, 3)).astype(np.float32),
+        (factor @ factor.swapaxes(-1, -2) + np.eye(3)).astype(np.float32),
+    )
     theirs, mine = both(lambda m, key: m.random.multivariate_normal(m.array(mean), m.array(cov), key=key), 9)
     assert theirs.shape == (4, 5, 3)
     assert np.all(np.abs(theirs - mine) <= ULPS * 2.0**-23 * (np.abs(theirs) + 10))
@@ -248,7 +260,7 @@ def test_multivariate_normal_of_batches() -> None:
     ],
 )  # fmt: skip
 def test_the_same_is_refused(call: Any) -> None:
-    with pytest.raises(Exception) as theirs:  # noqa: PT011  (whatever it is, ours must be the same)
+    with pytest.raises(Exception) as theirs:
         call(mx.random, mx)
     with pytest.raises(theirs.type):
         call(wx.random, wx)

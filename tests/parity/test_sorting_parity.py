@@ -110,7 +110,9 @@ def test_median(seed: int, dtype: Dtype, shape: tuple[int, ...], axis: Any, keep
     t, w = mx.median(theirs, axis=axis, keepdims=keepdims, stream=mx.cpu), wx.median(mine, axis=axis, keepdims=keepdims)
     assert str(t.dtype).rpartition(".")[2] == w.dtype.name
     wide = mx.complex64 if dtype.is_complex else mx.float32
-    np.testing.assert_array_equal(np.array(w.astype(wx.complex64 if dtype.is_complex else wx.float32)), np.array(t.astype(wide)))
+    np.testing.assert_array_equal(
+        np.array(w.astype(wx.complex64 if dtype.is_complex else wx.float32)), np.array(t.astype(wide))
+    )
 
 
 @given(seed=st.integers(0, 99), axis=st.sampled_from([None, 0, 1]), keepdims=st.booleans())
@@ -129,7 +131,7 @@ def test_minmax(seed: int, axis: int | None, keepdims: bool) -> None:
     ],
 )  # fmt: skip
 def test_the_same_is_refused(call: Any) -> None:
-    with pytest.raises(Exception) as theirs:  # noqa: PT011  (whatever it is, ours must be the same)
+    with pytest.raises(Exception) as theirs:
         call(mx, mx.zeros((2, 3)))
     with pytest.raises(theirs.type):
         call(wx, wx.zeros((2, 3)))
@@ -140,6 +142,7 @@ def test_gradients() -> None:
     weights = np.random.default_rng(2).normal(size=(3, 7)).astype(np.float32)
     for axis in (0, 1):
         found = [
-            m.grad(lambda a, m=m, axis=axis: (m.sort(a, axis=axis) * m.array(weights)).sum())(m.array(x)) for m in (mx, wx)
+            m.grad(lambda a, m=m, axis=axis: (m.sort(a, axis=axis) * m.array(weights)).sum())(m.array(x))
+            for m in (mx, wx)
         ]
         same(*found)
