@@ -1,5 +1,5 @@
-"""Transforms of transforms: in any order and depth, each variable's derivative its own; Jacobians, Hessians, products with them, and linear
-approximations."""
+"""Transforms of transforms: in any order and depth, each variable's derivative its own; Jacobians, Hessians, products
+with them, and linear approximations."""
 
 from __future__ import annotations
 
@@ -132,13 +132,17 @@ SCALARS: dict[str, tuple[Function, Sequence[Callable[[float], float]]]] = {
     "log": (mx.log, [lambda x: 1 / x, lambda x: -1 / x**2, lambda x: 2 / x**3]),
     "1 / x": (lambda x: 1 / x, [lambda x: -1 / x**2, lambda x: 2 / x**3, lambda x: -6 / x**4]),
     "x ** 4": (lambda x: x**4, [lambda x: 4 * x**3, lambda x: 12 * x**2, lambda x: 24 * x]),
-    "tanh": (mx.tanh, [
-        lambda x: 1 - math.tanh(x) ** 2, lambda x: -2 * math.tanh(x) * (1 - math.tanh(x) ** 2),
-        lambda x: (1 - math.tanh(x) ** 2) * (6 * math.tanh(x) ** 2 - 2),
-    ]),
+    "tanh": (
+        mx.tanh,
+        [
+            lambda x: 1 - math.tanh(x) ** 2,
+            lambda x: -2 * math.tanh(x) * (1 - math.tanh(x) ** 2),
+            lambda x: (1 - math.tanh(x) ** 2) * (6 * math.tanh(x) ** 2 - 2),
+        ],
+    ),
     "sqrt": (mx.sqrt, [lambda x: 0.5 * x**-0.5, lambda x: -0.25 * x**-1.5, lambda x: 0.375 * x**-2.5]),
     "where": (lambda x: mx.where(x > 0, x * x * x, -x), [lambda x: 3 * x**2, lambda x: 6 * x, lambda x: 6.0]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SCALARS)
@@ -165,10 +169,28 @@ def test_ten_derivatives() -> None:
 
 # ---- random functions ----
 
-UNARY: list[Function] = [mx.sin, mx.tanh, lambda x: x * x, lambda x: mx.exp(x / 4), lambda x: mx.where(x > 0, x, x * x), mx.sigmoid,
-                         lambda x: mx.log(1 + x * x), lambda x: -x, lambda x: mx.square(x) * 0.5]  # fmt: skip
-BINARY: list[Function] = [mx.add, mx.multiply, mx.subtract, lambda a, b: a / (1 + b * b), mx.maximum, lambda a, b: mx.where(a > b, a, b * 2),
-                          lambda a, b: a * mx.stop_gradient(b), lambda a, b: mx.sum(a) * b, lambda a, b: a[::-1] + b]  # fmt: skip
+UNARY: list[Function] = [
+    mx.sin,
+    mx.tanh,
+    lambda x: x * x,
+    lambda x: mx.exp(x / 4),
+    lambda x: mx.where(x > 0, x, x * x),
+    mx.sigmoid,
+    lambda x: mx.log(1 + x * x),
+    lambda x: -x,
+    lambda x: mx.square(x) * 0.5,
+]
+BINARY: list[Function] = [
+    mx.add,
+    mx.multiply,
+    mx.subtract,
+    lambda a, b: a / (1 + b * b),
+    mx.maximum,
+    lambda a, b: mx.where(a > b, a, b * 2),
+    lambda a, b: a * mx.stop_gradient(b),
+    lambda a, b: mx.sum(a) * b,
+    lambda a, b: a[::-1] + b,
+]
 program = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=8)
 
 
@@ -260,7 +282,9 @@ def test_jacobian_takes_the_cheaper_way(monkeypatch: pytest.MonkeyPatch) -> None
     taken = []
     for name in ("_forward", "_reverse"):
         original = getattr(jacobians, name)
-        monkeypatch.setattr(jacobians, name, lambda *a, original=original, name=name: (taken.append(name), original(*a))[1])
+        monkeypatch.setattr(
+            jacobians, name, lambda *a, original=original, name=name: (taken.append(name), original(*a))[1]
+        )
     mx.jacobian(lambda x: mx.sum(x * x))(double([1.0, 2.0]))
     mx.jacobian(lambda x: x * double([1.0, 2.0]))(double(1.0))
     assert taken == ["_reverse", "_forward"]
@@ -340,8 +364,10 @@ def test_linearize() -> None:
     assert len(calls) == 1
     both = mx.vmap(lambda t: linear(t, {"scale": double(0.0)})["out"])(double(np.eye(2)))
     close(both, np.diag(np.cos(np.array(x)) * 3))
-    close(mx.grad(lambda t: mx.sum(linear(t, {"scale": t[0]})["out"]))(double([1.0, 1.0])),
-          np.cos(np.array(x)) * 3 + [np.sin(np.array(x)).sum(), 0.0])  # fmt: skip
+    close(
+        mx.grad(lambda t: mx.sum(linear(t, {"scale": t[0]})["out"]))(double([1.0, 1.0])),
+        np.cos(np.array(x)) * 3 + [np.sin(np.array(x)).sum(), 0.0],
+    )
 
 
 def test_linearize_checks_its_tangents() -> None:
@@ -393,8 +419,14 @@ def test_vmap_of_jvp_vjp_and_jacobians_along_any_axis(in_axis: int, out_axis: in
     fun = lambda x: mx.exp(x) * mx.sum(x * x)  # noqa: E731
     rows = np.arange(6.0).reshape(3, 2) / 7
     xs = double(np.moveaxis(rows, 0, in_axis))
-    for one in (lambda x: mx.jvp(fun, [x], [x])[1][0], lambda x: mx.vjp(fun, [x], [x])[1][0], mx.jacfwd(fun), mx.jacrev(fun),
-                mx.hessian(lambda x: mx.sum(fun(x))), lambda x: mx.hvp(lambda a: mx.sum(fun(a)), [x], [x])[1][0]):  # fmt: skip
+    for one in (
+        lambda x: mx.jvp(fun, [x], [x])[1][0],
+        lambda x: mx.vjp(fun, [x], [x])[1][0],
+        mx.jacfwd(fun),
+        mx.jacrev(fun),
+        mx.hessian(lambda x: mx.sum(fun(x))),
+        lambda x: mx.hvp(lambda a: mx.sum(fun(a)), [x], [x])[1][0],
+    ):
         expected = np.stack([np.array(one(double(row))) for row in rows], out_axis)
         close(mx.vmap(one, in_axes=in_axis, out_axes=out_axis)(xs), expected)
 

@@ -269,10 +269,13 @@ def test_compiled_functions_draw_the_same() -> None:
 def test_batches_of_keys() -> None:
     keys = mx.random.split(mx.random.key(1), 5)
     draws = (
-        lambda k: mx.random.uniform(shape=(3,), key=k), lambda k: mx.random.normal((2, 2), mx.float64, key=k),
-        lambda k: mx.random.randint(0, 100, (4,), key=k), lambda k: mx.random.permutation(6, key=k),
-        lambda k: mx.random.categorical(mx.zeros((4,)), num_samples=3, key=k), lambda k: mx.random.split(k, 3),
-    )  # fmt: skip
+        lambda k: mx.random.uniform(shape=(3,), key=k),
+        lambda k: mx.random.normal((2, 2), mx.float64, key=k),
+        lambda k: mx.random.randint(0, 100, (4,), key=k),
+        lambda k: mx.random.permutation(6, key=k),
+        lambda k: mx.random.categorical(mx.zeros((4,)), num_samples=3, key=k),
+        lambda k: mx.random.split(k, 3),
+    )
     for draw in draws:
         together = np.array(mx.vmap(draw)(keys))
         for i in range(5):
@@ -284,11 +287,17 @@ def test_batches_of_keys() -> None:
 
 def every_kind(key: Any) -> list[Any]:
     return [
-        mx.random.bits((70,), 1, key), mx.random.uniform(-1, 1, (40_001,), key=key), mx.random.normal((3, 41), mx.float64, key=key),
-        mx.random.normal((40_001,), mx.bfloat16, key=key), mx.random.truncated_normal(-1, 1, (77,), key=key),
-        mx.random.gumbel((9, 9), key=key), mx.random.laplace((50,), key=key), mx.random.permutation(100, key=key),
-        mx.random.categorical(mx.zeros((4, 5)), key=key), mx.random.normal((20,), mx.complex64, key=key),
-    ]  # fmt: skip
+        mx.random.bits((70,), 1, key),
+        mx.random.uniform(-1, 1, (40_001,), key=key),
+        mx.random.normal((3, 41), mx.float64, key=key),
+        mx.random.normal((40_001,), mx.bfloat16, key=key),
+        mx.random.truncated_normal(-1, 1, (77,), key=key),
+        mx.random.gumbel((9, 9), key=key),
+        mx.random.laplace((50,), key=key),
+        mx.random.permutation(100, key=key),
+        mx.random.categorical(mx.zeros((4, 5)), key=key),
+        mx.random.normal((20,), mx.complex64, key=key),
+    ]
 
 
 def test_on_any_number_of_threads() -> None:

@@ -211,9 +211,11 @@ def test_axes_and_shapes() -> None:
 
 
 @given(
-    shape=st.sampled_from([(9,), (4, 11), (3, 5, 6)]), axis=st.none() | st.integers(-1, 0), rank=st.integers(0, 400),
+    shape=st.sampled_from([(9,), (4, 11), (3, 5, 6)]),
+    axis=st.none() | st.integers(-1, 0),
+    rank=st.integers(0, 400),
     kind=st.sampled_from(["any", "few", "special"]),
-)  # fmt: skip
+)
 def test_partition_and_topk(shape: tuple[int, ...], axis: int | None, rank: int, kind: str) -> None:
     x = numbers(rank, dt.float32, shape, kind)
     flat = x.reshape(-1) if axis is None else np.moveaxis(x, axis, -1)

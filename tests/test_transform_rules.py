@@ -1,7 +1,8 @@
-"""Derivative rules where they are easy to get wrong: operands of which only some are traced, steps, integers, complex numbers, and the edges of
-functions (docs/numerics.md, "Gradients at the edges").
+"""Derivative rules where they are easy to get wrong: operands of which only some are traced, steps, integers, complex
+numbers, and the edges of functions (docs/numerics.md, "Gradients at the edges").
 
-Every value here is worked out by hand or by differences; the generated tests of every primitive are in test_contract.py.
+Every value here is worked out by hand or by differences; the generated tests of every primitive are in
+test_contract.py.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def partly(fun: Callable[..., mx.array], values: Sequence[mx.array], traced: Seq
     return partial
 
 
-def both_modes(fun: Callable[..., mx.array], values: Sequence[mx.array], partials: Sequence[Any], seed: int = 0) -> None:
+def both_modes(
+    fun: Callable[..., mx.array], values: Sequence[mx.array], partials: Sequence[Any], seed: int = 0
+) -> None:
     """For every subset of operands that are traced: the tangent is the sum over them, the cotangents are theirs alone.
 
     `partials` are the derivatives by each operand, elementwise.
@@ -183,12 +186,26 @@ def test_broadcast_operands_collect_their_gradient() -> None:
 # ---- steps ----
 
 STEPS: dict[str, Callable[[mx.array], mx.array]] = {
-    "greater": lambda x: x > 1, "less_equal": lambda x: x <= x * 2, "equal": lambda x: x == 1, "not_equal": lambda x: x != 1,
-    "isnan": mx.isnan, "isinf": mx.isinf, "logical_not": mx.logical_not, "logical_and": lambda x: mx.logical_and(x, x > 0),
-    "floor": mx.floor, "ceil": mx.ceil, "round": mx.round, "sign": mx.sign, "floor_divide": lambda x: mx.floor(x / 2),
-    "argmax": lambda x: mx.argmax(x, axis=1), "any": lambda x: mx.any(x, axis=0), "all": lambda x: mx.all(x, axis=0),
-    "stop_gradient": mx.stop_gradient, "bits": lambda x: (x > 1) & (x < 2), "captured": lambda x: mx.array([1, 2, 3]),
-}  # fmt: skip
+    "greater": lambda x: x > 1,
+    "less_equal": lambda x: x <= x * 2,
+    "equal": lambda x: x == 1,
+    "not_equal": lambda x: x != 1,
+    "isnan": mx.isnan,
+    "isinf": mx.isinf,
+    "logical_not": mx.logical_not,
+    "logical_and": lambda x: mx.logical_and(x, x > 0),
+    "floor": mx.floor,
+    "ceil": mx.ceil,
+    "round": mx.round,
+    "sign": mx.sign,
+    "floor_divide": lambda x: mx.floor(x / 2),
+    "argmax": lambda x: mx.argmax(x, axis=1),
+    "any": lambda x: mx.any(x, axis=0),
+    "all": lambda x: mx.all(x, axis=0),
+    "stop_gradient": mx.stop_gradient,
+    "bits": lambda x: (x > 1) & (x < 2),
+    "captured": lambda x: mx.array([1, 2, 3]),
+}
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -208,7 +225,9 @@ def test_steps_have_a_zero_derivative_of_the_right_kind(name: str, dtype: dt.Dty
         np.testing.assert_array_equal(np.array(mx.grad(fun)(x)), np.array(out.astype(dtype)))
 
 
-@pytest.mark.parametrize("fun", [lambda x: x & 6, lambda x: x | 1, lambda x: x ^ 3, lambda x: ~x, lambda x: x << 1, lambda x: x >> 1])
+@pytest.mark.parametrize(
+    "fun", [lambda x: x & 6, lambda x: x | 1, lambda x: x ^ 3, lambda x: ~x, lambda x: x << 1, lambda x: x >> 1]
+)
 @pytest.mark.parametrize("dtype", [mx.int32, mx.uint8], ids=str)
 def test_bitwise_operations_have_a_zero_derivative(fun: Callable[[mx.array], mx.array], dtype: dt.Dtype) -> None:
     x = mx.array([1, 2, 7], dtype)
@@ -248,7 +267,11 @@ def test_integer_arguments_have_integer_gradients() -> None:
 def test_bool_arguments_have_bool_gradients() -> None:
     equal(mx.grad(lambda b: mx.sum(b * 2.0))(mx.array([True, False])), [True, True], mx.bool_)
     equal(mx.grad(lambda b: mx.sum(mx.logical_not(b) * 2.0))(mx.array([True, False])), [False, False], mx.bool_)
-    equal(mx.grad(lambda b, x: mx.sum(mx.where(b, x, 0.0)), (0, 1))(mx.array([True, False]), A[:2])[0], [False, False], mx.bool_)
+    equal(
+        mx.grad(lambda b, x: mx.sum(mx.where(b, x, 0.0)), (0, 1))(mx.array([True, False]), A[:2])[0],
+        [False, False],
+        mx.bool_,
+    )
 
 
 def test_a_conversion_is_the_identity() -> None:
@@ -319,13 +342,19 @@ def test_holomorphic_functions(name: str) -> None:
         (lambda z: mx.real(z) * mx.imag(z), lambda z: z.imag + 1j * z.real),
     ],
 )
-def test_real_functions_of_complex_numbers(fun: Callable[[mx.array], mx.array], expected: Callable[[np.ndarray], np.ndarray]) -> None:
-    """The gradient is the derivative by the real part plus i times that by the imaginary part: the direction of steepest ascent."""
+def test_real_functions_of_complex_numbers(
+    fun: Callable[[mx.array], mx.array], expected: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    """The gradient is the derivative by the real part plus i times that by the imaginary part: the direction of
+    steepest ascent."""
     gradient = mx.grad(lambda z: mx.sum(fun(z)))(complex_array(Z))
     assert gradient.dtype is mx.complex128
     np.testing.assert_allclose(np.array(gradient), expected(Z), rtol=1e-10)
     step = 1e-6
-    by_parts = [(np.array(fun(complex_array(Z + d))) - np.array(fun(complex_array(Z - d)))) / (2 * step) for d in (step, 1j * step)]
+    by_parts = [
+        (np.array(fun(complex_array(Z + d))) - np.array(fun(complex_array(Z - d)))) / (2 * step)
+        for d in (step, 1j * step)
+    ]
     np.testing.assert_allclose(np.array(gradient), by_parts[0] + 1j * by_parts[1], rtol=1e-6)
 
 
@@ -387,7 +416,7 @@ EDGES: list[tuple[str, Callable[[mx.array], mx.array], Any, Any]] = [
     ("where, a NaN constant on the untaken side", lambda x: mx.where(x > 0, x, NAN), 1.0, 1.0),
     ("tanh far out", mx.tanh, [INF, -INF, 100.0], [0.0, 0.0, 0.0]),
     ("sigmoid far out", mx.sigmoid, [200.0, -200.0], [0.0, 0.0]),
-]  # fmt: skip
+]
 
 
 def safe_norm(x: mx.array) -> mx.array:
@@ -421,10 +450,9 @@ def test_second_derivatives_at_the_edges() -> None:
 
 
 @pytest.fixture
-def forgotten() -> Iterator[None]:
+def forgotten() -> None:
     for table in (rules.BACKWARD, rules.FORWARD):
         table.clear()
-    yield
 
 
 @pytest.mark.usefixtures("forgotten")
@@ -434,7 +462,9 @@ def test_a_rule_runs_once_for_each_kind_and_set_of_wanted_operands(monkeypatch: 
     monkeypatch.setattr(Sin, "vjp", lambda self, *args: (calls.append(args), original(self, *args))[1])
     x = mx.array(0.5)
     for _ in range(3 * rules.OFTEN):
-        assert mx.grad(lambda a: mx.sin(mx.sin(a) * 2))(x).item() == pytest.approx(2 * math.cos(0.5) * math.cos(2 * math.sin(0.5)), 1e-6)
+        assert mx.grad(lambda a: mx.sin(mx.sin(a) * 2))(x).item() == pytest.approx(
+            2 * math.cos(0.5) * math.cos(2 * math.sin(0.5)), 1e-6
+        )
     assert len(calls) == 2, "with a cotangent of exactly one, and with another"
     assert {isinstance(cotangent.op, Constant) for _, _, cotangent, _ in calls} == {True, False}
     mx.grad(lambda a: mx.sum(mx.sin(a)))(mx.array([0.5, 1.0]))
@@ -446,8 +476,14 @@ def test_rules_see_stand_ins_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """What they build cannot depend on how an operand was made, because it is built again for others."""
     seen: list[Node] = []
     original = Sin.jvp
-    monkeypatch.setattr(Sin, "jvp", lambda self, out, primals, tangents: (
-        seen.extend((out, *primals, *tangents.values())), original(self, out, primals, tangents))[1])  # fmt: skip
+    monkeypatch.setattr(
+        Sin,
+        "jvp",
+        lambda self, out, primals, tangents: (
+            seen.extend((out, *primals, *tangents.values())),
+            original(self, out, primals, tangents),
+        )[1],
+    )
     mx.jvp(mx.sin, [mx.array(1.0)], [mx.array(1.0)])
     assert all(isinstance(node.op, Placeholder) for node in seen)
     assert len(seen) == 3

@@ -77,11 +77,29 @@ def test_uniform_between_arrays(seed: int, dtype: str) -> None:
 
 
 BOUNDS = [
-    (0, 10, "int32"), (-5, 5, "int32"), (-5, 5, "int8"), (-5, 5, "uint8"), (-5, 5, "uint64"), (0, 2**31, "int32"), (0, 2**40, "int64"),
-    (5, 5, "int32"), (10, 0, "int32"), (0.5, 10.7, "int32"), (-3, 0.5, "int32"), (-3.5, -1.2, "int16"), (-300, 300, "int8"),
-    (0, 70000, "int16"), (0, 2**33, "int32"), (-128, 128, "int8"), (16777216, 16777219, "int32"), (0, 2, "bool_"), (0, 1.5, "bool_"),
-    (-3, 1, "bool_"), (0, 255, "uint8"), (0, 2**32 - 1, "uint32"),
-]  # fmt: skip
+    (0, 10, "int32"),
+    (-5, 5, "int32"),
+    (-5, 5, "int8"),
+    (-5, 5, "uint8"),
+    (-5, 5, "uint64"),
+    (0, 2**31, "int32"),
+    (0, 2**40, "int64"),
+    (5, 5, "int32"),
+    (10, 0, "int32"),
+    (0.5, 10.7, "int32"),
+    (-3, 0.5, "int32"),
+    (-3.5, -1.2, "int16"),
+    (-300, 300, "int8"),
+    (0, 70000, "int16"),
+    (0, 2**33, "int32"),
+    (-128, 128, "int8"),
+    (16777216, 16777219, "int32"),
+    (0, 2, "bool_"),
+    (0, 1.5, "bool_"),
+    (-3, 1, "bool_"),
+    (0, 255, "uint8"),
+    (0, 2**32 - 1, "uint32"),
+]
 
 
 @pytest.mark.parametrize(("low", "high", "dtype"), BOUNDS)
@@ -248,17 +266,30 @@ def test_multivariate_normal_of_batches() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda r, m: r.uniform(dtype=m.int32), lambda r, m: r.uniform(m.zeros((2,)), 1, (3,)), lambda r, m: r.normal((2,), m.int32),
-        lambda r, m: r.gumbel((2,), m.complex64), lambda r, m: r.laplace((2,), m.int32), lambda r, m: r.truncated_normal(0, 1, (2,), m.int32),
-        lambda r, m: r.randint(0, 5, (2,), m.float32), lambda r, m: r.normal((2, -1)), lambda r, m: r.split(m.array([1, 2])),
-        lambda r, m: r.split(m.zeros((1, 2), dtype=m.uint32)), lambda r, m: r.uniform(key=m.zeros((3,), dtype=m.uint32)),
-        lambda r, m: r.categorical(m.zeros((2, 3)), shape=(2,), num_samples=3), lambda r, m: r.categorical(m.zeros((2, 3)), 2),
-        lambda r, m: r.categorical(m.zeros((2, 3)), shape=(2, 5)), lambda r, m: r.multivariate_normal(m.zeros((2,)), m.eye(3)),
-        lambda r, m: r.multivariate_normal(m.array(1.0), m.eye(3)), lambda r, m: r.multivariate_normal(m.zeros((2,)), m.zeros((2,))),
-        lambda r, m: r.multivariate_normal(m.zeros((2,)), m.eye(2), dtype=m.float16), lambda r, m: r.bernoulli(m.zeros((2,)), (3,)),
-        lambda r, m: r.permutation(m.array(3)), lambda r, m: r.permutation(-1), lambda r, m: r.key(1.5),
+        lambda r, m: r.uniform(dtype=m.int32),
+        lambda r, m: r.uniform(m.zeros((2,)), 1, (3,)),
+        lambda r, m: r.normal((2,), m.int32),
+        lambda r, m: r.gumbel((2,), m.complex64),
+        lambda r, m: r.laplace((2,), m.int32),
+        lambda r, m: r.truncated_normal(0, 1, (2,), m.int32),
+        lambda r, m: r.randint(0, 5, (2,), m.float32),
+        lambda r, m: r.normal((2, -1)),
+        lambda r, m: r.split(m.array([1, 2])),
+        lambda r, m: r.split(m.zeros((1, 2), dtype=m.uint32)),
+        lambda r, m: r.uniform(key=m.zeros((3,), dtype=m.uint32)),
+        lambda r, m: r.categorical(m.zeros((2, 3)), shape=(2,), num_samples=3),
+        lambda r, m: r.categorical(m.zeros((2, 3)), 2),
+        lambda r, m: r.categorical(m.zeros((2, 3)), shape=(2, 5)),
+        lambda r, m: r.multivariate_normal(m.zeros((2,)), m.eye(3)),
+        lambda r, m: r.multivariate_normal(m.array(1.0), m.eye(3)),
+        lambda r, m: r.multivariate_normal(m.zeros((2,)), m.zeros((2,))),
+        lambda r, m: r.multivariate_normal(m.zeros((2,)), m.eye(2), dtype=m.float16),
+        lambda r, m: r.bernoulli(m.zeros((2,)), (3,)),
+        lambda r, m: r.permutation(m.array(3)),
+        lambda r, m: r.permutation(-1),
+        lambda r, m: r.key(1.5),
     ],
-)  # fmt: skip
+)
 def test_the_same_is_refused(call: Any) -> None:
     with pytest.raises(Exception) as theirs:
         call(mx.random, mx)

@@ -81,9 +81,12 @@ def test_the_largest_are_the_same(seed: int, dtype: Dtype, shape: tuple[int, ...
 
 
 @given(
-    seed=st.integers(0, 99), dtype=st.sampled_from(COMMON), n=st.integers(0, 40),
-    shape=st.sampled_from([(), (30,), (3, 5), (0,)]), side=st.sampled_from(["left", "right"]),
-)  # fmt: skip
+    seed=st.integers(0, 99),
+    dtype=st.sampled_from(COMMON),
+    n=st.integers(0, 40),
+    shape=st.sampled_from([(), (30,), (3, 5), (0,)]),
+    side=st.sampled_from(["left", "right"]),
+)
 def test_searchsorted(seed: int, dtype: Dtype, n: int, shape: tuple[int, ...], side: str) -> None:
     rows, values = arrays(numbers(seed, dtype, (n,)), dtype), arrays(numbers(seed + 1, dtype, shape), dtype)
     theirs = mx.searchsorted(mx.sort(rows[0], stream=mx.cpu), values[0], side)
@@ -91,9 +94,12 @@ def test_searchsorted(seed: int, dtype: Dtype, n: int, shape: tuple[int, ...], s
 
 
 @given(
-    seed=st.integers(0, 99), dtype=st.sampled_from(COMMON), shape=st.sampled_from([(1,), (12,), (3, 4), ()]),
-    size=st.integers(1, 15), fill=st.sampled_from([None, 0, 1, 2.5]),
-)  # fmt: skip
+    seed=st.integers(0, 99),
+    dtype=st.sampled_from(COMMON),
+    shape=st.sampled_from([(1,), (12,), (3, 4), ()]),
+    size=st.integers(1, 15),
+    fill=st.sampled_from([None, 0, 1, 2.5]),
+)
 def test_unique(seed: int, dtype: Dtype, shape: tuple[int, ...], size: int, fill: Any) -> None:
     theirs, mine = arrays(numbers(seed, dtype, shape), dtype)
     found = mx.unique(theirs, size, True, True, True, fill_value=fill, stream=mx.cpu)
@@ -101,9 +107,12 @@ def test_unique(seed: int, dtype: Dtype, shape: tuple[int, ...], size: int, fill
 
 
 @given(
-    seed=st.integers(0, 99), dtype=st.sampled_from(COMMON), shape=st.sampled_from([(1,), (8,), (9,), (3, 4), (2, 3, 5)]),
-    axis=st.sampled_from([None, 0, -1, (0, -1)]), keepdims=st.booleans(),
-)  # fmt: skip
+    seed=st.integers(0, 99),
+    dtype=st.sampled_from(COMMON),
+    shape=st.sampled_from([(1,), (8,), (9,), (3, 4), (2, 3, 5)]),
+    axis=st.sampled_from([None, 0, -1, (0, -1)]),
+    keepdims=st.booleans(),
+)
 def test_median(seed: int, dtype: Dtype, shape: tuple[int, ...], axis: Any, keepdims: bool) -> None:
     axis = 0 if isinstance(axis, tuple) and len(shape) == 1 else axis
     theirs, mine = arrays(numbers(seed, dtype, shape), dtype)
@@ -124,12 +133,21 @@ def test_minmax(seed: int, axis: int | None, keepdims: bool) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda m, x: m.sort(x, axis=2), lambda m, x: m.argsort(m.array(1.0)), lambda m, x: m.partition(x, 3),
-        lambda m, x: m.argpartition(x, -4), lambda m, x: m.partition(x, 1.5), lambda m, x: m.topk(x, 4), lambda m, x: m.topk(x, -1),
-        lambda m, x: m.searchsorted(x, x), lambda m, x: m.searchsorted(x[0], x, side="up"), lambda m, x: m.unique(x, -1),
-        lambda m, x: m.unique(m.zeros((0,)), 2), lambda m, x: m.unique(x, 2, fill_value=x[0]), lambda m, x: m.median(m.zeros((2, 0)), axis=1),
+        lambda m, x: m.sort(x, axis=2),
+        lambda m, x: m.argsort(m.array(1.0)),
+        lambda m, x: m.partition(x, 3),
+        lambda m, x: m.argpartition(x, -4),
+        lambda m, x: m.partition(x, 1.5),
+        lambda m, x: m.topk(x, 4),
+        lambda m, x: m.topk(x, -1),
+        lambda m, x: m.searchsorted(x, x),
+        lambda m, x: m.searchsorted(x[0], x, side="up"),
+        lambda m, x: m.unique(x, -1),
+        lambda m, x: m.unique(m.zeros((0,)), 2),
+        lambda m, x: m.unique(x, 2, fill_value=x[0]),
+        lambda m, x: m.median(m.zeros((2, 0)), axis=1),
     ],
-)  # fmt: skip
+)
 def test_the_same_is_refused(call: Any) -> None:
     with pytest.raises(Exception) as theirs:
         call(mx, mx.zeros((2, 3)))

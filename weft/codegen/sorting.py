@@ -3,8 +3,7 @@
 Elements become *records*: tuples of unsigned integers whose order is the order of the elements, perhaps with the
 element's place as the least significant part, which makes a sort stable whatever the kernel does. Records are sorted by
 networks of exchanges between the lanes of a few vectors, and the runs that come out of them are merged, vectors at a
-time, until one is left. No step depends on the data, so nothing is mispredicted, and no result depends on the number of
-lanes or threads.
+time, until one is left. No branch of that depends on the data, and no result on the number of lanes or threads.
 
 The sorted axis is the last one in here, its elements one after the other; `lower` brings other layouts into that form
 and back.
@@ -35,7 +34,7 @@ from weft.codegen.moves import (
     scaled,
     source,
     words_of,
-)  # fmt: skip
+)
 from weft.config import config
 from weft.dtypes import Dtype
 from weft.runtime.threads import get_threads
@@ -385,10 +384,9 @@ class Sequences:
 
 
 def bisect(b: Builder, n: Value, rounds: Value, holds: Callable[[Value], Value]) -> Value:
-    """The length of the part of [0, n) at whose indices a condition holds, which is its beginning; n is smaller than 2
-    ** rounds.
+    """The length of the part of [0, n) at whose indices a condition holds, which is its beginning.
 
-    n may be a vector: each lane is a search of its own.
+    n is smaller than 2 ** rounds. It may be a vector: each lane is a search of its own.
     """
     with b.loop(0, rounds, 1, b.const(dt.int64, 0, n.lanes)) as loop:
         (found,) = loop.carried
@@ -532,8 +530,8 @@ class MergeRows:
             runs = (base + pair, base + middle), (base + middle, base + end)
             low = self._split(frame, memory, runs, at - pair)
             high = self._split(frame, memory, runs, b.intrinsic("smin", at + width, end) - pair)
-            parts = [(x, y) for x, y in zip(low, high, strict=True)]
-            memory.merge(frame["p0"], parts[0], parts[1], frame["p1"], base + at)
+            first, second = zip(low, high, strict=True)
+            memory.merge(frame["p0"], first, second, frame["p1"], base + at)
         return frame.module()
 
     def _split(

@@ -36,6 +36,7 @@ from weft.core.evaluating import async_eval, eval, synchronize
 from weft.core.fp8 import from_fp8, to_fp8
 from weft.core.gathering import put_along_axis, slice_update, take, take_along_axis
 from weft.core.gathering import slice_ as slice
+from weft.core.jacobians import hessian, hvp, jacfwd, jacobian, jacrev, linearize
 from weft.core.joining import concat, concatenate, diag, diagonal, pad, repeat, roll, stack, tile, trace, unstack
 from weft.core.linear import addmm, inner, kron, matmul, outer, tensordot, vecdot
 from weft.core.promoting import can_cast, isdtype, result_type
@@ -48,7 +49,6 @@ from weft.core.shaping import (
     flatten, flip, matrix_transpose, moveaxis, permute_dims, reshape, split, squeeze, swapaxes, transpose, unflatten,
 )
 from weft.core.sorting import argpartition, argsort, median, minmax, partition, searchsorted, sort, topk, unique
-from weft.core.jacobians import hessian, hvp, jacfwd, jacobian, jacrev, linearize
 from weft.core.transforming import grad, jvp, value_and_grad, vjp, vmap
 from weft.core.viewing import view
 from weft.dtypes import (

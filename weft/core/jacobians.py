@@ -1,7 +1,8 @@
-"""Whole derivatives of functions of arrays: Jacobians, Hessians, linear approximations, products with the Hessian. MLX has no such functions.
+"""Whole derivatives of functions of arrays: Jacobians, Hessians, linear approximations, products with the Hessian. MLX
+has no such functions.
 
-The function runs once, on real values. Its derivative is a graph that is linear in a stand-in tangent (or cotangent); mapping that graph over a basis
-gives all columns (or rows) at once.
+The function runs once, on real values. Its derivative is a graph that is linear in a stand-in tangent (or cotangent);
+mapping that graph over a basis gives all columns (or rows) at once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from weft.graph.trace import trace
 from weft.primitives.base import Placeholder, move_batch_to_front
 from weft.primitives.elementwise import conjugate
 from weft.primitives.views import reshape, transpose
-from weft.transforms.arguments import Filled, array_leaves, fresh_inputs, ones, or_zeros
+from weft.transforms.arguments import Filled, array_leaves, call_filled, fresh_inputs, ones, or_zeros
 from weft.transforms.jvp import push_forward
 from weft.transforms.paths import between, rebuild
 from weft.transforms.vjp import pull_back
@@ -31,10 +32,11 @@ Arguments = int | Sequence[int] | None
 
 
 def jacfwd(fun: Function, argnums: Arguments = None, argnames: str | Sequence[str] = ()) -> Function:
-    """A function that returns the Jacobian of fun, column by column in forward mode: good when there are more outputs than inputs.
+    """A function that returns the Jacobian of fun, column by column in forward mode: good when there are more outputs
+    than inputs.
 
-    For each array that fun returns, and each array in the chosen arguments, it has the shape of the one followed by the shape of the other, in
-    fun's own containers. A function of complex arrays must be holomorphic.
+    For each array that fun returns, and each array in the chosen arguments, it has the shape of the one followed by the
+    shape of the other, in fun's own containers. A function of complex arrays must be holomorphic.
 
     >>> jacfwd(lambda x: x * x)(array([1.0, 2.0]))
     array([[2, 0],
@@ -44,7 +46,8 @@ def jacfwd(fun: Function, argnums: Arguments = None, argnames: str | Sequence[st
 
 
 def jacrev(fun: Function, argnums: Arguments = None, argnames: str | Sequence[str] = ()) -> Function:
-    """A function that returns the Jacobian of fun, row by row in reverse mode: good when there are more inputs than outputs.
+    """A function that returns the Jacobian of fun, row by row in reverse mode: good when there are more inputs than
+    outputs.
 
     >>> jacrev(lambda x: sum(x * x, keepdims=True))(array([1.0, 2.0]))
     array([[2, 4]], dtype=float32)
@@ -81,17 +84,14 @@ def _jacobian(name: str, fun: Function, argnums: Arguments, argnames: str | Sequ
         leaves, structure = array_leaves(name, "a differentiated argument", values)
         inputs, nodes = fresh_inputs(leaves)
         with trace():
-            filled = Filled(values[:], inputs)
-            try:
-                new_args, new_kwargs = chosen.replace(args, kwargs, filled.value)
-                value = fun(*new_args, **new_kwargs)
-            finally:
-                filled.restore()
+            value = chosen.call(fun, args, kwargs, Filled(values, inputs))
             outs, shape = array_leaves(name, "what the function returned", value)
             xs, ys = nodes, [y._node for y in outs]
             found = _reverse(name, xs, ys) if _by_rows(name, xs, ys) else _forward(name, xs, ys)
-        parts = [chosen.result(kwargs, structure.unflatten([or_zeros(j, _kind(y, x)) for j, x in zip(row, xs, strict=True)]))
-                 for row, y in zip(found, ys, strict=True)]  # fmt: skip
+        parts = [
+            chosen.result(kwargs, structure.unflatten([or_zeros(j, _kind(y, x)) for j, x in zip(row, xs, strict=True)]))
+            for row, y in zip(found, ys, strict=True)
+        ]
         return shape.unflatten(parts)
 
     return wrapper
@@ -133,7 +133,8 @@ def _reverse(name: str, xs: Sequence[Node], ys: Sequence[Node]) -> list[list[Nod
             _continuous(name, x)
             if x.dtype.is_complex is not y.dtype.is_complex:
                 raise ValueError(
-                    f"[{name}] the derivative of a {y.dtype.name} output by a {x.dtype.name} input is not one complex number: take real and "
+                    f"[{name}] the derivative of a {y.dtype.name} output by a {x.dtype.name} input is not one complex "
+                    "number: take real and "
                     "imaginary parts as arrays of their own" + (", or use jacfwd." if y.dtype.is_complex else ".")
                 )
         cotangent = Node(Placeholder(name), (), y.kind)
@@ -150,18 +151,22 @@ def _row(found: Node, cotangent: Node, y: Node, x: Node) -> Node:
 def _over_basis(found: Node, stand_in: Node, x: Node) -> Node:
     """`found` for every unit vector in place of the stand-in, along a first axis."""
     size = prod(x.shape)
-    basis = reshape(eye(size, dtype=x.dtype)._node, (size, *x.shape))
+    basis = reshape(eye(size.__index__(), dtype=x.dtype)._node, (size, *x.shape))
     ((node, axis),) = batch([stand_in], [found], [basis], [0], size)
     return move_batch_to_front(node, axis, size)
 
 
 def _continuous(name: str, node: Node) -> None:
     if not node.dtype.is_inexact:
-        raise ValueError(f"[{name}] inputs and outputs must be floats or complex numbers; got {node.dtype.name}: convert with .astype(float32).")
+        raise ValueError(
+            f"[{name}] inputs and outputs must be floats or complex numbers; got {node.dtype.name}: convert with "
+            ".astype(float32)."
+        )
 
 
 def hvp(fun: Function, primals: Sequence[Any], vectors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """(what fun returns in a list, products of its Hessian with the vectors), for a scalar function; the Hessian itself is never made.
+    """(what fun returns in a list, products of its Hessian with the vectors), for a scalar function; the Hessian itself
+    is never made.
 
     >>> hvp(lambda x: sum(x * x * x), [array([1.0, 2.0])], [array([1.0, 0.0])])[1]
     [array([6, 0], dtype=float32)]
@@ -192,11 +197,7 @@ def linearize(fun: Function, *primals: Any) -> tuple[Any, Function]:
     leaves, structure = _primals("linearize", fun, primals)
     inputs, nodes = fresh_inputs(leaves)
     with trace():
-        filled = Filled(list(primals), inputs)
-        try:
-            value = fun(*filled.value)
-        finally:
-            filled.restore()
+        value = call_filled(fun, primals, inputs)
         outs, shape = array_leaves("linearize", "what the function returned", value)
         stand_ins = [Node(Placeholder("linearize"), (), x.kind) for x in nodes]
         found = push_forward(nodes, [y._node for y in outs], stand_ins)
@@ -208,7 +209,12 @@ class _Linear:
     """A linear function of tangents, kept as a graph over stand-ins."""
 
     def __init__(
-        self, stand_ins: list[Node], found: list[Node | None], kinds: list[Kind], structure: tree.Structure, shape: tree.Structure
+        self,
+        stand_ins: list[Node],
+        found: list[Node | None],
+        kinds: list[Kind],
+        structure: tree.Structure,
+        shape: tree.Structure,
     ) -> None:
         self._stand_ins, self._found, self._kinds = stand_ins, found, kinds
         self._structure, self._shape = structure, shape
@@ -216,9 +222,12 @@ class _Linear:
         self._kept = self._coefficients([node for node in found if node is not None])
 
     def _coefficients(self, found: list[Node]) -> list[array]:
-        """What the tangents are multiplied with. Held as arrays, so that the first evaluation keeps their values for later calls."""
+        """What the tangents are multiplied with. Held as arrays, so that the first evaluation keeps their values for
+        later calls."""
         path, active = between(self._stand_ins, found)
-        return [wrap(node) for node in dict.fromkeys(o for n in path for o in n.inputs if o not in active) if node.inputs]
+        return [
+            wrap(node) for node in dict.fromkeys(o for n in path for o in n.inputs if o not in active) if node.inputs
+        ]
 
     def __call__(self, *tangents: Any) -> Any:
         given = _matched("linearize", "tangent", "primal", self._like, self._structure, tangents)

@@ -29,7 +29,7 @@ from weft.core._common import (
     normalize_axis,
     scalar_node,
     to_node,
-)  # fmt: skip
+)
 from weft.core.creating import _shape
 from weft.core.gathering import take
 from weft.core.linear import matmul

@@ -27,7 +27,7 @@ from weft.core._common import (
     to_node,
     transpose,
     wrap,
-)  # fmt: skip
+)
 from weft.core.shaping import slice_axis
 from weft.graph.dims import prod
 from weft.graph.node import Node
@@ -172,31 +172,24 @@ def unique(
     if empty and size > 0 and fill_value is None:
         raise ValueError("[unique] an array without elements has none to fill the result with; give a fill_value.")
     order = bind(ArgSort(0), flat)
-    placed = _taken(flat, order)
+    placed = bind(Gather((None,), (0,)), flat, order)
     new = _starts(placed)
     counted = bind(CumSum(0), astype(new, dt.int32))
     ranks = counted - full_like(counted, 1)
     limit = full_like(ranks, size)
-    slots = e.select(new, bind(e.Minimum(), ranks, limit), limit)  # the last slot is for what has no place
-    fill = _filling(fill_value, placed, size) if size else constant(0, kind_of((0,), x.dtype))
-    results = [wrap(_scattered(fill, placed, slots, size))]
+    kept = bind(e.Minimum(), ranks, limit)
+    slots = e.select(new, kept, limit)  # one more slot than asked for: for what has no place in the result
+    results = [_scattered(_filling(fill_value, placed, size), placed, slots, size)]
     if return_index:
-        first = _filling(None, order, size) if size and not empty else constant(0, kind_of((size,), dt.uint32))
-        results.append(wrap(_scattered(first, order, slots, size)))
+        results.append(_scattered(_filling(0 if empty else None, order, size), order, slots, size))
     if return_inverse:
-        inside = bind(e.Minimum(), ranks, full_like(ranks, max(0, size - 1)))
-        results.append(
-            wrap(reshape(_put(constant(0, kind_of((n,), dt.uint32)), astype(inside, dt.uint32), order), x.shape))
-        )
+        inside = astype(bind(e.Minimum(), ranks, full_like(ranks, max(0, size - 1))), dt.uint32)
+        results.append(reshape(_put(constant(0, inside.kind), inside, order), x.shape))
     if return_counts:
         zero = constant(0, kind_of((size + 1,), dt.int32))
-        counts = bind(ScatterAdd((None,), (0,)), zero, full_like(ranks, 1), bind(e.Minimum(), ranks, limit))
-        results.append(wrap(slice_axis(counts, 0, 0, size)))
-    return results[0] if len(results) == 1 else tuple(results)
-
-
-def _taken(x: Node, index: Node) -> Node:
-    return bind(Gather((None,), (0,)), x, index)
+        counts = bind(ScatterAdd((None,), (0,)), zero, full_like(ranks, 1), kept)
+        results.append(slice_axis(counts, 0, 0, size))
+    return wrap(results[0]) if len(results) == 1 else tuple(wrap(node) for node in results)
 
 
 def _put(x: Node, updates: Node, index: Node) -> Node:
@@ -214,7 +207,9 @@ def _starts(placed: Node) -> Node:
 
 
 def _filling(value: ArrayLike | None, placed: Node, size: int) -> Node:
-    """What stands where there are no more distinct elements."""
+    """What stands where there are no more distinct elements: a given number, or the first of them."""
+    if size == 0:
+        return constant(0, kind_of((0,), placed.dtype))
     if value is None:
         return broadcast_node(slice_axis(placed, 0, 0, 1), (size,))
     node = astype(to_node(value), placed.dtype)
@@ -263,7 +258,7 @@ def _middle(rows: Node, n: Any, shape: Sequence[Any]) -> Node:
         total = astype(element(n // 2 - 1), wide) + astype(middle, wide)
         middle = astype(total * full_like(total, 0.5), rows.dtype)
     last = element(n - 1)
-    return e.select(bind(e.IsNan(), last), last, middle)
+    return e.select(bind(e.IsNan(), last), full_like(last, float("nan")), middle)
 
 
 def minmax(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> tuple[array, array]:

@@ -8,11 +8,11 @@ from typing import Any
 
 from weft import tree
 from weft.array import array, wrap
-from weft.graph.node import Kind, Node, kind_of
+from weft.graph.node import Node, kind_of
 from weft.graph.trace import trace
 from weft.primitives.base import Placeholder, move_batch_to_front
 from weft.primitives.views import transpose
-from weft.transforms.arguments import Filled, array_leaves, fresh_inputs, ones, or_zeros, second_names
+from weft.transforms.arguments import Filled, array_leaves, call_filled, fresh_inputs, ones, or_zeros, second_names
 from weft.transforms.jvp import push_forward
 from weft.transforms.vjp import pull_back
 from weft.transforms.vmap import batch
@@ -20,7 +20,8 @@ from weft.transforms.vmap import batch
 Function = Callable[..., Any]
 
 _ASSIGNED = ("__name__", "__qualname__", "__doc__")
-"""What a transformed function takes over. Not __module__: compile looks into functions of ours for what they capture."""
+"""What a transformed function takes over. Not __module__: compile looks into functions of ours for what they capture.
+"""
 
 
 def _callable(name: str, fun: Any) -> Function:
@@ -33,7 +34,8 @@ def _callable(name: str, fun: Any) -> Function:
 
 
 def vjp(fun: Function, primals: Sequence[Any], cotangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """(outputs of fun, cotangents of the primals), given those of the outputs. Each primal and each output is an array, or a tree of arrays.
+    """(outputs of fun, cotangents of the primals), given those of the outputs. Each primal and each output is an array,
+    or a tree of arrays.
 
     >>> vjp(lambda x: x * x, [array(3.0)], [array(1.0)])
     ([array(9, dtype=float32)], [array(6, dtype=float32)])
@@ -48,7 +50,8 @@ def vjp(fun: Function, primals: Sequence[Any], cotangents: Sequence[Any]) -> tup
 
 
 def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """(outputs of fun, their tangents), given tangents of the primals. Each primal and each output is an array, or a tree of arrays.
+    """(outputs of fun, their tangents), given tangents of the primals. Each primal and each output is an array, or a
+    tree of arrays.
 
     >>> jvp(lambda x: x * x, [array(3.0)], [array(1.0)])
     ([array(9, dtype=float32)], [array(6, dtype=float32)])
@@ -66,27 +69,32 @@ def _primals(name: str, fun: Any, primals: Any) -> tuple[list[array], tree.Struc
     """The arrays of a list of primals, and its structure."""
     _callable(name, fun)
     if not isinstance(primals, (list, tuple)):
-        raise TypeError(f"[{name}] the primals are a list with one item for each argument; got {type(primals).__name__}: write [primal].")
+        raise TypeError(
+            f"[{name}] the primals are a list with one item for each argument; got {type(primals).__name__}: write "
+            "[primal]."
+        )
     leaves, structure = tree.flatten(list(primals))
     for leaf in leaves:
         if not isinstance(leaf, array):
-            raise TypeError(f"[{name}] primals must be arrays; got {type(leaf).__name__}: make it an array, or let the function capture it.")
+            raise TypeError(
+                f"[{name}] primals must be arrays; got {type(leaf).__name__}: make it an array, or let the function "
+                "capture it."
+            )
     return leaves, structure
 
 
-def _outputs(name: str, fun: Function, primals: Sequence[Any], inputs: Sequence[array]) -> tuple[list[Any], list[array], tree.Structure]:
+def _outputs(
+    name: str, fun: Function, primals: Sequence[Any], inputs: Sequence[array]
+) -> tuple[list[Any], list[array], tree.Structure]:
     """What fun returns, as a list; its arrays; the structure of the list."""
-    filled = Filled(list(primals), inputs)
-    try:
-        value = fun(*filled.value)
-    finally:
-        filled.restore()
+    value = call_filled(fun, primals, inputs)
     outputs = list(value) if isinstance(value, (list, tuple)) else [value]
     leaves, structure = tree.flatten(outputs)
     for leaf in leaves or [value]:
         if not isinstance(leaf, array):
             raise ValueError(
-                f"[{name}] the function must return an array, or several in a list; got {type(leaf).__name__}. Return auxiliary values "
+                f"[{name}] the function must return an array, or several in a list; got {type(leaf).__name__}. Return "
+                "auxiliary values "
                 "through value_and_grad."
             )
     return outputs, leaves, structure
@@ -95,21 +103,27 @@ def _outputs(name: str, fun: Function, primals: Sequence[Any], inputs: Sequence[
 def _matched(name: str, what: str, of: str, ours: Sequence[array], structure: tree.Structure, given: Any) -> list[Node]:
     """The nodes of tangents or cotangents, one for each of `ours` and of its shape and dtype."""
     if not isinstance(given, (list, tuple)):
-        raise TypeError(f"[{name}] the {what}s are a list with one item for each {of}; got {type(given).__name__}: write [{what}].")
+        raise TypeError(
+            f"[{name}] the {what}s are a list with one item for each {of}; got {type(given).__name__}: write [{what}]."
+        )
     count = len(structure.children)
     if len(given) != count:
-        raise ValueError(f"[{name}] there are {count} {of}s and {len(given)} {what}s: give one for each (zeros where there is none).")
+        raise ValueError(
+            f"[{name}] there are {count} {of}s and {len(given)} {what}s: give one for each (zeros where there is none)."
+        )
     found = structure.flatten_up_to(list(given), what=f"{of}s", other=f"the {what}s have")
     for i, (x, t) in enumerate(zip(ours, found, strict=True)):
         if not isinstance(t, array):
             raise TypeError(f"[{name}] {what}s must be arrays; number {i} is of type {type(t).__name__}.")
         if x.shape != t.shape:
             raise ValueError(
-                f"[{name}] {what} {i} has shape {t.shape}, its {of} {x.shape}: they must agree; reshape it, or broadcast_to(...)."
+                f"[{name}] {what} {i} has shape {t.shape}, its {of} {x.shape}: they must agree; reshape it, or "
+                "broadcast_to(...)."
             )
         if x.dtype is not t.dtype:
             raise ValueError(
-                f"[{name}] {what} {i} is {t.dtype.name}, its {of} {x.dtype.name}: they must agree; convert it with .astype({x.dtype.name})."
+                f"[{name}] {what} {i} is {t.dtype.name}, its {of} {x.dtype.name}: they must agree; convert it with "
+                f".astype({x.dtype.name})."
             )
     return [t._node for t in found]
 
@@ -118,7 +132,8 @@ def _matched(name: str, what: str, of: str, ours: Sequence[array], structure: tr
 
 
 class Differentiated:
-    """Which arguments of a call are differentiated. `argnums` counts positional arguments, `argnames` names keyword arguments."""
+    """Which arguments of a call are differentiated. `argnums` counts positional arguments, `argnames` names keyword
+    arguments."""
 
     __slots__ = ("name", "names", "nums")
 
@@ -135,31 +150,35 @@ class Differentiated:
         """The differentiated arguments: positional ones in order, then keywords in the order of the call."""
         if self.nums and self.nums[-1] >= len(args):
             raise ValueError(
-                f"[{self.name}] argnums has {self.nums[-1]}, but the function was called with {len(args)} positional arguments: pass the "
+                f"[{self.name}] argnums has {self.nums[-1]}, but the function was called with {len(args)} positional "
+                "arguments: pass the "
                 "argument by position, or name it in argnames."
             )
         for name in self.names:
             if name not in kwargs:
                 given = ", ".join(kwargs) or "none"
                 raise ValueError(
-                    f"[{self.name}] argnames has {name!r}, but the keyword arguments of the call are: {given}. Pass it by keyword, or "
+                    f"[{self.name}] argnames has {name!r}, but the keyword arguments of the call are: {given}. Pass it "
+                    "by keyword, or "
                     "give its position in argnums."
                 )
         return [*[args[n] for n in self.nums], *[kwargs[name] for name in kwargs if name in self.names]]
 
-    def replace(self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a call with `values` in place of the differentiated ones."""
+    def call(self, fun: Function, args: tuple[Any, ...], kwargs: dict[str, Any], filled: Filled) -> Any:
+        """What fun returns for the arguments of a call with filled ones in place of those that are differentiated."""
         new_args, new_kwargs = second_names(args, kwargs)
-        rest = iter(values)
+        rest = iter(filled.value)
         for n in self.nums:
             new_args[n] = next(rest)
         for name in kwargs:
             if name in self.names:
                 new_kwargs[name] = next(rest)
-        return new_args, new_kwargs
+        with filled:
+            return fun(*new_args, **new_kwargs)
 
     def result(self, kwargs: dict[str, Any], gradients: Sequence[Any]) -> Any:
-        """Gradients as MLX gives them: of one argument bare, of several in a tuple; with names a pair of that (or None) and a dict."""
+        """Gradients as MLX gives them: of one argument bare, of several in a tuple; with names a pair of that (or None)
+        and a dict."""
         count = len(self.nums)
         positional = None if count == 0 else gradients[0] if count == 1 else tuple(gradients[:count])
         if not self.names:
@@ -187,7 +206,9 @@ def _numbers(name: str, argnums: Any) -> tuple[int, ...]:
     return nums
 
 
-def value_and_grad(fun: Function, argnums: int | Sequence[int] | None = None, argnames: str | Sequence[str] = ()) -> Function:
+def value_and_grad(
+    fun: Function, argnums: int | Sequence[int] | None = None, argnames: str | Sequence[str] = ()
+) -> Function:
     """A function that returns (what fun returns, gradients of its scalar result by the chosen arguments).
 
     If fun returns a tuple, its first item is differentiated and the rest is passed through.
@@ -221,18 +242,15 @@ def grad(fun: Function, argnums: int | Sequence[int] | None = None, argnames: st
     return wrapper
 
 
-def _differentiate(fun: Function, chosen: Differentiated, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def _differentiate(
+    fun: Function, chosen: Differentiated, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
     """(what fun returns, the gradients)."""
     values = chosen.select(args, kwargs)
     leaves, structure = array_leaves(chosen.name, "a differentiated argument", values)
     inputs, nodes = fresh_inputs(leaves)
     with trace():
-        filled = Filled(values[:], inputs)
-        try:
-            new_args, new_kwargs = chosen.replace(args, kwargs, filled.value)
-            value = fun(*new_args, **new_kwargs)
-        finally:
-            filled.restore()
+        value = chosen.call(fun, args, kwargs, Filled(values, inputs))
         loss = _loss(chosen.name, value)
         found = pull_back(nodes, [loss._node], [ones(loss._node.kind)])
     gradients = structure.unflatten([or_zeros(g, x._node.kind) for g, x in zip(found, leaves, strict=True)])
@@ -247,11 +265,14 @@ def _loss(name: str, value: Any) -> array:
     if not isinstance(loss, array):
         got = f"a tuple that begins with {type(loss).__name__}" if loss is not value else type(value).__name__
         may = "a scalar array, or a tuple that begins with one" if name == "value_and_grad" else "a scalar array"
-        hint = " value_and_grad passes the rest of a tuple through." if name == "grad" and isinstance(value, tuple) else ""
+        hint = (
+            " value_and_grad passes the rest of a tuple through." if name == "grad" and isinstance(value, tuple) else ""
+        )
         raise ValueError(f"[{name}] the function must return {may}; got {got}.{hint}")
     if loss.ndim != 0:
         raise ValueError(
-            f"[{name}] the function must return a scalar; got shape {loss.shape}. Reduce it, for example with sum or mean, or use vjp or jacrev."
+            f"[{name}] the function must return a scalar; got shape {loss.shape}. Reduce it, for example with sum or "
+            "mean, or use vjp or jacrev."
         )
     return loss
 
@@ -262,7 +283,8 @@ def _loss(name: str, value: Any) -> array:
 def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
     """fun over one more axis of its arguments (None: an argument that is the same for all), all at once.
 
-    `in_axes` is one axis for all, or a tree of them that stands above the arguments' tree; `out_axes` the same for what fun returns.
+    `in_axes` is one axis for all, or a tree of them that stands above the arguments' tree; `out_axes` the same for what
+    fun returns.
 
     >>> vmap(lambda x, y: sum(x * y))(ones((5, 3)), ones((5, 3))).shape
     (5,)
@@ -272,40 +294,54 @@ def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
     @functools.wraps(fun, _ASSIGNED, ())
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
-            raise TypeError(f"[vmap] keyword arguments are not mapped: pass {', '.join(kwargs)} by position, or bind with functools.partial.")
-        leaves, structure = tree.flatten(args)
+            raise TypeError(
+                f"[vmap] keyword arguments are not mapped: pass {', '.join(kwargs)} by position, or bind with "
+                "functools.partial."
+            )
+        leaves = tree.leaves(args)
         axes = _leaf_axes("in_axes", _of_arguments(in_axes, args), args, leaves, 0)
         size = _batch_size(leaves, axes)
-        given = [leaf._node if isinstance(leaf, array) else None for leaf in leaves]
-        elements = [_element(node, axis) for node, axis in zip(given, axes, strict=True)]
+        # Nodes, because the function may overwrite the arrays that it gets.
+        given = [(x._node, axis) for x, axis in zip(leaves, axes, strict=True) if isinstance(x, array)]
+        elements = [node if axis is None else _element(node, axis) for node, axis in given]
         with trace():
-            result = fun(*structure.unflatten([leaf if e is None else wrap(e) for leaf, e in zip(leaves, elements, strict=True)]))
+            result = call_filled(fun, args, [wrap(element) for element in elements])
         outs, shape = _mapped_outputs(result)
-        mapped = [(e, node, axis) for e, node, axis in zip(elements, given, axes, strict=True) if axis is not None]
-        found = batch([e for e, _, _ in mapped], [y._node for y in outs], [n for _, n, _ in mapped], [a for _, _, a in mapped], size)
-        whole = out_axes[0] if isinstance(result, array) and isinstance(out_axes, tuple) and len(out_axes) == 1 else out_axes
-        places = _leaf_axes("out_axes", whole, result, outs, 1)
+        mapped = [(e, node, axis) for e, (node, axis) in zip(elements, given, strict=True) if axis is not None]
+        found = batch(
+            [e for e, _, _ in mapped],
+            [y._node for y in outs],
+            [n for _, n, _ in mapped],
+            [a for _, _, a in mapped],
+            size,
+        )
+        places = _leaf_axes("out_axes", _of_result(out_axes, result), result, outs, 1)
         return shape.unflatten([_place(node, axis, to, size) for (node, axis), to in zip(found, places, strict=True)])
 
     return wrapper
 
 
 def _of_arguments(in_axes: Any, args: tuple[Any, ...]) -> Any:
-    """in_axes for the tuple of arguments. For a single argument it may be the tree of that argument itself, as in MLX."""
+    """in_axes for the tuple of arguments. For a single argument it may be that argument's own tree, as in MLX."""
     if len(args) == 1 and not (isinstance(in_axes, tuple) and len(in_axes) == 1):
         return (in_axes,)
     return tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
 
-def _element(node: Node | None, axis: int | None) -> Any:
+def _of_result(out_axes: Any, result: Any) -> Any:
+    """out_axes for what the function returned; for an array it may be in a tuple, as in MLX."""
+    if isinstance(result, array) and isinstance(out_axes, tuple) and len(out_axes) == 1:
+        return out_axes[0]
+    return out_axes
+
+
+def _element(node: Node, axis: int) -> Node:
     """What stands for one element of a mapped argument: its kind, and no value."""
-    if node is None or axis is None:
-        return node
     return Node(Placeholder("vmap"), (), kind_of(tuple(n for i, n in enumerate(node.shape) if i != axis), node.dtype))
 
 
 def _leaf_axes(name: str, axes: Any, value: Any, leaves: Sequence[Any], extra: int) -> list[int | None]:
-    """The axis of each leaf, from one axis or a tree of them; results will have `extra` more axes than they have now."""
+    """The axis of each leaf, from one axis or a tree of them; results will have `extra` more axes than now."""
     whose = "arguments" if name == "in_axes" else "what the function returned"
     try:
         spread = tree.broadcast_prefix(axes, value, what=name, other=f"{whose} have")
@@ -319,10 +355,13 @@ def _leaf_axes(name: str, axes: Any, value: Any, leaves: Sequence[Any], extra: i
             found.append(None)
             continue
         if not isinstance(leaf, array):
-            raise ValueError(f"[vmap] an argument of type {type(leaf).__name__} cannot be mapped: give it None in in_axes, or make it an array.")
+            raise ValueError(
+                f"[vmap] an argument of type {type(leaf).__name__} cannot be mapped: give it None in in_axes, or make "
+                "it an array."
+            )
         ndim = leaf.ndim + extra
         if not -ndim <= axis < ndim:
-            raise ValueError(f"[vmap] {name} has {axis}, which is no axis of {_described(leaf, extra)}.")
+            raise IndexError(f"[vmap] {name} has {axis}, which is no axis of {_described(leaf, extra)}.")
         found.append(axis + ndim if axis < 0 else int(axis))
     return found
 
@@ -339,7 +378,10 @@ def _batch_size(leaves: Sequence[Any], axes: Sequence[int | None]) -> Any:
     for leaf, axis in mapped:
         if leaf.shape[axis] != size:
             shown = ", ".join(f"{leaf.shape[axis]} (axis {axis} of shape {leaf.shape})" for leaf, axis in mapped)
-            raise ValueError(f"[vmap] the mapped axes have different sizes: {shown}. Give None in in_axes for what is the same for all.")
+            raise ValueError(
+                f"[vmap] the mapped axes have different sizes: {shown}. Give None in in_axes for what is the same for "
+                "all."
+            )
     return size
 
 
@@ -357,7 +399,9 @@ def _place(node: Node, axis: int | None, to: int | None, size: Any) -> array:
     """The output with its batch axis where out_axes says."""
     if to is None:
         if axis is not None:
-            raise ValueError("[vmap] out_axes says None for an output that depends on a mapped argument: give it an axis.")
+            raise ValueError(
+                "[vmap] out_axes says None for an output that depends on a mapped argument: give it an axis."
+            )
         return wrap(node)
     front = move_batch_to_front(node, axis, size)
     order = list(range(1, front.ndim))

@@ -1,7 +1,9 @@
-"""Results of functions that bring their own rules, and the barrier that keeps a recomputation from being merged with the original.
+"""Results of functions that bring their own rules, and the barrier that keeps a recomputation from being merged with
+the original.
 
-A function with rules of its own (`custom_function`, `checkpoint`) is traced like any other. Each of its results is a `Called` node: for evaluation the
-identity of what the function computed, for transforms one of the results of an application, whose operands the function's rules know about.
+A function with rules of its own (`custom_function`, `checkpoint`) is traced like any other. Each of its results is a
+`Called` node: for evaluation the identity of what the function computed, for transforms one of the results of an
+application, whose operands the function's rules know about.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ Batched = tuple[Node, int | None]
 
 
 class Rules(Protocol):
-    """What a function knows about its own derivatives and batching. Operands and results are numbered as in its application."""
+    """What a function knows about its own derivatives and batching. Operands and results are numbered as in its
+    application."""
 
     def has(self, rule: str) -> bool:
-        """Whether there is a rule ("jvp", "vjp" or "batch"); where there is none, transforms look inside the function."""
+        """Whether there is a rule ("jvp", "vjp" or "batch"); where there is none, transforms look inside."""
 
     def jvp(self, xs: Sequence[Node], outs: Sequence[Node], tangents: Mapping[int, Node]) -> Sequence[Node | None]:
         """Tangents of the results; None is an exact zero."""
@@ -39,8 +42,8 @@ class Rules(Protocol):
         """The results for operands that carry a batch axis."""
 
     def batched(self, axes: Sequence[int | None], size: Size) -> Rules:
-        """The rules of the function over a batch, where there is none for batching: operands have these batch axes, results all have theirs
-        in front."""
+        """The rules of the function over a batch, where there is none for batching: operands have these batch axes,
+        results all have theirs in front."""
 
 
 class Application:
@@ -53,7 +56,8 @@ class Application:
 
 
 class Called(Node):
-    """Result number `index` of an application. Its operands are the value itself, then the function's operands, then all its results as computed."""
+    """Result number `index` of an application. Its operands are the value itself, then the function's operands, then
+    all its results as computed."""
 
     __slots__ = ("application", "index")
 
@@ -72,7 +76,8 @@ class Called(Node):
         return self.inputs[1 + self.application.arity :]
 
     def seen_by(self, rule: str) -> tuple[Node, ...]:
-        """The operands that a transform looks at: those of the function if it has the rule, else also what stands behind its results."""
+        """The operands that a transform looks at: those of the function if it has the rule, else also what stands
+        behind its results."""
         if self.application.rules.has(rule):
             return self.xs
         return self.inputs if rule == "batch" else self.inputs[:1]
@@ -82,18 +87,24 @@ IDENTITY = Identity()
 
 
 def called(rules: Rules, xs: Sequence[Node], ys: Sequence[Node]) -> list[Node]:
-    """The results of an application. They are made one right after the other: whatever reads one of them is newer than all."""
+    """The results of an application. They are made one right after the other: whatever reads one of them is newer than
+    all."""
     application = Application(rules, len(xs))
     return [Called(application, i, xs, ys) for i in range(len(ys))]
 
 
 class Barrier(Linear, Opaque):
-    """A copy of the first operand that is made once the others are known. What is computed from it is not what is computed from the operand
-    itself: nothing is merged across it, and nothing behind it happens early."""
+    """A copy of the first operand that is made once the others are known. What is computed from it is not what is
+    computed from the operand itself: nothing is merged across it, and nothing behind it happens early."""
 
     samples = tuple(
         Sample(lambda rng, dtype, shapes=shapes: [draw(rng, dtype, shape) for shape in shapes], name=name)  # type: ignore[misc]
-        for name, shapes in {"alone": ((3, 37),), "after": ((3, 5), (7,)), "scalar": ((), (2,), (3,)), "empty": ((0, 4), ())}.items()
+        for name, shapes in {
+            "alone": ((3, 37),),
+            "after": ((3, 5), (7,)),
+            "scalar": ((), (2,), (3,)),
+            "empty": ((0, 4), ()),
+        }.items()
     )
     cancels = False
 

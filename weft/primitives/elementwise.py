@@ -783,8 +783,6 @@ class Select(Elementwise):
         return select(condition, tangents.get(1, zero), tangents.get(2, zero))
 
     def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
-        if not out.dtype.is_inexact:
-            return {}
         condition, zero = primals[0], full_like(cotangent, 0)
         both = {1: lambda: select(condition, cotangent, zero), 2: lambda: select(condition, zero, cotangent)}
         return {position: both[position]() for position in sorted(wanted) if position in both}

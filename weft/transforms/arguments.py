@@ -1,12 +1,13 @@
-"""The arguments of a traced function: which arrays in them are inputs of the trace, and how the function gets to see those.
+"""The arguments of a traced function: which arrays in them are inputs of the trace, and how the function gets to see
+those.
 
-Lists and dicts (modules among them) are filled in place and put back afterwards, so the function sees the caller's own containers, and what it
-writes into them stays; tuples and other records are made anew around the inputs.
+Lists and dicts (modules among them) are filled in place and put back afterwards, so the function sees the caller's own
+containers, and what it writes into them stays; tuples and other records are made anew around the inputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from weft import tree
@@ -38,7 +39,8 @@ def zeros(kind: Kind) -> Node:
 
 
 def handed_out(node: Node) -> array:
-    """A node that a rule made, for the user. Constants of rules are shared, and evaluation writes out what it is asked for: the user gets a copy."""
+    """A node that a rule made, for the user. Constants of rules are shared, and evaluation writes out what it is asked
+    for: the user gets a copy."""
     return wrap(Node(node.op, (), node.kind, node.value) if isinstance(node.op, Constant) else node)
 
 
@@ -48,10 +50,12 @@ def or_zeros(node: Node | None, kind: Kind) -> array:
 
 
 def fresh_inputs(leaves: Sequence[array]) -> tuple[list[array], list[Node]]:
-    """Inputs of a new trace: the same values, nodes of their own (which stay what they are when the function overwrites the arrays).
+    """Inputs of a new trace: the same values, nodes of their own (which stay what they are when the function overwrites
+    the arrays).
 
-    Call it before the trace is opened. An array of a trace that is already open is reached through an identity, so that the outer trace can
-    follow; a plain array is simply held once more. No input is a constant: rules may use what they know of a constant, and drop it.
+    Call it before the trace is opened. An array of a trace that is already open is reached through an identity, so that
+    the outer trace can follow; a plain array is simply held once more. No input is a constant: rules may use what they
+    know of a constant, and drop it.
     """
     inner = is_tracing()
     nodes = [_fresh(leaf._node, inner) for leaf in leaves]
@@ -65,7 +69,8 @@ def _fresh(node: Node, inner: bool) -> Node:
 
 
 def second_names(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments whose arrays the function may overwrite: in-place operators inside a transformed function are not seen outside."""
+    """Arguments whose arrays the function may overwrite: in-place operators inside a transformed function are not seen
+    outside."""
     return (
         [wrap(x._node) if x.__class__ is array else x for x in args],
         {name: wrap(x._node) if x.__class__ is array else x for name, x in kwargs.items()},
@@ -81,20 +86,25 @@ def array_leaves(name: str, what: str, value: Any) -> tuple[list[array], tree.St
         if not isinstance(leaf, array):
             at = structure.paths()[i]
             raise ValueError(
-                f"[{name}] {what}{at} is of type {type(leaf).__name__}, and only arrays can be differentiated or mapped: make it an array, "
+                f"[{name}] {what}{at} is of type {type(leaf).__name__}, and only arrays can be differentiated or "
+                "mapped: make it an array, "
                 "or pass it as another argument."
             )
     return leaves, structure
 
 
 class Filled:
-    """A tree with its arrays replaced in place by others, one for each leaf; `value` is what to hand on."""
+    """A list of arguments with their arrays replaced by others, one for each array, in place where containers allow it.
+
+    `value` is what to hand on. Used as a context, at whose end the originals are put back.
+    """
 
     __slots__ = ("_undo", "value")
 
-    def __init__(self, value: Any, replacements: Sequence[array]) -> None:
+    def __init__(self, arguments: Sequence[Any], replacements: Sequence[array]) -> None:
         self._undo: list[tuple[Any, Any, array, array]] = []
-        self.value = self._fill(value, iter(replacements))
+        source = iter(replacements)
+        self.value = [self._fill(argument, source) for argument in arguments]
 
     def _fill(self, value: Any, source: Iterator[array]) -> Any:
         if isinstance(value, array):
@@ -118,7 +128,10 @@ class Filled:
             setitem(container, key, new)
             self._undo.append((container, key, item, new))
 
-    def restore(self) -> None:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
         """Put the originals back wherever the function left the replacements."""
         for container, key, item, new in reversed(self._undo):
             if isinstance(container, dict):
@@ -130,3 +143,10 @@ class Filled:
                 for i, held in enumerate(container):
                     if held is new:
                         list.__setitem__(container, i, item)
+
+
+def call_filled(fun: Callable[..., Any], args: Sequence[Any], replacements: Sequence[array]) -> Any:
+    """fun(*args) with other arrays, one for each in the arguments."""
+    filled = Filled(args, replacements)
+    with filled:
+        return fun(*filled.value)

@@ -16,7 +16,8 @@ def checked(found: Node, kind: Kind, op: Primitive, rule: str) -> Node:
 
 
 def checked_result(found: Node, kind: Kind) -> Node:
-    """The same for a function's own rule, whose author is told in the words of the public function before it comes to this."""
+    """The same for a function's own rule, whose author is told in the words of the public function before it comes to
+    this."""
     if not _fits(found, kind):
         raise AssertionError(f"a function's own rule gave {found.kind} where {kind} belongs")
     return found

@@ -1,8 +1,10 @@
-"""checkpoint: the backward pass of a function starts from its operands and computes what it needs once more, instead of keeping it.
+"""checkpoint: the backward pass of a function starts from its operands and computes what it needs once more, instead of
+keeping it.
 
-What the function computed inside is built again behind barriers: copies of operands that are made only when the cotangents have arrived. So nothing of it
-is merged with the first computation, whose values die as soon as the function's results are known. The function is not called again: the numbers it
-drew are the same, and what it captured has its gradient.
+What the function computed inside is built again behind barriers: copies of operands that are made only when the
+cotangents have arrived. So nothing of it is merged with the first computation, whose values die as soon as the
+function's results are known. The function is not called again: the numbers it drew are the same, and what it captured
+has its gradient.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ def _operands(given: Sequence[Node], ys: Sequence[Node], first: int) -> list[Nod
 
 
 class Recompute:
-    """The rules of a checkpointed function: reverse mode starts from its operands again, other transforms look inside."""
+    """The rules of a checkpointed function: reverse mode starts from its operands, other transforms look inside."""
 
     def has(self, rule: str) -> bool:
         return rule == "vjp"
@@ -81,7 +83,9 @@ class Recompute:
         ys = out.ys
         after = [ct for ct in cotangents if ct is not None and not isinstance(ct.op, Constant)] or list(ys)
         apart = _to_copy(xs, ys)
-        again = {x: bind(Barrier(), x, *dict.fromkeys(after)) if x in apart else Node(IDENTITY, (x,), x.kind) for x in xs}
+        again = {
+            x: bind(Barrier(), x, *dict.fromkeys(after)) if x in apart else Node(IDENTITY, (x,), x.kind) for x in xs
+        }
         order = sorted(wanted)
         inputs = [again[xs[i]] for i in order]
         found = pull_back(inputs, rebuild(ys, again), cotangents)
@@ -101,7 +105,8 @@ RECOMPUTE = Recompute()
 
 
 def _to_copy(xs: Sequence[Node], ys: Sequence[Node]) -> set[Node]:
-    """Operands to put behind barriers: few and small ones, such that every inner computation depends on at least one of them.
+    """Operands to put behind barriers: few and small ones, such that every inner computation depends on at least one of
+    them.
 
     Usually that is the activation that enters a block, while its weights stay where they are.
     """

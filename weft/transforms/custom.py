@@ -1,7 +1,8 @@
 """Functions with rules of their own: `custom_function`.
 
-The function is traced as any other; its results carry its rules (primitives/custom.py). A rule sees the arguments as the function saw them. Under
-vmap, a function without a rule for it is looked into, and its other rules are mapped with it: the gradient of a mapped function is its rule, mapped.
+The function is traced as any other; its results carry its rules (primitives/custom.py). A rule sees the arguments as
+the function saw them. Under vmap, a function without a rule for it is looked into, and its other rules are mapped with
+it: the gradient of a mapped function is its rule, mapped.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ Function = Callable[..., Any]
 class custom_function:
     """A function whose derivatives and batching are given by rules; without a rule the function itself is transformed.
 
-    `@f.vjp` takes (primals, cotangents, outputs, **keywords) and returns cotangents in the structure of the primals, `@f.jvp` takes
-    (primals, tangents) and returns tangents in the structure of the outputs, `@f.vmap` takes (inputs, axes) and returns (outputs, axes). The primals
-    are the positional arguments: a tuple, or the argument itself if there is one. A tangent, cotangent or axis of None is a zero, or not mapped.
-    Arrays that the function captures are constants to its rules.
+    `@f.vjp` takes (primals, cotangents, outputs, **keywords) and returns cotangents in the structure of the primals,
+    `@f.jvp` takes (primals, tangents) and returns tangents in the structure of the outputs, `@f.vmap` takes (inputs,
+    axes) and returns (outputs, axes). The primals are the positional arguments: a tuple, or the argument itself if
+    there is one. A tangent, cotangent or axis of None is a zero, or not mapped. Arrays that the function captures are
+    constants to its rules.
 
     >>> f = custom_function(lambda x: 2 * x)
     >>> g = f.vjp(lambda x, ct, y: ct * 100)
@@ -79,7 +81,9 @@ class custom_function:
         outs, rules.out_structure = tree.flatten(value)
         for y in outs:
             if not isinstance(y, array):
-                raise ValueError(f"[custom_function] {rules.name} has rules and must return arrays; it returned {type(y).__name__}.")
+                raise ValueError(
+                    f"[custom_function] {rules.name} has rules and must return arrays; it returned {type(y).__name__}."
+                )
         return rules.out_structure.unflatten([wrap(node) for node in called(rules, xs, [y._node for y in outs])])
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -90,7 +94,9 @@ class custom_function:
 class CustomRules:
     """The rules of a custom function for arguments of one structure. Arrays are numbered from left to right."""
 
-    def __init__(self, function: custom_function, leaves: Sequence[Any], structure: tree.Structure, keywords: bool) -> None:
+    def __init__(
+        self, function: custom_function, leaves: Sequence[Any], structure: tree.Structure, keywords: bool
+    ) -> None:
         self.rules = dict(function._rules)
         self.name = getattr(function, "__name__", type(function._fun).__name__)
         self.structure, self.keywords = structure, keywords
@@ -112,7 +118,8 @@ class CustomRules:
         for i in wanted:
             if self.places[i] >= self.positional:
                 raise ValueError(
-                    f"[custom_function] the vjp rule of {self.name} gives no cotangent for keyword argument{self._path(i)}: pass it by position."
+                    f"[custom_function] the vjp rule of {self.name} gives no cotangent for keyword "
+                    f"argument{self._path(i)}: pass it by position."
                 )
         given = [or_zeros(ct, out.kind) for ct, out in zip(cotangents, outs, strict=True)]
         results = self.out_structure.unflatten([wrap(out) for out in outs])
@@ -122,10 +129,15 @@ class CustomRules:
     def jvp(self, xs: Sequence[Node], outs: Sequence[Node], tangents: Mapping[int, Node]) -> Sequence[Node | None]:
         args, _ = self._arguments([handed_out(x) for x in xs])
         self._refuse_keywords("jvp")
-        given, _ = self._arguments([handed_out(tangents[i]) if i in tangents else None for i in range(len(xs))], plain=False)
+        given, _ = self._arguments(
+            [handed_out(tangents[i]) if i in tangents else None for i in range(len(xs))], plain=False
+        )
         found = self.rules["jvp"](self._primals(args), self._primals(given))
         parts = self._flat("jvp", self.out_structure, "its outputs", found)
-        return [None if t is None else self._checked("jvp", "tangent of output", i, t, out) for i, (t, out) in enumerate(zip(parts, outs, strict=True))]
+        return [
+            None if t is None else self._checked("jvp", "tangent of output", i, t, out)
+            for i, (t, out) in enumerate(zip(parts, outs, strict=True))
+        ]
 
     def batch(self, xs: Sequence[Batched], size: Size) -> Sequence[Batched]:
         args, _ = self._arguments([handed_out(x) for x, _ in xs])
@@ -133,7 +145,10 @@ class CustomRules:
         axes, _ = self._arguments([axis for _, axis in xs], plain=False)
         found = self.rules["batch"](self._primals(args), self._primals(axes))
         if not isinstance(found, tuple) or len(found) != 2:
-            raise ValueError(f"[custom_function] the vmap rule of {self.name} must return a pair: outputs, and the batch axis of each.")
+            raise ValueError(
+                f"[custom_function] the vmap rule of {self.name} must return a pair: outputs, and the batch axis of "
+                "each."
+            )
         outs = self._flat("vmap", self.out_structure, "its outputs", found[0])
         places = self._axes(found[0], found[1])
         return [self._batched_output(i, y, axis, size) for i, (y, axis) in enumerate(zip(outs, places, strict=True))]
@@ -173,25 +188,31 @@ class CustomRules:
             return structure.flatten_up_to(found, what=whose, other="the rule's result has")
         except ValueError as error:
             raise ValueError(
-                f"[custom_function] the {rule} rule of {self.name} must return arrays in the structure of {whose}, {structure}. {error}"
+                f"[custom_function] the {rule} rule of {self.name} must return arrays in the structure of {whose}, "
+                f"{structure}. {error}"
             ) from None
 
     def _checked(self, rule: str, what: str, i: int, found: Any, like: Node) -> Node:
         if not isinstance(found, array):
             raise TypeError(
-                f"[custom_function] the {rule} rule of {self.name} must return arrays (or None for zero); the {what} {i} is {type(found).__name__}."
+                f"[custom_function] the {rule} rule of {self.name} must return arrays (or None for zero); the {what} "
+                f"{i} is {type(found).__name__}."
             )
         node = found._node
         if node.shape != like.shape or node.dtype is not like.dtype:
             raise ValueError(
-                f"[custom_function] the {rule} rule of {self.name} gave {node.kind} for the {what} {i}, which is {like.kind}: reshape it or "
+                f"[custom_function] the {rule} rule of {self.name} gave {node.kind} for the {what} {i}, which is "
+                f"{like.kind}: reshape it or "
                 "convert it with .astype(...) in the rule."
             )
         return node
 
     def _refuse_keywords(self, rule: str) -> None:
         if self.keywords:
-            raise ValueError(f"[custom_function] {self.name} has a {rule} rule, which sees positional arguments only: do not pass keywords.")
+            raise ValueError(
+                f"[custom_function] {self.name} has a {rule} rule, which sees positional arguments only: do not pass "
+                "keywords."
+            )
 
     def _path(self, i: int) -> str:
         return "".join(str(step) for step in self.structure.paths()[self.places[i]][1:])
@@ -200,22 +221,28 @@ class CustomRules:
         try:
             return tree.broadcast_prefix(axes, outputs, what="axes", other="its outputs have")
         except ValueError as error:
-            raise ValueError(f"[custom_function] the axes that the vmap rule of {self.name} returned do not fit its outputs. {error}") from None
+            raise ValueError(
+                f"[custom_function] the axes that the vmap rule of {self.name} returned do not fit its outputs. {error}"
+            ) from None
 
     def _batched_output(self, i: int, y: Any, axis: Any, size: Size) -> Batched:
         if not isinstance(y, array):
-            raise TypeError(f"[custom_function] the vmap rule of {self.name} must return arrays; output {i} is {type(y).__name__}.")
+            raise TypeError(
+                f"[custom_function] the vmap rule of {self.name} must return arrays; output {i} is {type(y).__name__}."
+            )
         if axis is None:
             return y._node, None
         if not isinstance(axis, int) or not -y.ndim <= axis < y.ndim or y.shape[axis] != size:
             raise ValueError(
-                f"[custom_function] the vmap rule of {self.name} says that output {i}, of shape {y.shape}, has its batch of {size} along axis {axis!r}."
+                f"[custom_function] the vmap rule of {self.name} says that output {i}, of shape {y.shape}, has its "
+                f"batch of {size} along axis {axis!r}."
             )
         return y._node, axis % y.ndim
 
 
 class MappedRules:
-    """The rules of a function that was mapped by looking inside: each rule, mapped over the same operands. Results have their batch in front."""
+    """The rules of a function that was mapped by looking inside: each rule, mapped over the same operands. Results have
+    their batch in front."""
 
     def __init__(self, rules: Any, axes: Sequence[int | None], size: Size) -> None:
         self.rules, self.axes, self.size = rules, tuple(axes), size
@@ -255,21 +282,26 @@ class MappedRules:
 
     @staticmethod
     def _returned(cotangent: Node, axis: int | None) -> Node:
-        """The cotangent of an operand: along its batch axis, or summed over the batch where the operand is the same for all."""
+        """The cotangent of an operand: along its batch axis, or summed over the batch where the operand is the same for
+        all."""
         if axis is None:
             return OPERATORS["sum"](cotangent, (0,))
         order = list(range(1, cotangent.ndim))
         order.insert(axis, 0)
         return OPERATORS["transpose"](cotangent, tuple(order))
 
-    def _mapped(self, rule: Callable[[Sequence[Node]], list[Node | None]], nodes: Sequence[Node], axes: Sequence[int | None]) -> list[Node | None]:
+    def _mapped(
+        self, rule: Callable[[Sequence[Node]], list[Node | None]], nodes: Sequence[Node], axes: Sequence[int | None]
+    ) -> list[Node | None]:
         """The rule over the batch; what it returns has its batch in front."""
         elements = [node if axis is None else _element(node, axis) for node, axis in zip(nodes, axes, strict=True)]
         with trace():
             found = rule(elements)
         mapped = [i for i, axis in enumerate(axes) if axis is not None]
         present = [node for node in found if node is not None]
-        made = batch([elements[i] for i in mapped], present, [nodes[i] for i in mapped], [axes[i] for i in mapped], self.size)
+        made = batch(
+            [elements[i] for i in mapped], present, [nodes[i] for i in mapped], [axes[i] for i in mapped], self.size
+        )
         front = iter([move_batch_to_front(node, axis, self.size) for node, axis in made])
         return [None if node is None else next(front) for node in found]
 

@@ -1,7 +1,7 @@
 """Forward mode: tangents flow from inputs to outputs.
 
-A rule gets a mapping from the positions of its *traced* operands to their tangents, so it cannot read another operand's; what it returns is checked
-for the output's shape and dtype.
+A rule gets a mapping from the positions of its *traced* operands to their tangents, so it cannot read another
+operand's; what it returns is checked for the output's shape and dtype.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Which nodes lie between a trace's inputs and its outputs: the part of the graph that a transform walks, and how to build it again elsewhere."""
+"""Which nodes lie between a trace's inputs and its outputs: the part of the graph that a transform walks, and how to
+build it again elsewhere."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ _by_id = attrgetter("id")
 
 
 def between(inputs: Sequence[Node], outputs: Sequence[Node], rule: str | None = None) -> tuple[list[Node], set[Node]]:
-    """Nodes that the outputs are computed from and that depend on an input, in topological order (inputs themselves left out), and the set of
-    them with the inputs.
+    """Nodes that the outputs are computed from and that depend on an input, in topological order (inputs themselves
+    left out), and the set of them with the inputs.
 
-    `rule` names the rule that is going to be applied: what a function with such a rule of its own does inside is left out. Nodes older than all
-    inputs cannot depend on them, so the walk never leaves the trace.
+    `rule` names the rule that is going to be applied: what a function with such a rule of its own does inside is left
+    out. Nodes older than all inputs cannot depend on them, so the walk never leaves the trace.
     """
     active = set(inputs)
     if not inputs:
@@ -56,7 +57,8 @@ def groups(path: Sequence[Node]) -> dict[Application, list[Called]]:
 
 
 class Rebuilder:
-    """Makes nodes again on other operands. Results of one application stay results of one application, which is a new one."""
+    """Makes nodes again on other operands. Results of one application stay results of one application, which is a new
+    one."""
 
     def __init__(self) -> None:
         self.applications: dict[Application, Application] = {}
@@ -72,7 +74,8 @@ class Rebuilder:
 
 
 def rebuild(outputs: Sequence[Node], replacements: Mapping[Node, Node]) -> list[Node]:
-    """The outputs computed from other nodes in place of the keys of `replacements`; only what depends on those is made again."""
+    """The outputs computed from other nodes in place of the keys of `replacements`; only what depends on those is made
+    again."""
     path, _ = between(tuple(replacements), outputs)
     again = Rebuilder()
     new = dict(replacements)

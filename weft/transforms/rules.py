@@ -1,8 +1,9 @@
-"""Derivative rules, remembered: what a primitive's rule builds depends on the primitive and on the kinds of its operands only.
+"""Derivative rules, remembered: what a primitive's rule builds depends on the primitive and on the kinds of its
+operands only.
 
-A rule runs once, on stand-ins for its operands. What it built is kept as a list of steps, checked once, and built again for every node of those kinds;
-a rule that comes back often becomes a Python function of its own. Nodes that no result needs (the derivative by an operand that is not traced)
-are never built.
+A rule runs once, on stand-ins for its operands. What it built is kept as a list of steps, checked once, and built again
+for every node of those kinds; a rule that comes back often becomes a Python function of its own. Nodes that no result
+needs (the derivative by an operand that is not traced) are never built.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Build = Callable[..., Sequence[Node | None]]
 
 
 class Remembered:
-    """One rule for operands of given kinds: `build` makes its results for other nodes, `positions` says whose they are."""
+    """One rule for operands of given kinds: `build` makes its results for other nodes, `positions` are theirs."""
 
     __slots__ = ("_results", "_steps", "_uses", "build", "positions")
 
@@ -78,7 +79,8 @@ class Remembered:
 
 
 BACKWARD: dict[tuple[Any, ...], Remembered] = {}
-"""vjp rules by (primitive, mask, kinds of the operands). Bit 0 of the mask says that the cotangent is exactly one, bit i + 1 that operand i is wanted."""
+"""vjp rules by (primitive, mask, kinds of the operands). Bit 0 of the mask says that the cotangent is exactly one, bit
+i + 1 that operand i is wanted."""
 FORWARD: dict[tuple[Any, ...], Remembered] = {}
 """jvp rules by (primitive, mask, kinds of the operands). Bit i of the mask says that operand i has a tangent."""
 

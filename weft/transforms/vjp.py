@@ -1,11 +1,13 @@
 """Reverse mode: cotangents flow from outputs to inputs, each primitive's rule once.
 
-An exact zero is None and costs nothing; a cotangent of exactly one is a constant that rules leave out of their products.
+An exact zero is None and costs nothing; a cotangent of exactly one is a constant that rules leave out of their
+products.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from weft.graph.node import Node
 from weft.primitives.base import ONE
@@ -27,6 +29,7 @@ def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Seque
     path, active = between(inputs, outputs, "vjp")
     applications = groups(path)
     take, held_by, known = gathered.pop, gathered.get, BACKWARD.get
+    key: tuple[Any, ...]
     for node in reversed(path):
         if node.__class__ is Called:
             _through_call(node, applications, gathered, active)  # type: ignore[arg-type]
@@ -67,8 +70,8 @@ def _give(gathered: dict[Node, Node], node: Node, cotangent: Node) -> None:
 def _through_call(
     node: Called, applications: dict[Application, list[Called]], gathered: dict[Node, Node], active: set[Node]
 ) -> None:
-    """A result of a function with rules. All results of a call are newer than what they are made of and older than what reads them, so the
-    cotangents of all of them are known when the first is met."""
+    """A result of a function with rules. All results of a call are newer than what they are made of and older than what
+    reads them, so the cotangents of all of them are known when the first is met."""
     rules = node.application.rules
     if not rules.has("vjp"):
         cotangent = gathered.pop(node, None)

@@ -23,7 +23,7 @@ def batch(
     for node in path:
         found = [new.get(operand, (operand, None)) for operand in node.inputs]
         operands, places = tuple([n for n, _ in found]), tuple([axis for _, axis in found])
-        if not any([axis is not None for axis in places]):
+        if places.count(None) == len(places):
             new[node] = (again.node(node, operands), None)
         elif node.__class__ is Called:
             _through_call(node, applications, new, size)  # type: ignore[arg-type]
@@ -32,7 +32,9 @@ def batch(
     return [new.get(node, (node, None)) for node in outputs]
 
 
-def _through_call(node: Called, applications: dict[Application, list[Called]], new: dict[Node, Batched], size: Size) -> None:
+def _through_call(
+    node: Called, applications: dict[Application, list[Called]], new: dict[Node, Batched], size: Size
+) -> None:
     """A result of a function with rules: all results are batched when the first is met."""
     rules = node.application.rules
     members = applications.pop(node.application, None)

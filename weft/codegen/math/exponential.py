@@ -61,8 +61,8 @@ EXP2 = Coefficients(
     ),
 )  # fmt: skip
 
-# (tanh(x) / x - 1) / x² as a polynomial in x², |x| <= 0.98; relative error 2**-28.0.
-TANH = (-0.33333305, 0.13332537, -0.05389347, 0.021531345, -0.008019807, 0.0023609633, -0.0003772327)
+# (tanh(x) / x - 1) / x² as a polynomial in x², |x| <= 0.69; relative error 2**-26.2.
+TANH = (-0.3333321, 0.13329546, -0.053589318, 0.02017523, -0.005216472)
 
 
 class Reduced(NamedTuple):
@@ -178,7 +178,7 @@ def _tanh64(b: Builder, x: Value) -> Value:
 
 
 def _tanh32(b: Builder, x: Value) -> Value:
-    """A polynomial for |x| < 0.98, from there on 1 - 2 / (e**(2a) + 1), which then hides the errors of its parts."""
+    """A polynomial for |x| < 0.69, from there on 1 - 2 / (e**(2a) + 1), which hides most of the errors of its parts."""
     a = b.abs(x)
     biased, r, _ = reduce(b, 2.0 * at_most(b, a, 9.1), FLOAT32.bias)
     s = power_of_two(b, biased)
@@ -187,7 +187,7 @@ def _tanh32(b: Builder, x: Value) -> Value:
     large = 1.0 - 2.0 / b.fma(s, rise, s + 1.0)
     square = x * x
     small = b.fma(x * square, horner(b, square, TANH), x)
-    return b.copysign(b.choose(a < 0.98, small, large), x)
+    return b.copysign(b.choose(a < 0.69, small, large), x)
 
 
 def sigmoid(b: Builder, x: Value) -> Value:
@@ -195,16 +195,15 @@ def sigmoid(b: Builder, x: Value) -> Value:
     reduced = reduce(b, -at_most(b, b.abs(x), pick(x, 104.0, 746.0)), 2 * format_of(x).bias)
     rise = _rise(b, reduced, x)
     f, g = halves(b, reduced.biased)
-    s = f * g
+    s = f * g  # may be subnormal
     negative = x < 0.0
-    f, g = b.choose(negative, f, 1.0), b.choose(negative, g, 1.0)
-    # The quotient n / (1 + s (1 + rise)), with n = 1 + rise or 1; f g makes up for the factor s that n lacks.
+    # The quotient n / (1 + s (1 + rise)), with n = 1 + rise or 1; in the first case n lacks a factor s until the end.
     n = fast_sum(b.like(x, 1.0), b.choose(negative, rise, 0.0))
     inverse = 1.0 / b.fma(s, rise, s + 1.0)
     q = n.hi * inverse
     part = q * s
     remainder = b.fma(-part, rise, (n.hi - q) - part) + n.lo  # both differences are exact
-    return b.fma(remainder, inverse, q) * f * g
+    return b.fma(remainder, inverse, q) * b.choose(negative, s, 1.0)
 
 
 class Hyperbolic(NamedTuple):
