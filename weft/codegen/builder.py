@@ -637,7 +637,7 @@ class Builder:
 
     def store(self, x: AnyValue, pointer: Value, mask: Value | None = None, stream: bool = False) -> None:
         """Consecutive elements to memory; masked-off lanes are not touched. `stream` writes past the caches: the address must be
-        aligned to the whole vector."""
+        aligned to the whole vector, or to 64 bytes where that is longer."""
         if isinstance(x, Complex):
             if x.lanes == 1:
                 pair = self.insert(self.insert(self.poison(x.re.dtype, 2), x.re, 0), x.im, 1)
@@ -648,7 +648,7 @@ class Builder:
         shape, text = self._to_memory(x)
         if stream and mask is None:
             self.metadata["!0"] = "!{i32 1}"
-            return self.raw(f"store {shape} {text}, ptr {pointer.text}, align {x.lanes * x.dtype.size}, !nontemporal !0")
+            return self.raw(f"store {shape} {text}, ptr {pointer.text}, align {min(64, x.lanes * x.dtype.size)}, !nontemporal !0")
         if mask is None:
             return self.raw(f"store {shape} {text}, ptr {pointer.text}, align {x.dtype.size}")
         name = f"llvm.masked.store.v{x.lanes}{_SUFFIX[_memory_type(x.dtype)]}.p0"

@@ -228,19 +228,29 @@ def _unflatten(model: Sequence[AnyValue], flat: Sequence[Value]) -> State:
 
 
 def vector_loop(
-    b: Builder, start: Value, stop: Value, body: Callable[[Value, Value | None, State], State], state: State = ()
+    b: Builder,
+    start: Value,
+    stop: Value,
+    body: Callable[[Value, Value | None, State], State],
+    state: State = (),
+    lanes: int = LANES,
 ) -> State:
-    """Run `body(j, mask, state)` over [start, stop) in steps of 16: whole vectors first, then one masked rest."""
-    whole = start + (((stop - start) >> 4) << 4)
-    with b.loop(start, whole, LANES, *_flatten(state)) as loop:
+    """Run `body(j, mask, state)` over [start, stop) in steps of a vector: whole vectors first, then one masked rest."""
+    bits = lanes.bit_length() - 1
+    whole = start + (((stop - start) >> bits) << bits)
+    with b.loop(start, whole, lanes, *_flatten(state)) as loop:
         loop.carry(*_flatten(body(loop.index, None, _unflatten(state, loop.carried))))
-    with b.loop(whole, stop, LANES, *loop.carried) as rest:
-        mask = b.iota(dt.int64) < b.splat(stop - rest.index)
+    with b.loop(whole, stop, lanes, *loop.carried) as rest:
+        mask = b.iota(dt.int64, lanes) < b.splat(stop - rest.index, lanes)
         rest.carry(*_flatten(body(rest.index, mask, _unflatten(state, rest.carried))))
     return _unflatten(state, rest.carried)
 
 
 # ---- map ----
+
+
+WIDE_COST = 64
+"""Maps that cost more than this run on vectors of twice the length."""
 
 
 def emit_map(frame: Frame) -> None:
@@ -256,12 +266,14 @@ def emit_map(frame: Frame) -> None:
         else:
             place, start, stop = units.index, b.i64(0), frame["n"]
         bases = frame.bases(frame.indices(place))
+        # Long chains of dependent instructions leave the units idle; twice the lanes give them a second chain to work on.
+        lanes = 2 * LANES if sum(step.op.cost for step in kernel.steps) >= WIDE_COST else LANES
 
         def body(j: Value, mask: Value | None, state: State) -> State:
-            _store_all(Scope(frame, bases, j, LANES, mask, {}))
+            _store_all(Scope(frame, bases, j, lanes, mask, {}))
             return state
 
-        vector_loop(b, start, stop, body)
+        vector_loop(b, start, stop, body, lanes=lanes)
 
 
 def _store_all(scope: Scope) -> None:

@@ -548,7 +548,8 @@ class ErfInv(Smooth):
     def reference(self, x: np.ndarray) -> np.ndarray:
         from scipy.special import erfinv  # only the reference needs it, and it takes longer to import than all of Weft
 
-        return np.asarray(erfinv(x.astype(np.float64))).astype(x.dtype)
+        wide = x.astype(np.float64)
+        return np.copysign(erfinv(np.abs(wide)), wide).astype(x.dtype)  # SciPy forgets the sign of -0.0
 
     def partials(self, out: Node, x: Node) -> Partials:
         return (full_like(x, math.sqrt(math.pi) / 2) * exp(out * out),)
