@@ -1,5 +1,6 @@
-"""What the tests of the engine share: cases made from the registry, operands in every memory layout, evaluation by each back end, and the one
-definition of what "equal" and "close" mean. Nothing here asserts anything about a particular primitive.
+"""What the tests of the engine share: cases made from the registry, operands in every memory layout, evaluation by each
+back end, and the one definition of what "equal" and "close" mean. Nothing here asserts anything about a particular
+primitive.
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ def reference(op: Primitive, values: Sequence[np.ndarray]) -> np.ndarray:
     return apply_reference(op, values, output_dtype(op, values))
 
 
-def special_values(dtype: Dtype) -> np.ndarray:
-    """Zeros, ends of the range, infinities, NaN, subnormals, and numbers beside powers of two."""
+def special_values(dtype: Dtype, far: bool = True) -> np.ndarray:
+    """Zeros, ends of the range, infinities, NaN, subnormals, and numbers beside powers of two; complex numbers also far
+    from 1."""
     if dtype.is_bool:
         return np.array([False, True])
     if dtype.is_integer:
@@ -90,20 +92,31 @@ def special_values(dtype: Dtype) -> np.ndarray:
         chosen = {n for n in (*middle, info.min, info.min + 1, info.max - 1, info.max) if info.min <= n <= info.max}
         return np.array(sorted(chosen), dtype.np)
     if dtype.is_complex:
-        parts = [0.0, -0.0, 1.0, -1.0, 0.5, -3.0, 1e-15, 1e15]  # no products that overflow: NumPy contracts them on some machines
+        # No products that overflow: NumPy contracts them on some machines.
+        parts = [0.0, -0.0, 1.0, -1.0, 0.5, -3.0, *((1e-15, 1e15) if far else (0.25, 4.0))]
         return np.array([complex(x, y) for x in parts for y in parts], dtype.np)
     info = ml_dtypes.finfo(dtype.np)
     least = float(info.smallest_subnormal)
-    sizes = [0.0, least, 3 * least, float(info.smallest_normal), float(info.eps), 0.5, 1.0, 1.0 + float(info.eps), 2.5, 3.0, 88.0,
-             float(info.max), np.inf]  # fmt: skip
+    edges = [
+        0.0,
+        least,
+        3 * least,
+        float(info.smallest_normal),
+        float(info.eps),
+        1.0 + float(info.eps),
+        float(info.max),
+    ]
+    sizes = [*edges, np.inf, 0.5, 1.0, 2.5, 3.0, 88.0]
     return np.array([*sizes, *(-x for x in sizes), np.nan], np.float64).astype(dtype.np)
 
 
 def grid(op: Primitive, dtype: Dtype, sample: Sample) -> list[np.ndarray]:
     """Every combination of special values for the operands of a sample."""
     kinds = [dt.from_numpy(v.dtype) for v in sample.make(generator(op.title), dtype)]
-    each = np.meshgrid(*(special_values(kind).astype(np.float64) if kind is dt.bfloat16 else special_values(kind) for kind in kinds))
-    return [x.reshape(-1).astype(kind.np) for x, kind in zip(each, kinds, strict=True)]
+    far = op.tolerance.get(dtype, 0) <= 16  # what states a larger error is ill-conditioned there
+    values = [special_values(kind, far) for kind in kinds]
+    places = np.meshgrid(*(np.arange(len(v)) for v in values))
+    return [v[at.reshape(-1)] for v, at in zip(values, places, strict=True)]
 
 
 # ---- the order of reductions ----
@@ -136,7 +149,8 @@ def _tree(combine: np.ufunc, lanes: np.ndarray) -> np.ndarray:
 # ---- layouts ----
 
 GARBAGE = 0x5A
-"""What the bytes between the elements of a layout hold: a kernel that reads one of them gives a wrong answer, not a lucky one."""
+"""What the bytes between the elements of a layout hold: a kernel that reads one of them gives a wrong answer, not a
+lucky one."""
 
 
 def _row_major(v: np.ndarray) -> np.ndarray:
@@ -234,18 +248,23 @@ def lay_out(operands: Sequence[np.ndarray], name: str) -> list[array]:
 
 
 def place(view: np.ndarray, shift: int = 0) -> array:
-    """An evaluated array whose buffer has exactly the strides of a NumPy array, `shift` elements past an aligned address."""
+    """An evaluated array whose buffer has exactly the strides of a NumPy array, `shift` elements past an aligned
+    address."""
     dtype = dt.from_numpy(view.dtype)
     first, low, high = 0, 0, 0
     if view.size:
         first, (low, high) = view.__array_interface__["data"][0], np.lib.array_utils.byte_bounds(view)
     offset = shift * dtype.size
     storage = allocate(high - low + offset)
-    numpy_view(Buffer(storage, storage.address), (high - low + offset,), dt.uint8)[...] = 1 if dtype.is_bool else GARBAGE
+    numpy_view(Buffer(storage, storage.address), (high - low + offset,), dt.uint8)[...] = (
+        1 if dtype.is_bool else GARBAGE
+    )
     strides = None if view.flags.c_contiguous else tuple(s // dtype.size for s in view.strides)
     buffer = Buffer(storage, storage.address + offset + first - low, strides)
     if view.size:
-        numpy_view(buffer, view.shape, dtype)[...] = view  # elements that repeat are written several times, with one value
+        numpy_view(buffer, view.shape, dtype)[...] = (
+            view  # elements that repeat are written several times, with one value
+        )
     return wrap(Node(DATA, (), kind_of(view.shape, dtype), buffer))
 
 
@@ -341,7 +360,7 @@ def moves_data(op: Primitive) -> bool:
 
 
 def ulp(scale: np.ndarray, dtype: Dtype) -> np.ndarray:
-    """The distance between neighbouring numbers of a float type near `scale` (float64); subnormals are evenly spaced."""
+    """The distance between neighbouring numbers of a float type near `scale`; subnormals are evenly spaced."""
     info = ml_dtypes.finfo(dt.real_of(dtype).np)
     _, exponent = np.frexp(np.maximum(np.abs(scale), float(info.smallest_normal)))
     return np.ldexp(float(info.eps), exponent - 1)
@@ -350,8 +369,8 @@ def ulp(scale: np.ndarray, dtype: Dtype) -> np.ndarray:
 def natural_scale(op: Primitive, values: Sequence[np.ndarray], expected: np.ndarray) -> np.ndarray:
     """The size that an error is measured against, element by element (float64).
 
-    A value is its own scale (the modulus, for both parts of a complex number). Where terms are added that may cancel, it is the sum of
-    their magnitudes: the operation applied to the moduli of its operands.
+    A value is its own scale (the modulus, for both parts of a complex number). Where terms are added that may cancel,
+    it is the sum of their magnitudes: the operation applied to the moduli of its operands.
     """
     scale = np.abs(expected.astype(np.complex128 if expected.dtype.kind == "c" else np.float64))
     if op.cancels and not isinstance(op, View):
@@ -362,7 +381,8 @@ def natural_scale(op: Primitive, values: Sequence[np.ndarray], expected: np.ndar
 
 
 def errors_in_ulp(op: Primitive, values: Sequence[np.ndarray], got: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """The error of every element (or part) in units of the last place at its natural scale; inf where NaNs or infinities differ."""
+    """The error of every element (or part) in units of the last place at its natural scale; inf where NaNs or
+    infinities differ."""
     scale = natural_scale(op, values, expected)
     unit = ulp(np.where(np.isfinite(scale), scale, 0.0), dt.from_numpy(expected.dtype)).reshape(-1)
     if expected.dtype.kind == "c":
@@ -375,8 +395,8 @@ def errors_in_ulp(op: Primitive, values: Sequence[np.ndarray], got: np.ndarray, 
 
 
 def undetermined(op: Primitive, values: Sequence[np.ndarray], expected: np.ndarray) -> np.ndarray:
-    """Which elements (or parts) nothing is promised of: complex numbers that are not finite (arithmetic may call them infinite or NaN), and
-    sums whose terms overflow on the way (the order decides whether they come back)."""
+    """Which elements (or parts) nothing is promised of: complex numbers that are not finite (arithmetic may call them
+    infinite or NaN), and sums whose terms overflow on the way (the order decides whether they come back)."""
     scale = natural_scale(op, values, expected).reshape(-1)
     largest = float(ml_dtypes.finfo(dt.real_of(dt.from_numpy(expected.dtype)).np).max)
     if expected.dtype.kind != "c":
@@ -391,7 +411,11 @@ def mismatch(case: Case, values: Sequence[np.ndarray], got: np.ndarray, expected
         return f"{case}: {got.dtype}{got.shape} instead of {expected.dtype}{expected.shape}"
     allowed = op.tolerance.get(case.dtype)
     if allowed is None or expected.dtype.kind in "biu":
-        return "" if same_bits(got, expected, moves_data(op)) else f"{case}: not the same bits: {differences(got, expected)}"
+        return (
+            ""
+            if same_bits(got, expected, moves_data(op))
+            else f"{case}: not the same bits: {differences(got, expected)}"
+        )
     error = errors_in_ulp(op, values, got, expected)
     if not error.size or error.max() <= allowed:
         return ""
@@ -401,7 +425,11 @@ def mismatch(case: Case, values: Sequence[np.ndarray], got: np.ndarray, expected
 def differences(got: np.ndarray, expected: np.ndarray, at: int | None = None) -> str:
     """Where two arrays differ first (or at one place), and how."""
     x, y = _parts(got), _parts(expected)
-    where = np.flatnonzero((bits(got) != bits(expected)) & ~(is_nan(got) & is_nan(expected))) if at is None else np.array([at])
+    where = (
+        np.flatnonzero((bits(got) != bits(expected)) & ~(is_nan(got) & is_nan(expected)))
+        if at is None
+        else np.array([at])
+    )
     if not where.size:
         where = np.flatnonzero(bits(got) != bits(expected))
     shown = ", ".join(f"[{i}] {x[i]!r} instead of {y[i]!r}" for i in where[:4])
@@ -423,7 +451,9 @@ def with_sizes(op: Primitive, change: Callable[[Any], Any]) -> Primitive:
 # ---- graphs without arrays ----
 
 
-def graph(build: Callable[..., Node | Sequence[Node]], *inputs: tuple[int, ...] | tuple[tuple[int, ...], Dtype]) -> Graph:
+def graph(
+    build: Callable[..., Node | Sequence[Node]], *inputs: tuple[int, ...] | tuple[tuple[int, ...], Dtype]
+) -> Graph:
     """A closed graph from a function of nodes. An input is a shape (of float32) or a pair of shape and dtype."""
     kinds = [kind_of(*i) if len(i) == 2 and isinstance(i[1], Dtype) else kind_of(i, dt.float32) for i in inputs]
     parameters = [Node(Parameter(i), (), kind) for i, kind in enumerate(kinds)]

@@ -1,4 +1,5 @@
-"""The array as users hold it: made from anything, looked at, combined by operators, changed in place, copied, and handed to other libraries."""
+"""The array as users hold it: made from anything, looked at, combined by operators, changed in place, copied, and
+handed to other libraries."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def sample(dtype: dt.Dtype, *shape: int) -> np.ndarray:
     ("value", "dtype", "shape"),
     [
         (True, dt.bool_, ()), (3, dt.int32, ()), (2**40, dt.int64, ()), (1.5, dt.float32, ()), (1j, dt.complex64, ()),
-        ([], dt.float32, (0,)), ([1, 2.5], dt.float32, (2,)), ([[1, 2], [3, 4]], dt.int32, (2, 2)), ([True, 2], dt.int32, (2,)),
+        ([], dt.float32, (0,)), ([1, 2.5], dt.float32, (2,)), ([[1, 2], [3, 4]], dt.int32, (2, 2)),
+        ([True, 2], dt.int32, (2,)),
         ((1, 2, 3), dt.int32, (3,)), (np.arange(3), dt.int64, (3,)), (np.zeros((2, 1)), dt.float32, (2, 1)),
         (np.float16(2), dt.float16, ()), (np.zeros((0, 3), np.uint8), dt.uint8, (0, 3)), (range(3), dt.int32, (3,)),
     ],
@@ -198,7 +200,8 @@ def test_broadcasting(function: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "want"),
     [
-        (operator.iadd, [3.0, 4.0]), (operator.isub, [-1.0, 0.0]), (operator.imul, [2.0, 4.0]), (operator.itruediv, [0.5, 1.0]),
+        (operator.iadd, [3.0, 4.0]), (operator.isub, [-1.0, 0.0]), (operator.imul, [2.0, 4.0]),
+        (operator.itruediv, [0.5, 1.0]),
         (operator.ipow, [1.0, 4.0]), (operator.ifloordiv, [0.0, 1.0]), (operator.imod, [1.0, 0.0]),
     ],
 )  # fmt: skip
@@ -219,7 +222,12 @@ def test_in_place_operators_leave_values_alone_that_were_computed_from_the_array
 
 def test_in_place_bit_operators() -> None:
     a = mx.array([12, 10])
-    for function, want in ((operator.iand, [8, 8]), (operator.ior, [9, 9]), (operator.ixor, [8, 8]), (operator.ilshift, [16, 16])):
+    for function, want in (
+        (operator.iand, [8, 8]),
+        (operator.ior, [9, 9]),
+        (operator.ixor, [8, 8]),
+        (operator.ilshift, [16, 16]),
+    ):
         a = function(a, 8 if function is operator.iand else 1)
         assert a.tolist() == want
 
@@ -241,9 +249,12 @@ def test_numpy_views_do_not_see_later_changes() -> None:
 # ---- indexing: the basic forms ----
 
 INDICES: list[Any] = [
-    0, -1, 2, slice(None), slice(1, 3), slice(None, None, -1), slice(None, None, 2), slice(3, 0, -2), slice(5, 2), slice(-2, None),
-    None, ..., (0, 1), (0, ...), (..., 0), (slice(None), 1), (None, 0, None), (slice(1, None), None, slice(None, None, -1)),
-    (1, slice(None), -1), (..., None), (0, 0, 0), (slice(0, 0), 1), (slice(None), slice(2, None, -1), slice(1, 100)), (),
+    0, -1, 2, slice(None), slice(1, 3), slice(None, None, -1), slice(None, None, 2), slice(3, 0, -2), slice(5, 2),
+    slice(-2, None),
+    None, ..., (0, 1), (0, ...), (..., 0), (slice(None), 1), (None, 0, None),
+    (slice(1, None), None, slice(None, None, -1)),
+    (1, slice(None), -1), (..., None), (0, 0, 0), (slice(0, 0), 1), (slice(None), slice(2, None, -1), slice(1, 100)),
+    (),
 ]  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""Numbers reach kernels as data, so every bit of them arrives: signed zeros, infinities, NaN with sign and payload, subnormals, of every type."""
+"""Numbers reach kernels as data, so every bit of them arrives: signed zeros, infinities, NaN with sign and payload,
+subnormals, of every type."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ NAMES = {"ids": lambda d: d.name}
 
 
 def special_bits(dtype: dt.Dtype) -> np.ndarray:
-    """Elements by their bit patterns: zeros, infinities, quiet NaNs of both signs with payloads, smallest and largest subnormals, extremes."""
+    """Elements by their bit patterns: zeros, infinities, quiet NaNs of both signs with payloads, smallest and largest
+    subnormals, extremes."""
     size = 8 * dtype.size
     mantissa = {16: {dt.float16: 10}.get(dtype, 7), 32: 23, 64: 52}[size]
     sign, one = 1 << (size - 1), 1 << mantissa
@@ -65,7 +67,9 @@ def test_data_movement_keeps_every_bit(dtype: dt.Dtype) -> None:
     other = mx.zeros(x.shape, dtype=dtype)
     yes = place(np.tile(np.arange(len(values)) % 2 == 0, (2, 1)))
     chosen = mx.where(yes, x, other) if not dtype.is_complex else mx.where(yes, x, x)
-    expected = np.where(values_of(yes), values_of(x), np.zeros_like(values_of(x))) if not dtype.is_complex else values_of(x)
+    expected = (
+        np.where(values_of(yes), values_of(x), np.zeros_like(values_of(x))) if not dtype.is_complex else values_of(x)
+    )
     assert same_bits(values_of(chosen), expected, payloads=True)
     flat = mx.reshape(x.T, (-1,))  # no strides express it: a copy
     assert same_bits(values_of(flat), values_of(x).T.reshape(-1), payloads=True)
@@ -88,7 +92,9 @@ def test_constants_keep_every_bit(dtype: dt.Dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", dt.FLOATS, **NAMES)
-@pytest.mark.parametrize("value", [0.0, -0.0, math.inf, -math.inf, math.nan, NEGATIVE_NAN, 1e-40, -1e-40, 5e-324, 1e-7, 70000.0, 1e39])
+@pytest.mark.parametrize(
+    "value", [0.0, -0.0, math.inf, -math.inf, math.nan, NEGATIVE_NAN, 1e-40, -1e-40, 5e-324, 1e-7, 70000.0, 1e39]
+)
 def test_python_numbers(dtype: dt.Dtype, value: float) -> None:
     """As a full array, a 0-d array, and an operand."""
     with np.errstate(all="ignore"):
@@ -117,7 +123,9 @@ def test_subnormals_are_numbers(dtype: dt.Dtype) -> None:
         }
         for name, (function, expected) in cases.items():
             got = values_of(function(place(values)))
-            assert same_bits(got, expected.astype(dtype.np)), f"{name}: {contract.differences(got, expected.astype(dtype.np))}"
+            assert same_bits(got, expected.astype(dtype.np)), (
+                f"{name}: {contract.differences(got, expected.astype(dtype.np))}"
+            )
 
 
 def test_zeros_of_both_signs_are_different_numbers() -> None:
@@ -135,7 +143,15 @@ def test_zeros_of_both_signs_are_different_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [complex(1.0, -0.0), complex(1.0, 0.0), complex(-0.0, 1.0), complex(0.0, 1.0), complex(0.0, -0.0), complex(-0.0, 0.0)]
+    "number",
+    [
+        complex(1.0, -0.0),
+        complex(1.0, 0.0),
+        complex(-0.0, 1.0),
+        complex(0.0, 1.0),
+        complex(0.0, -0.0),
+        complex(-0.0, 0.0),
+    ],
 )
 @pytest.mark.parametrize("dtype", dt.COMPLEXES, **NAMES)
 def test_complex_numbers_keep_the_signs_of_their_zeros(number: complex, dtype: dt.Dtype) -> None:
@@ -170,7 +186,8 @@ def test_integers_at_the_ends_of_their_range(dtype: dt.Dtype) -> None:
 
 
 def test_one_program_serves_all_numbers() -> None:
-    """The structure is compiled once; numbers are words of the call. 0 and 1, which have rules of their own, give the same answers."""
+    """The structure is compiled once; numbers are words of the call. 0 and 1, which have rules of their own, give the
+    same answers."""
     x = np.array([1.5, -0.0, math.inf, math.nan, 1e-40], np.float32)
     for number in (2.5, 0.0, 1.0, -0.0, math.inf, math.nan, 1e-45, -1.0, 3.4e38):
         with np.errstate(all="ignore"):

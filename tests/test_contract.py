@@ -1,14 +1,16 @@
 """The contract of every primitive, tested from the registry: a new class with samples is tested by being listed there.
 
-The default run tries every primitive in every dtype, and every layout in one dtype of each element size; tests marked slow do the whole
-product. Derivatives and batching are checked on the reference back end, where they cost no compilation.
+The default run tries every primitive in every dtype, and every layout in one dtype of each element size; tests marked
+slow do the whole product. Derivatives and batching are checked on the reference back end, where they cost no
+compilation.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ from weft.dtypes import Dtype
 from weft.graph.dims import DimEnv
 from weft.graph.node import Kind, Node, kind_of
 from weft.primitives import REGISTRY
-from weft.primitives.base import Elementwise, Opaque, Primitive, Reduction, View, bind, constant
+from weft.primitives.base import Elementwise, Opaque, Primitive, Reduction, bind, constant
 from weft.primitives.elementwise import Add, Select
 from weft.primitives.reductions import Prod, Sum
 from weft.primitives.views import Transpose
@@ -43,13 +45,16 @@ PAIRS = [(cls, dtype) for cls in REGISTRY for dtype in cls.dtypes]
 
 @pytest.fixture(scope="module", autouse=True)
 def few_compilations(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Kernels do not depend on sizes, so samples share them; whatever breaks that shows here before it shows in the clock."""
+    """Kernels do not depend on sizes, so samples share them; whatever breaks that shows here before it shows in the
+    clock."""
     before = stats.compiled
     yield
     if not request.config.getoption("markexpr"):  # the full product is meant to be large
         return
     compiled = stats.compiled - before
-    assert compiled <= MOST_COMPILATIONS * len(PAIRS), f"{compiled} kernels for {len(PAIRS)} pairs of primitive and dtype"
+    assert compiled <= MOST_COMPILATIONS * len(PAIRS), (
+        f"{compiled} kernels for {len(PAIRS)} pairs of primitive and dtype"
+    )
 
 
 def name_of(value: object) -> str:
@@ -116,8 +121,8 @@ def test_native_is_reference(cls: type[Primitive], dtype: Dtype) -> None:
 
 
 def leading(count: int) -> list[object]:
-    """Pairs of primitive and dtype, all but some of them slow: `count` leaders of an elementwise primitive (they share the code that
-    reaches elements, so they take turns), all leaders of any other."""
+    """Pairs of primitive and dtype, all but some of them slow: `count` leaders of an elementwise primitive (they share
+    the code that reaches elements, so they take turns), all leaders of any other."""
     params = []
     for number, cls in enumerate(REGISTRY):
         leaders = [d for d in LEADERS if d in cls.dtypes] or list(cls.dtypes[:1])
@@ -146,10 +151,9 @@ def test_constants_as_operands(cls: type[Primitive], dtype: Dtype) -> None:
             if v.size == 0:
                 continue
             value = np.full_like(v, v.flat[0] if number is None else number)
-            placed = [place(w) if i != position else wrap(constant(value.flat[0], kind_of(v.shape, dt.from_numpy(v.dtype))))
-                      for i, w in enumerate(operands)]  # fmt: skip
+            nodes = contract.scalars(operands, position, value.flat[0])
             values = [value if i == position else w for i, w in enumerate(operands)]
-            got = values_of(wrap(bind(case.op, *[p._node for p in placed])))
+            got = values_of(wrap(bind(case.op, *nodes)))
             problem = mismatch(case, values, got, reference(case.op, values))
             assert not problem, f"operand {position} is {value.flat[0]}: {problem}"
 
@@ -161,19 +165,27 @@ def test_special_values(cls: type[Primitive], dtype: Dtype) -> None:
     values = contract.grid(case.op, dtype, case.sample)
     got, expected = native(case.op, [place(v) for v in values]), reference(case.op, values)
     if expected.dtype.kind == "c":
-        # Complex infinities are one: which part is infinite, and with which sign, depends on how the arithmetic is written.
+        # Complex infinities are one: which part is infinite, and its sign, depend on how the arithmetic is written.
         far = ~np.isfinite(expected)
-        assert not np.isfinite(got[far]).any(), f"{case}: finite for {[v[far][np.isfinite(got[far])][:4] for v in values]}"
+        assert not np.isfinite(got[far]).any(), (
+            f"{case}: finite for {[v[far][np.isfinite(got[far])][:4] for v in values]}"
+        )
         got[far] = expected[far] = np.nan
     problem = mismatch(case, values, got, expected)
     assert not problem, f"{problem}; operands {_at_difference(case, values, got, expected)}"
-    if dt.from_numpy(expected.dtype).is_float and case.op.tolerance.get(dtype) != 0:  # 0: equal numbers, but either zero
+    if (
+        dt.from_numpy(expected.dtype).is_float and case.op.tolerance.get(dtype) != 0
+    ):  # 0: equal numbers, but either zero
         wrong = (expected == 0) & (np.signbit(got) != np.signbit(expected))
         assert not wrong.any(), f"{case}: zeros of the other sign for {[v[wrong][:4] for v in values]}"
 
 
 def _at_difference(case: Case, values: Sequence[np.ndarray], got: np.ndarray, expected: np.ndarray) -> list[object]:
-    error = contract.errors_in_ulp(case.op, values, got, expected) if dt.from_numpy(expected.dtype).is_inexact else got != expected
+    error = (
+        contract.errors_in_ulp(case.op, values, got, expected)
+        if dt.from_numpy(expected.dtype).is_inexact
+        else got != expected
+    )
     worst = int(np.argmax(error)) // (2 if expected.dtype.kind == "c" else 1)
     return [v[worst] for v in values]
 
@@ -181,7 +193,12 @@ def _at_difference(case: Case, values: Sequence[np.ndarray], got: np.ndarray, ex
 # ---- the order of reductions ----
 
 LENGTHS = (1, 2, 15, 16, 17, 100, 4095, 4096, 4097, 9000, 70_000)
-FORMS = {"row": lambda n: ((2, n), 1), "column": lambda n: ((n, 3), 0), "middle": lambda n: ((2, n, 3), 1), "alone": lambda n: ((n,), 0)}
+FORMS = {
+    "row": lambda n: ((2, n), 1),
+    "column": lambda n: ((n, 3), 0),
+    "middle": lambda n: ((2, n, 3), 1),
+    "alone": lambda n: ((n,), 0),
+}
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -210,8 +227,10 @@ def test_axes_that_are_not_neighbours_are_reduced_last_group_first() -> None:
 # ---- fused and unfused ----
 
 
-def neighbourhood(op: Primitive, operands: Sequence[array], others: Sequence[array], ask: array, eager: bool) -> list[array]:
-    """What a primitive gives between elementwise producers and various readers; `eager` evaluates every node by itself."""
+def neighbourhood(
+    op: Primitive, operands: Sequence[array], others: Sequence[array], ask: array, eager: bool
+) -> list[array]:
+    """A primitive between elementwise producers and various readers; `eager` evaluates every node by itself."""
 
     def made(node: Node) -> Node:
         if eager:
@@ -262,20 +281,21 @@ def test_symbolic_shapes(cls: type[Primitive]) -> None:
         sizes = sorted({n for kind in kinds for n in kind.shape if n > 1})
         env = DimEnv()
         symbol = {n: env.symbol(f"n{n}", n) for n in sizes}
-        symbolic = _infer(case.op, kinds, lambda n: symbol.get(n, n))
+        symbolic = _infer(case.op, kinds, symbol)
         for grow in (0, 5):
             numbers = {f"n{n}": n + grow for n in sizes}
             if grow and env.check(numbers) is not None:
                 continue  # a guard says that this size is traced anew
             assert env.check(numbers) is None
-            expected = _infer(case.op, kinds, lambda n: n + grow if n in symbol else n)
+            expected = _infer(case.op, kinds, {n: n + grow for n in sizes})
             found = tuple(env.evaluate(n, numbers) for n in symbolic.shape)
             assert (found, symbolic.dtype) == (expected.shape, expected.dtype), f"{case} at {numbers}"
 
 
-def _infer(op: Primitive, kinds: Sequence[Kind], size: object) -> Kind:
-    changed = contract.with_sizes(op, size)
-    return changed.infer(*[kind_of(tuple(size(n) for n in kind.shape), kind.dtype) for kind in kinds])
+def _infer(op: Primitive, kinds: Sequence[Kind], sizes: Mapping[int, Any]) -> Kind:
+    """The shape rule with other sizes, in the operands and in the primitive's parameters."""
+    changed = contract.with_sizes(op, lambda n: sizes.get(n, n))
+    return changed.infer(*[kind_of(tuple(sizes.get(n, n) for n in kind.shape), kind.dtype) for kind in kinds])
 
 
 # ---- derivatives ----
@@ -309,7 +329,7 @@ def pushed(op: Primitive, values: Sequence[np.ndarray], tangents: dict[int, np.n
     return by_reference([tangent])[0] if tangent is not None else np.zeros(out.shape, out.dtype.np)
 
 
-def slope(function: object, step: float = 1e-4) -> np.ndarray:
+def slope(function: Callable[[float], np.ndarray], step: float = 1e-4) -> np.ndarray:
     """The derivative at 0 by central differences of fourth order."""
     near = (function(step) - function(-step)) / (2 * step)
     far = (function(2 * step) - function(-2 * step)) / (4 * step)
@@ -321,7 +341,8 @@ def moved(values: Sequence[np.ndarray], tangents: dict[int, np.ndarray], by: flo
 
 
 def assert_close(got: np.ndarray, expected: np.ndarray, relative: float, what: str) -> None:
-    """Within `relative` of the largest element: differences of functions lose what small elements have in common with large ones."""
+    """Within `relative` of the largest element: differences of functions lose what small elements have in common with
+    large ones."""
     assert got.shape == expected.shape, what
     if not got.size:
         return
@@ -354,7 +375,9 @@ def test_vjp_is_adjoint_to_jvp(cls: type[Primitive]) -> None:
         out = bind(case.op, *nodes)
         cotangent = direction(rng, np.zeros(out.shape, out.dtype.np))
         found = pull_back([nodes[i] for i in traced], [out], [leaf(cotangent)])
-        backward = by_reference([constant(0, nodes[i].kind) if n is None else n for i, n in zip(traced, found, strict=True)])
+        backward = by_reference(
+            [constant(0, nodes[i].kind) if n is None else n for i, n in zip(traced, found, strict=True)]
+        )
         left = inner(cotangent, forward)
         right = sum(inner(b, tangents[i]) for i, b in zip(traced, backward, strict=True))
         scale = max(1.0, float(np.sum(np.abs(cotangent) * np.abs(forward))))
@@ -371,7 +394,9 @@ def test_second_derivatives(cls: type[Primitive]) -> None:
         tangents = {i: direction(rng, values[i]) for i in traced}
         cotangent = direction(rng, np.zeros(*_kind(case.op, values)))
 
-        def gradient(by: float, values=values, tangents=tangents, op=case.op, ct=cotangent, traced=traced) -> np.ndarray:
+        def gradient(
+            by: float, values=values, tangents=tangents, op=case.op, ct=cotangent, traced=traced
+        ) -> np.ndarray:
             nodes = [leaf(v) for v in moved(values, tangents, by)]
             return _flat(by_reference(_pulled(nodes, bind(op, *nodes), leaf(ct), traced)))
 
@@ -450,7 +475,9 @@ def test_vmap_with_every_combination_of_axes(cls: type[Primitive]) -> None:
 
 
 def _check_batch(case: Case, values: Sequence[np.ndarray], axes: dict[int, int], size: int) -> None:
-    pieces = {i: [case.sample.make(contract.generator(f"{case} {k}"), case.dtype)[i] for k in range(size)] for i in axes}
+    pieces = {
+        i: [case.sample.make(contract.generator(f"{case} {k}"), case.dtype)[i] for k in range(size)] for i in axes
+    }
     stacked = {
         i: np.stack(pieces[i], axes[i]) if size else np.zeros((*v.shape[: axes[i]], 0, *v.shape[axes[i] :]), v.dtype)
         for i, v in enumerate(values)

@@ -1,5 +1,5 @@
-"""Errors name the function that was called, say what it got, and what to do about it. One line of a table each: the call, the kind of error,
-and the words that its message must have.
+"""Errors name the function that was called, say what it got, and what to do about it. One line of a table each: the
+call, the kind of error, and the words that its message must have.
 """
 
 from __future__ import annotations
@@ -90,7 +90,11 @@ DTYPES: dict[str, Row] = {
 }
 
 MAKING: dict[str, Row] = {
-    "ragged rows": (lambda: mx.array([[1, 2], [3]]), ValueError, ("[array]", "row 1 has 1", "row 0 has 2", "same length")),
+    "ragged rows": (
+        lambda: mx.array([[1, 2], [3]]),
+        ValueError,
+        ("[array]", "row 1 has 1", "row 0 has 2", "same length"),
+    ),
     "ragged depth": (lambda: mx.array([1, [2]]), ValueError, ("[array]", "same shape")),
     "ragged arrays": (lambda: mx.array([X, V]), ValueError, ("[array]", "(2, 3)", "(2,)")),
     "text": (lambda: mx.array("abc"), ValueError, ("[array]", "str")),
@@ -136,18 +140,33 @@ TRANSFORMS: dict[str, Row] = {
     "vmap axis": (lambda: mx.vmap(lambda a: a, in_axes=3)(X), ValueError, ("[vmap]", "in_axes", "3", "(2, 3)")),
     "vmap of nothing": (lambda: mx.vmap(lambda a: a, in_axes=None)(X), ValueError, ("[vmap]", "in_axes")),
     "vmap sizes": (lambda: mx.vmap(mx.add)(X, mx.zeros((3, 3))), ValueError, ("[vmap]", "different sizes", "2", "3")),
-    "value inside vmap": (lambda: mx.vmap(lambda a: a if a.item() > 0 else -a)(V), ValueError, ("[vmap]", "where(...)", "test_errors.py")),
-    "value inside compile": (lambda: mx.compile(lambda a: float(a))(mx.array(1.0)), ValueError, ("[compile]", "no value", "test_errors.py")),
+    "value inside vmap": (
+        lambda: mx.vmap(lambda a: a if a.item() > 0 else -a)(V),
+        ValueError,
+        ("[vmap]", "where(...)", "test_errors.py"),
+    ),
+    "value inside compile": (
+        lambda: mx.compile(lambda a: float(a))(mx.array(1.0)),
+        ValueError,
+        ("[compile]", "no value", "test_errors.py"),
+    ),
     "compile no function": (lambda: mx.compile(3), TypeError, ("[compile]", "function", "int")),
 }
 
 TABLES = {
-    "shapes": SHAPES, "axes": AXES, "dtypes": DTYPES, "making": MAKING, "indices": INDICES, "numbers": NUMBERS, "transforms": TRANSFORMS,
-}  # fmt: skip
+    "shapes": SHAPES,
+    "axes": AXES,
+    "dtypes": DTYPES,
+    "making": MAKING,
+    "indices": INDICES,
+    "numbers": NUMBERS,
+    "transforms": TRANSFORMS,
+}
 
 
 @pytest.mark.parametrize(
-    ("call", "kind", "words"), [pytest.param(*row, id=f"{table}: {name}") for table, rows in TABLES.items() for name, row in rows.items()]
+    ("call", "kind", "words"),
+    [pytest.param(*row, id=f"{table}: {name}") for table, rows in TABLES.items() for name, row in rows.items()],
 )
 def test_messages(call: Callable[[], Any], kind: type[Exception], words: tuple[str, ...]) -> None:
     with pytest.raises(kind) as caught:

@@ -312,7 +312,11 @@ def test_no_result_lies_on_an_operand_that_it_reads_elsewhere() -> None:
 
 def mlp(x: array, widths: tuple[int, ...]) -> array:
     for i, n in enumerate(widths):
-        x = mx.maximum(mx.matmul(x, leaf(x.shape[1], n)) + leaf(n), 0.0) if i + 1 < len(widths) else mx.matmul(x, leaf(x.shape[1], n))
+        x = (
+            mx.maximum(mx.matmul(x, leaf(x.shape[1], n)) + leaf(n), 0.0)
+            if i + 1 < len(widths)
+            else mx.matmul(x, leaf(x.shape[1], n))
+        )
     return x
 
 
@@ -363,7 +367,7 @@ def test_the_lower_bound_counts_what_is_alive() -> None:
 
 def test_results_of_equal_programs_are_planned_once() -> None:
     """Another array of the same shape, dtype and layout meets the same program."""
-    from weft.evaluate import PROGRAMS as known  # noqa: PLC0415  (the dictionary that the evaluation itself uses)
+    from weft.evaluate import PROGRAMS as known
 
     x = leaf(37, 41)
     mx.eval(mx.exp(x) * 3.5)
@@ -375,7 +379,7 @@ def test_results_of_equal_programs_are_planned_once() -> None:
 
 
 def test_new_sizes_need_no_new_code() -> None:
-    from weft.runtime.engine import stats  # noqa: PLC0415
+    from weft.runtime.engine import stats
 
     def step(n: int) -> np.ndarray:
         x = leaf(n, 33)

@@ -1,5 +1,6 @@
-"""Random programs give the same bits however they are run: fused, step by step, on two threads, compiled; and every single step is what its
-reference says. Programs are lists of small choices, so a failing one shrinks to the few steps that matter.
+"""Random programs give the same bits however they are run: fused, step by step, on two threads, compiled; and every
+single step is what its reference says. Programs are lists of small choices, so a failing one shrinks to the few steps
+that matter.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from weft.primitives.elementwise import draw as random_values
 from weft.runtime import threads
 
 SHAPES = (
-    (3,), (2, 3), (3, 1), (), (17,), (1, 17), (3, 17), (33, 17), (17, 33), (16, 16), (2, 3, 17), (3, 2, 1), (2, 17, 16), (33, 1, 3),
+    (3,), (2, 3), (3, 1), (), (17,), (1, 17), (3, 17), (33, 17), (17, 33), (16, 16), (2, 3, 17), (3, 2, 1),
+    (2, 17, 16), (33, 1, 3),
     (0, 3), (3, 0), (1, 1), (40, 48),
 )  # fmt: skip
 STEPS_IN_A_PROGRAM = 12
@@ -47,7 +49,8 @@ class Input:
 
 @dataclass(frozen=True)
 class Program:
-    """Inputs, steps (each a name and numbers that choose its operands and parameters), and which values stay referred to."""
+    """Inputs, steps (each a name and numbers that choose its operands and parameters), and which values stay referred
+    to."""
 
     inputs: tuple[Input, ...]
     steps: tuple[tuple[str, int, int, int], ...]
@@ -70,9 +73,7 @@ def programs(draw: Callable[[Any], Any]) -> Program:
 def operands(program: Program) -> list[array]:
     """The inputs, evaluated, in their layouts."""
     rng = np.random.default_rng(program.seed)
-    return [
-        contract.lay_out([np.asarray(random_values(rng, i.dtype, i.shape))], i.layout)[0] for i in program.inputs
-    ]
+    return [contract.lay_out([np.asarray(random_values(rng, i.dtype, i.shape))], i.layout)[0] for i in program.inputs]
 
 
 def built(program: Program, inputs: Sequence[array]) -> list[array]:
@@ -170,7 +171,9 @@ def refold(x: array, y: array, extra: int) -> array:
 def repeat(x: array, y: array, extra: int) -> array | None:
     if x.ndim > 3:
         return None
-    return mx.broadcast_to(mx.expand_dims(x, extra % (x.ndim + 1)), _inserted(x.shape, extra % (x.ndim + 1), (2, 3, 17)[extra // 4 % 3]))
+    return mx.broadcast_to(
+        mx.expand_dims(x, extra % (x.ndim + 1)), _inserted(x.shape, extra % (x.ndim + 1), (2, 3, 17)[extra // 4 % 3])
+    )
 
 
 def _inserted(shape: tuple[int, ...], axis: int, n: int) -> tuple[int, ...]:
@@ -220,7 +223,11 @@ def matmul(x: array, y: array, extra: int) -> array | None:
 
 def choose(x: array, y: array, extra: int) -> array | None:
     fitted = fit(y, x)
-    return None if fitted is None else mx.where(fitted, x, (0, 1.5, True)[extra % 3] if extra & 4 else mx.negative(x.astype(dt.float32)))
+    return (
+        None
+        if fitted is None
+        else mx.where(fitted, x, (0, 1.5, True)[extra % 3] if extra & 4 else mx.negative(x.astype(dt.float32)))
+    )
 
 
 def assign(x: array, y: array, extra: int) -> array | None:
@@ -311,13 +318,15 @@ def compiled(program: Program) -> list[np.ndarray]:
 
 
 def step_by_step(program: Program) -> tuple[list[np.ndarray], list[str]]:
-    """Every node evaluated by itself, from the computed values of its operands; and what is wrong with any single step."""
+    """Every node evaluated by itself, from the computed values of its operands; and what is wrong with any step."""
     asked = results(program, built(program, operands(program)))
     done: dict[Node, array] = {}
     problems: list[str] = []
     for node in reachable([x._node for x in asked]):
         if node.value is not None:
-            done[node] = wrap(Node(node.op, (), node.kind, node.value))  # of our own: constants are shared, and would be written out
+            done[node] = wrap(
+                Node(node.op, (), node.kind, node.value)
+            )  # of our own: constants are shared, and would be written out
             continue
         inputs = [done[i] for i in node.inputs]
         made = wrap(Node(node.op, tuple(x._node for x in inputs), node.kind))

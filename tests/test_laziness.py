@@ -1,4 +1,5 @@
-"""Nothing is computed before it is asked for, nothing twice, nothing is kept that nobody refers to, and no depth of graph is too deep."""
+"""Nothing is computed before it is asked for, nothing twice, nothing is kept that nobody refers to, and no depth of
+graph is too deep."""
 
 from __future__ import annotations
 
@@ -70,8 +71,10 @@ def test_nothing_is_computed_until_asked(runs: list[Executable]) -> None:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda x: x[0].item(), lambda x: x.tolist(), repr, str, lambda x: np.asarray(x), memoryview, lambda x: float(mx.sum(x)),
-        lambda x: bool(mx.all(x == x)), lambda x: np.from_dlpack(x), mx.eval, lambda x: mx.eval({"a": [x, 3]}), mx.async_eval,
+        lambda x: x[0].item(), lambda x: x.tolist(), repr, str, lambda x: np.asarray(x), memoryview,
+        lambda x: float(mx.sum(x)),
+        lambda x: bool(mx.all(x == x)), lambda x: np.from_dlpack(x), mx.eval, lambda x: mx.eval({"a": [x, 3]}),
+        mx.async_eval,
         lambda x: mx.array(x.tolist()),
     ],
 )  # fmt: skip
@@ -332,7 +335,7 @@ def test_two_threads_ask_for_the_same_value() -> None:
         x = mx.array(np.arange(100, dtype=np.float32))
         y = mx.sum(mx.exp(x * 0.01) + x)
         found: list[float] = []
-        workers = [threading.Thread(target=lambda y=y: found.append(y.item())) for _ in range(4)]
+        workers = [threading.Thread(target=lambda y=y, found=found: found.append(y.item())) for _ in range(4)]
         for worker in workers:
             worker.start()
         for worker in workers:

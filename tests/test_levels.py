@@ -1,4 +1,5 @@
-"""The same bits at every LLVM level and for every instruction set: optimisation may reorder instructions, never arithmetic."""
+"""The same bits at every LLVM level and for every instruction set: optimisation may reorder instructions, never
+arithmetic."""
 
 from __future__ import annotations
 
@@ -46,7 +47,10 @@ def tiles(dtype: dt.Dtype) -> array:
 
 
 def products(dtype: dt.Dtype) -> array:
-    return mx.matmul(leaf(17, 23, dtype=dtype), leaf(23, 19, dtype=dtype)) + mx.matmul(leaf(17, 23, dtype=dtype), leaf(23, dtype=dtype))[:, None]
+    return (
+        mx.matmul(leaf(17, 23, dtype=dtype), leaf(23, 19, dtype=dtype))
+        + mx.matmul(leaf(17, 23, dtype=dtype), leaf(23, dtype=dtype))[:, None]
+    )
 
 
 def conversions(dtype: dt.Dtype) -> array:

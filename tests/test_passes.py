@@ -1,4 +1,5 @@
-"""Each pass by itself, as text: the graph it was given, the graph (or plan) it made. A change of a pass shows here as a change of its output."""
+"""Each pass by itself, as text: the graph it was given, the graph (or plan) it made. A change of a pass shows here as a
+change of its output."""
 
 from __future__ import annotations
 
@@ -60,8 +61,8 @@ def test_show() -> None:
 def test_kinds_are_short_and_all_different() -> None:
     shown = [show_kind(kind_of((2,), d)) for d in dt.ALL]
     assert shown == [
-        "bool[2]", "u8[2]", "u16[2]", "u32[2]", "u64[2]", "i8[2]", "i16[2]", "i32[2]", "i64[2]", "f16[2]", "bf16[2]", "f32[2]",
-        "f64[2]", "c64[2]", "c128[2]",
+        "bool[2]", "u8[2]", "u16[2]", "u32[2]", "u64[2]", "i8[2]", "i16[2]", "i32[2]", "i64[2]",
+        "f16[2]", "bf16[2]", "f32[2]", "f64[2]", "c64[2]", "c128[2]",
     ]  # fmt: skip
 
 
@@ -126,6 +127,10 @@ def zero(x: Node) -> Node:
     return full_like(x, 0)
 
 
+def minus(x: Node) -> Node:
+    return -x
+
+
 # rule -> [(dtype of x, expression in x, what becomes of it)]; "x" means that x itself is left.
 GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
     "drop_identity": [
@@ -137,10 +142,13 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
         (dt.float16, lambda x: astype(astype(x, dt.float32), dt.bfloat16), "as_type(dtype=bfloat16) x"),
         (dt.float32, lambda x: astype(astype(x, dt.float64), dt.float32), "x"),
         # Narrowing first rounds twice, and a conversion between the halves is not exact.
-        (dt.float64, lambda x: astype(astype(x, dt.float32), dt.float16), "as_type(dtype=float16) as_type(dtype=float32) x"),
-        (dt.float16, lambda x: astype(astype(x, dt.bfloat16), dt.float32), "as_type(dtype=float32) as_type(dtype=bfloat16) x"),
+        (dt.float64, lambda x: astype(astype(x, dt.float32), dt.float16),
+         "as_type(dtype=float16) as_type(dtype=float32) x"),
+        (dt.float16, lambda x: astype(astype(x, dt.bfloat16), dt.float32),
+         "as_type(dtype=float32) as_type(dtype=bfloat16) x"),
         # Integers saturate by the float type that they come from.
-        (dt.float32, lambda x: astype(astype(x, dt.float64), dt.int32), "as_type(dtype=int32) as_type(dtype=float64) x"),
+        (dt.float32, lambda x: astype(astype(x, dt.float64), dt.int32),
+         "as_type(dtype=int32) as_type(dtype=float64) x"),
     ],
     "fold_constant_astype": [
         (NUMBER, lambda x: x + astype(constant(1, kind_of((4, 8), dt.bool_)), dt.float32), "add x constant(special=1)"),
@@ -176,7 +184,10 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
         (NUMBER, lambda x: bind(Real(), x), "x"),
         (PAIR, lambda x: bind(Conjugate(), x), "conjugate x"),
     ],
-    "imag_of_real": [(NUMBER, lambda x: bind(Imag(), x), "constant(special=0)"), (PAIR, lambda x: bind(Imag(), x), "imag x")],
+    "imag_of_real": [
+        (NUMBER, lambda x: bind(Imag(), x), "constant(special=0)"),
+        (PAIR, lambda x: bind(Imag(), x), "imag x"),
+    ],
     "extent_is_constant": [(NUMBER, lambda x: bind(Extent(5)), "constant(special=None)")],
     "select_known": [
         (NUMBER, lambda x: select(constant(True, kind_of((4, 8), dt.bool_)), x, exp(x)), "x"),
@@ -184,7 +195,8 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
         (TRUTH, lambda x: select(x, x, x), "x"),
     ],
     "view_of_constant": [
-        (NUMBER, lambda x: exp(bind(Broadcast((4, 8), ()), constant(2.5, kind_of((), NUMBER)))), "exp constant(special=None)"),
+        (NUMBER, lambda x: exp(bind(Broadcast((4, 8), ()), constant(2.5, kind_of((), NUMBER)))),
+         "exp constant(special=None)"),
         (NUMBER, lambda x: exp(reshape(transpose(full_like(x, 0), (1, 0)), (32,))), "exp constant(special=0)"),
         (NUMBER, lambda x: exp(bind(Slice((1, 0), (2, 3), (1, 2)), full_like(x, 3))), "exp constant(special=None)"),
     ],
@@ -202,7 +214,8 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
     ],
     "drop_unit_axes": [
         (NUMBER, lambda x: exp(reshape(x, (4, 1, 8))), "reshape(shape=(4, 1, 8)) exp x"),
-        (NUMBER, lambda x: exp(reshape(x, (1, 4, 1, 8))) + reshape(x, (1, 4, 1, 8)), "reshape(shape=(1, 4, 1, 8)) add exp x x"),
+        (NUMBER, lambda x: exp(reshape(x, (1, 4, 1, 8))) + reshape(x, (1, 4, 1, 8)),
+         "reshape(shape=(1, 4, 1, 8)) add exp x x"),
     ],
     "drop_kept_unit_axes": [
         (NUMBER, lambda x: bind(Sum((1, 2)), reshape(x, (4, 1, 8))), "sum(axes=(1,)) x"),
@@ -219,7 +232,8 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
          "broadcast(shape=(4, 4), axes=(1, 0)) slice(starts=(0, 0), sizes=(4, 4), steps=(1, 1)) x"),
     ],
     "split_reduction": [
-        (NUMBER, lambda x: bind(Sum((0, 2)), reshape(x, (4, 2, 4))), "sum(axes=(0,)) sum(axes=(2,)) reshape(shape=(4, 2, 4)) x"),
+        (NUMBER, lambda x: bind(Sum((0, 2)), reshape(x, (4, 2, 4))),
+         "sum(axes=(0,)) sum(axes=(2,)) reshape(shape=(4, 2, 4)) x"),
         (NUMBER, lambda x: bind(Max((0, 2, 3)), reshape(x, (4, 2, 2, 2))),
          "max(axes=(0,)) max(axes=(2, 3)) reshape(shape=(4, 2, 2, 2)) x"),
         (dt.float16, lambda x: bind(Sum((0, 2)), reshape(x, (4, 2, 4))),
@@ -408,7 +422,9 @@ def test_strides_of_reshapes(shape: Any, strides: Any, to: Any, expected: Any) -
     if found is None:
         return
     # Strides along axes of size 1 are never used.
-    assert [s for n, s in zip(to, found, strict=True) if n != 1] == [s for n, s in zip(to, expected, strict=True) if n != 1]
+    assert [s for n, s in zip(to, found, strict=True) if n != 1] == [
+        s for n, s in zip(to, expected, strict=True) if n != 1
+    ]
     reach = sum(abs(s) * (n - 1) for n, s in zip(shape, strides, strict=True))
     start = sum(-s * (n - 1) for n, s in zip(shape, strides, strict=True) if s < 0)
     memory = np.arange(reach + 1)
@@ -551,5 +567,7 @@ def test_every_pass_gives_a_good_graph() -> None:
         verify_graph(made)
     composed = compose_views(made)
     verify_graph(composed)
-    assert not any(type(n.op).__module__.endswith("primitives.views") for n in composed.order()), "only strided reads are left"
+    assert not any(type(n.op).__module__.endswith("primitives.views") for n in composed.order()), (
+        "only strided reads are left"
+    )
     assert any(isinstance(n.op, Strided) for n in composed.order())

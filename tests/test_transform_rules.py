@@ -503,7 +503,7 @@ def test_steps_and_functions_build_the_same() -> None:
     for later in results[1:]:
         assert all(np.array_equal(a, b) for a, b in zip(results[0], later, strict=True))
     assert all(np.array_equal(tangents[0], t) for t in tangents)
-    made = [r for r in (*rules.BACKWARD.values(), *rules.FORWARD.values()) if r.build.__name__ == "build"]
+    made = [r for r in (*rules.BACKWARD.values(), *rules.FORWARD.values()) if r.run.__name__ == "function"]
     assert made, "some rules have become functions"
 
 

@@ -1,7 +1,8 @@
 """Result dtypes beside MLX's own: every function that promotes, every pair of dtypes, every kind of Python number.
 
-Where MLX refuses, Weft may know more; where MLX answers, Weft gives the same dtype. Two answers are Weft's own: it has complex128, so
-float64 meets complex numbers there, and it refuses to floor complex quotients (MLX names a dtype and fails when the value is asked for).
+Where MLX refuses, Weft may know more; where MLX answers, Weft gives the same dtype. Two answers are Weft's own: it has
+complex128, so float64 meets complex numbers there, and it refuses to floor complex quotients (MLX names a dtype and
+fails when the value is asked for).
 """
 
 from __future__ import annotations
@@ -18,15 +19,21 @@ mx = pytest.importorskip("mlx.core")
 
 COMMON = tuple(d for d in dt.ALL if d is not dt.complex128)
 BINARY = (
-    "add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "logaddexp", "equal", "not_equal", "less", "less_equal",
-    "greater", "greater_equal", "floor_divide", "remainder", "arctan2", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift",
+    "add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "logaddexp", "equal", "not_equal", "less",
+    "less_equal",
+    "greater", "greater_equal", "floor_divide", "remainder", "arctan2", "bitwise_and", "bitwise_or", "bitwise_xor",
+    "left_shift",
     "right_shift", "logical_and", "logical_or", "outer",
 )  # fmt: skip
 UNARY = (
-    "negative", "abs", "sign", "square", "sqrt", "rsqrt", "exp", "expm1", "log", "log1p", "log2", "log10", "tanh", "sin", "cos", "tan",
-    "arcsin", "arccos", "arctan", "sinh", "cosh", "arcsinh", "arccosh", "arctanh", "erf", "erfinv", "sigmoid", "conjugate", "real",
-    "imag", "floor", "ceil", "round", "reciprocal", "bitwise_invert", "logical_not", "isnan", "isinf", "isfinite", "sum", "prod", "max",
-    "min", "mean", "var", "std", "argmax", "argmin", "logsumexp", "softmax", "all", "any", "cumsum", "cumprod", "degrees", "radians",
+    "negative", "abs", "sign", "square", "sqrt", "rsqrt", "exp", "expm1", "log", "log1p", "log2", "log10", "tanh",
+    "sin", "cos", "tan",
+    "arcsin", "arccos", "arctan", "sinh", "cosh", "arcsinh", "arccosh", "arctanh", "erf", "erfinv", "sigmoid",
+    "conjugate", "real",
+    "imag", "floor", "ceil", "round", "reciprocal", "bitwise_invert", "logical_not", "isnan", "isinf", "isfinite",
+    "sum", "prod", "max",
+    "min", "mean", "var", "std", "argmax", "argmin", "logsumexp", "softmax", "all", "any", "cumsum", "cumprod",
+    "degrees", "radians",
     "stop_gradient",
 )  # fmt: skip
 WITH_NUMBERS = BINARY[:18]
@@ -78,7 +85,10 @@ def test_python_numbers_are_weak(name: str, number: Any) -> None:
     ours, other = getattr(wx, name), getattr(mx, name)
     for a in COMMON:
         x, y = wx.zeros((2,), a), mx.zeros((2,), theirs(a))
-        cases = ((dtype_of(ours, x, number), dtype_of(other, y, number)), (dtype_of(ours, number, x), dtype_of(other, number, y)))
+        cases = (
+            (dtype_of(ours, x, number), dtype_of(other, y, number)),
+            (dtype_of(ours, number, x), dtype_of(other, number, y)),
+        )
         for got, mlx in cases:
             want = expected(name, mlx, a, complex_number=isinstance(number, complex))
             assert want is None or got == want, a.name
@@ -89,7 +99,9 @@ def test_numbers_too_large_for_int32(number: int) -> None:
     assert dtype_of(wx.array, number) == dtype_of(mx.array, number) == "int64"
 
 
-@pytest.mark.parametrize("operator", ["__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__"])
+@pytest.mark.parametrize(
+    "operator", ["__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__"]
+)
 def test_in_place_operators_promote(operator: str) -> None:
     """An array that is changed in place becomes what the operation gives."""
     for a in COMMON:

@@ -92,11 +92,10 @@ def unflatten(a: ArrayLike, /, axis: int, shape: Sequence[int], *, stream: Strea
     >>> unflatten(zeros((2, 12)), 1, (3, -1)).shape
     (2, 3, 4)
     """
-    x = to_node(a)
-    axis = normalize_axis("unflatten", axis, x.ndim)
-    sizes = _sizes("unflatten", shape)
+    x, sizes = to_node(a), _sizes("unflatten", shape)
     if not sizes:
         raise ValueError("[unflatten] an axis cannot become no axis; squeeze removes axes of size 1.")
+    axis = normalize_axis("unflatten", axis, x.ndim)
     return wrap(node_reshape(x, (*x.shape[:axis], *_resolved("unflatten", x.shape[axis], sizes), *x.shape[axis + 1 :])))
 
 

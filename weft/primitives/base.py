@@ -82,8 +82,9 @@ class Primitive(metaclass=_Interned):
             """The same in NumPy: the oracle of the tests and the back end WEFT_BACKEND=reference."""
             raise NotImplementedError
 
-    # What the rules for derivatives build may depend on the parameters and on the kinds of the operands, not on what the operands
-    # were computed from: it is remembered and built again for other operands of the same kinds (weft/transforms/rules.py).
+    # What the rules for derivatives build may depend on the parameters and on the kinds of the operands, not on what
+    # the operands were computed from: it is remembered and built again for other operands of the same kinds
+    # (weft/transforms/rules.py), so they see stand-ins.
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
         """Tangent of the result, given tangents of the traced operands by position. None is an exact zero."""
@@ -226,7 +227,7 @@ class Elementwise(Primitive):
     cost: ClassVar[int] = 1
     """Rough instructions per vector; decides whether a later phase of a row kernel recomputes or keeps the value."""
     carries_integers: ClassVar[bool] = False
-    """Whether integer results have a derivative, namely that of the operation on reals; all other integer results are constants."""
+    """Whether integer results have a derivative, namely that of the operation on reals; others are constants."""
 
     def result(self, *dtypes: Dtype) -> Dtype:
         """The result's dtype. By default that of the (equal) operand dtypes."""

@@ -176,6 +176,8 @@ class Power(Elementwise):
     def reference(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         if x.dtype == np.bool_:
             return x | ~y
+        if x.dtype.kind == "c":  # NumPy multiplies out small powers, which overflows on the way in single precision
+            return np.power(x.astype(np.complex128), y.astype(np.complex128)).astype(x.dtype)
         if x.dtype.kind not in "iu":
             return np.power(x, y)
         plain = np.power(x, np.where(y < 0, np.zeros_like(y), y))
@@ -824,7 +826,8 @@ class AsType(Elementwise):
 
 
 class Identity(Elementwise):
-    """x itself. Fresh inputs of a trace, and results of functions that bring rules of their own, whose other operands say what x is made of."""
+    """x itself. Fresh inputs of a trace, and results of functions that bring their own rules: further operands say what
+    x is made of."""
 
     carries_integers = True
     compute_halves = False

@@ -1,7 +1,7 @@
 """The table of all operations, docs/primitives.md, written from `REGISTRY` by `python -m weft.report.primitives`.
 
-Everything in it is read from the classes: what a primitive is, its family and parameters, its dtypes, how exact it is, and which rules it
-writes itself (its family derives the others).
+Everything in it is read from the classes: what a primitive is, its family and parameters, its dtypes, how exact it is,
+and which rules it writes itself (its family derives the others).
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ SETS: dict[str, tuple[Dtype, ...]] = {
 HEAD = """\
 # Primitives
 
-Every operation of Weft, from the registry in `weft/primitives/__init__.py`. This page is written by `python -m weft.report.primitives`;
-a test fails when it is out of date. *Rules* are those that the class writes itself: its family derives the others (see
-[add_a_primitive.md](add_a_primitive.md)). *Error* is the largest difference from the NumPy reference, in units of the last place of float32
-(where there is one), as the contract tests check it; a star: relative to the sum of the magnitudes of the terms.
+Every operation of Weft, from the registry in `weft/primitives/__init__.py`. This page is written by
+`python -m weft.report.primitives`; a test fails when it is out of date. *Rules* are those that the class writes itself:
+its family derives the others (see [add_a_primitive.md](add_a_primitive.md)). *Error* is the largest difference from the
+NumPy reference, in units of the last place of float32 (where there is one), as the contract tests check it; a star:
+relative to the sum of the magnitudes of the terms.
 """
 
 
@@ -53,7 +54,11 @@ def page() -> str:
 def _section(module: str, classes: Sequence[type[Primitive]]) -> str:
     name = module.rpartition(".")[2]
     opening = (sys.modules[module].__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
-    lines = [f"## {name}\n", f"{opening}\n", "| primitive | what it is | family | parameters | dtypes | error | rules |"]
+    lines = [
+        f"## {name}\n",
+        f"{opening}\n",
+        "| primitive | what it is | family | parameters | dtypes | error | rules |",
+    ]
     lines.append("|---" * 7 + "|")
     lines += [_row(cls) for cls in classes]
     return "\n".join(lines) + "\n"
@@ -62,12 +67,21 @@ def _section(module: str, classes: Sequence[type[Primitive]]) -> str:
 def _row(cls: type[Primitive]) -> str:
     words = " ".join((cls.__doc__ or "").split()).replace("|", "\\|")
     parameters = ", ".join(f"`{f.name}`" for f in fields(cls))  # type: ignore[arg-type]
-    cells = [f"`{cls.name()}`", words, family(cls), parameters, dtype_names(cls.dtypes), error(cls), ", ".join(written(cls))]
+    cells = [
+        f"`{cls.name()}`",
+        words,
+        family(cls),
+        parameters,
+        dtype_names(cls.dtypes),
+        error(cls),
+        ", ".join(written(cls)),
+    ]
     return "| " + " | ".join(cells) + " |"
 
 
 def family(cls: type[Primitive]) -> str:
-    """The family that derives most of a primitive's rules: the first of its ancestors that the contract's module defines."""
+    """The family that derives most of a primitive's rules: the first of its ancestors that the contract's module
+    defines."""
     found = next(c for c in cls.__mro__ if c.__module__ == base.__name__)
     return "–" if found is Primitive else found.__name__
 

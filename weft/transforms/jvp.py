@@ -35,7 +35,7 @@ def push_forward(inputs: Sequence[Node], outputs: Sequence[Node], tangents: Sequ
             continue
         key = (node.op, mask, *[x.kind for x in operands])
         rule = FORWARD.get(key) or forward(key, node)
-        (result,) = rule.build(node, *operands, *traced)
+        result = rule.run(node, *operands, *traced)
         if result is not None:
             known[node] = result
     return [known.get(node) for node in outputs]

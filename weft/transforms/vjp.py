@@ -12,23 +12,20 @@ from typing import Any
 from weft.graph.node import Node
 from weft.primitives.base import ONE
 from weft.primitives.custom import Application, Called, called
-from weft.primitives.elementwise import Add
 from weft.transforms.check import checked_results
 from weft.transforms.paths import between, groups
-from weft.transforms.rules import BACKWARD, backward
-
-ADD = Add()
+from weft.transforms.rules import BACKWARD, Gathered, backward, give
 
 
 def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Sequence[Node | None]) -> list[Node | None]:
     """Cotangents of the inputs, given those of the outputs; None is an exact zero, in and out."""
-    gathered: dict[Node, Node] = {}
+    gathered: Gathered = {}
     for node, cotangent in zip(outputs, cotangents, strict=True):
         if cotangent is not None:
-            _give(gathered, node, cotangent)
+            give(gathered, node, cotangent)
     path, active = between(inputs, outputs, "vjp")
     applications = groups(path)
-    take, held_by, known = gathered.pop, gathered.get, BACKWARD.get
+    take, known = gathered.pop, BACKWARD.get
     key: tuple[Any, ...]
     for node in reversed(path):
         if node.__class__ is Called:
@@ -37,38 +34,26 @@ def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Seque
         cotangent = take(node, None)
         if cotangent is None:
             continue
-        # The same three lines for one, two and more operands: this loop is the cost of a gradient's trace.
+        # The same for one, two and more operands, spelt out: this loop is the cost of a gradient's trace.
         operands = node.inputs
         mask = 1 if cotangent.op is ONE else 0
         if len(operands) == 1:
             (x,) = operands
             key = (node.op, mask + 2, x.kind)
-            rule = known(key) or backward(key, node)
-            results = rule.build(cotangent, node, x)
+            (known(key) or backward(key, node)).run(gathered, cotangent, node, x)
         elif len(operands) == 2:
             x, y = operands
             key = (node.op, mask + 2 * (x in active) + 4 * (y in active), x.kind, y.kind)
-            rule = known(key) or backward(key, node)
-            results = rule.build(cotangent, node, x, y)
+            (known(key) or backward(key, node)).run(gathered, cotangent, node, x, y)
         else:
             mask += sum([2 << i for i, x in enumerate(operands) if x in active])
             key = (node.op, mask, *[x.kind for x in operands])
-            rule = known(key) or backward(key, node)
-            results = rule.build(cotangent, node, *operands)
-        for position, found in zip(rule.positions, results):  # noqa: B905  (as many by construction)
-            operand = operands[position]
-            held = held_by(operand)
-            gathered[operand] = found if held is None else Node(ADD, (held, found), held.kind)  # type: ignore[assignment, arg-type]
-    return [held_by(node) for node in inputs]
-
-
-def _give(gathered: dict[Node, Node], node: Node, cotangent: Node) -> None:
-    held = gathered.get(node)
-    gathered[node] = cotangent if held is None else Node(ADD, (held, cotangent), held.kind)
+            (known(key) or backward(key, node)).run(gathered, cotangent, node, *operands)
+    return [gathered.get(node) for node in inputs]
 
 
 def _through_call(
-    node: Called, applications: dict[Application, list[Called]], gathered: dict[Node, Node], active: set[Node]
+    node: Called, applications: dict[Application, list[Called]], gathered: Gathered, active: set[Node]
 ) -> None:
     """A result of a function with rules. All results of a call are newer than what they are made of and older than what
     reads them, so the cotangents of all of them are known when the first is met."""
@@ -76,7 +61,7 @@ def _through_call(
     if not rules.has("vjp"):
         cotangent = gathered.pop(node, None)
         if cotangent is not None and node.inputs[0] in active:
-            _give(gathered, node.inputs[0], cotangent)
+            give(gathered, node.inputs[0], cotangent)
         return
     members = applications.pop(node.application, None)
     if members is None:
@@ -90,4 +75,4 @@ def _through_call(
         return
     wanted = frozenset([i for i, x in enumerate(xs) if x in active])
     for position, cotangent in checked_results(rules.vjp(xs, outs, given, wanted), xs, wanted).items():
-        _give(gathered, xs[position], cotangent)
+        give(gathered, xs[position], cotangent)

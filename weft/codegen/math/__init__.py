@@ -7,6 +7,7 @@ and all choices are made lane by lane, so the bits of a result are a function of
 call these functions from their `emit`.
 """
 
+from weft.codegen.math.bessel import i0, i0e, i1, i1e
 from weft.codegen.math.complexes import (
     complex_arccos,
     complex_arccosh,
@@ -30,10 +31,11 @@ from weft.codegen.math.complexes import (
     complex_tanh,
     hypot,
 )
-from weft.codegen.math.error import erf, erfinv
+from weft.codegen.math.error import erf, erfc, erfcx, erfinv
 from weft.codegen.math.exponential import cosh, exp, exp2, expm1, sigmoid, sinh, tanh
+from weft.codegen.math.gamma import digamma, gammaln
 from weft.codegen.math.inverse import arccos, arccosh, arcsin, arcsinh, arctan, arctan2, arctanh, rsqrt
-from weft.codegen.math.logarithm import log, log1p, log2, log10, logaddexp
+from weft.codegen.math.logarithm import log, log1mexp, log1p, log2, log10, logaddexp, xlogy
 from weft.codegen.math.powers import power
 from weft.codegen.math.trigonometric import cos, sin, tan
 

@@ -1,4 +1,4 @@
-"""The error function and its inverse."""
+"""The error function, its complement and its inverse."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from weft.codegen.math.basics import (
     split,
     to_bits,
 )
-from weft.codegen.math.exponential import EXP2, LN2_HI, power_of_two
+from weft.codegen.math.exponential import EXP2, LN2_HI, power_of_two, times_exp
 from weft.codegen.math.logarithm import log_pair
 
 # erf(x) / x - 1 as a polynomial in x², |x| <= 0.94; relative errors 2**-30.1, 2**-56.3.
@@ -52,10 +52,7 @@ def erf(b: Builder, x: Value) -> Value:
     """x + x P(x²) near 0, else 1 - 2**-Q(|x|)."""
     fmt = format_of(x)
     a = b.abs(x)
-    square = x * x
-    c0, c1, *others = ERF_NEAR.of(x)
-    even, odd = split(b, square, others)
-    near = b.fma(horner(b, square, (c0, c1, b.fma(odd, square, even))), x, x)
+    near = _erf_near(b, x)
     q = pick(x, _exponent32, _exponent64)(b, at_most(b, a, pick(x, 3.93, 5.95)))
     magic = fmt.rounder + fmt.bias
     shifted = magic - q.hi
@@ -65,6 +62,14 @@ def erf(b: Builder, x: Value) -> Value:
     s = power_of_two(b, to_bits(b, shifted))
     far = b.fma(-s, rise, 1.0 - s)
     return b.choose(a < 0.94, near, b.copysign(far, x))
+
+
+def _erf_near(b: Builder, x: Value) -> Value:
+    """x + x P(x²), for |x| < 0.94."""
+    square = x * x
+    c0, c1, *others = ERF_NEAR.of(x)
+    even, odd = split(b, square, others)
+    return b.fma(horner(b, square, (c0, c1, b.fma(odd, square, even))), x, x)
 
 
 def _exponent32(b: Builder, a: Value) -> Pair:
@@ -81,6 +86,58 @@ def _exponent64(b: Builder, a: Value) -> Pair:
     other = exact_product(b, a, b.fma(odd, a, even))
     total = fast_sum(hi, other.hi)
     return Pair(total.hi, total.lo + (lo + other.lo))
+
+
+# erfcx(a) (1 + 2 a) - 1 as a polynomial in t = (a - c) / (a + c), a >= 0, with c = 3 and c = 4; errors relative to
+# erfcx 2**-26.6, 2**-56.5.
+ERFCX = Coefficients(
+    (
+        0.25300807, -0.1356211, -0.0475626, 0.12964468, -0.11927214, 0.068313986, -0.02377174, 0.0025038396,
+        0.0018839886, -0.0007301763, -9.599832e-05, 7.835736e-05,
+    ),
+    (
+        0.2329951186255525, -0.13962111684056247, 0.015379652102620421, 0.06809705425467989, -0.10103906603631821,
+        0.09373283499887261, -0.06633036581203011, 0.03716751552880277, -0.01619773406036464, 0.00503197005450247,
+        -0.0007577732616956016, -0.00019925709833806208, 0.00015062150033364052, -2.439786224555639e-05,
+        -1.1221328069164374e-05, 5.70678900336355e-06, 2.920591748439035e-07, -8.212876558873773e-07,
+        7.736230731038942e-08, 1.0646727300773805e-07, -2.0479340727872733e-08, -1.239592196246495e-08,
+        3.135375409599914e-09, 9.393461197610794e-10, -2.5978938434647726e-10,
+    ),
+)  # fmt: skip
+
+
+def erfcx(b: Builder, x: Value) -> Value:
+    """e**(x²) erfc(x); for x < 0, 2 e**(x²) less that of -x."""
+    a = b.abs(x)
+    right = _erfcx(b, a)
+    left = x < 0.0
+
+    def reflect() -> list[Value]:
+        square = exact_product(b, a, a)
+        lo = b.choose(square.hi < math.inf, square.lo, 0.0)
+        (grown,) = times_exp(b, square.hi, b.fma(lo, 2.0, 2.0))
+        return [b.choose(left, grown - right, right)]
+
+    (result,) = b.rarely(b.any(left), (right,), reflect)
+    return result
+
+
+def _erfcx(b: Builder, a: Value) -> Value:
+    c = pick(a, 3.0, 4.0)
+    bounded = at_most(b, a, 2.0**60)
+    t = (bounded - c) / (bounded + c)
+    even, odd = split(b, t, ERFCX.of(a))
+    return 0.5 * (1.0 + b.fma(odd, t, even)) / (a + 0.5)
+
+
+def erfc(b: Builder, x: Value) -> Value:
+    """1 - erf(x) near 0, else e**(-x²) erfcx(x), or 2 less that of -x."""
+    a = at_most(b, b.abs(x), pick(x, 10.5, 28.0))
+    square = exact_product(b, a, a)
+    scaled = _erfcx(b, a)
+    (right,) = times_exp(b, -square.hi, b.fma(-square.lo, scaled, scaled))
+    far = b.choose(x < 0.0, 2.0 - right, right)
+    return b.choose(b.abs(x) < 0.5, 1.0 - _erf_near(b, x), far)
 
 
 class Range(NamedTuple):

@@ -24,7 +24,7 @@ from weft.codegen.math.basics import (
     split,
     to_bits,
 )
-from weft.codegen.math.exponential import LN2_HI, LN2_LO, exp, power_of_two
+from weft.codegen.math.exponential import LN2_HI, LN2_LO, exp, expm1, power_of_two
 
 INF, NAN = math.inf, math.nan
 
@@ -167,6 +167,17 @@ def logaddexp(b: Builder, x: Value, y: Value) -> Value:
     e = exp(b, -gap_hi)
     e_lo = b.choose(gap.hi < INF, -e * gap.lo, 0.0)  # e**-(gap + error) = e + e_lo
     return larger + log1p_pair(b, e, e_lo) + b.choose(b.isnan(x), x, 0.0)
+
+
+def log1mexp(b: Builder, x: Value) -> Value:
+    """log(1 - e**x), for x <= 0."""
+    near = log(b, -expm1(b, x))
+    return b.choose(x > -0.6931472, near, log1p(b, -exp(b, x)))
+
+
+def xlogy(b: Builder, x: Value, y: Value) -> Value:
+    """x log(y), and 0 where x is 0 (but NaN where y is NaN)."""
+    return b.choose(x.eq(0.0) & y.eq(y), 0.0, x * log(b, y))
 
 
 def log1p_pair(b: Builder, x: Value, x_lo: Value | None = None, doubled: Value | None = None) -> Value:

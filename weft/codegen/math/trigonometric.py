@@ -207,6 +207,21 @@ def sincos(b: Builder, x: Value) -> tuple[Value, Value]:
     )
 
 
+def sincos_of_turn(b: Builder, x: Value) -> tuple[Value, Value]:
+    """sin(π x) and cos(π x)."""
+    n = b.rint(x)
+    r = x - n
+    a = b.abs(r)
+    far = a > 0.25
+    h = exact_product(b, b.choose(far, 0.5 - a, a), HALF_PI[0].of(x))
+    lo = b.fma(h.hi, HALF_PI[1].of(x) / HALF_PI[0].of(x), h.lo)
+    s, c = _sincos(b, h.hi + h.hi, lo + lo)
+    sine, cosine = s.hi + s.lo, c.hi + c.lo
+    odd = b.rint(0.5 * n).ne(0.5 * n)
+    sine, cosine = b.copysign(b.choose(far, cosine, sine), r), b.choose(far, sine, cosine)
+    return b.choose(odd, -sine, sine), b.choose(odd, -cosine, cosine)
+
+
 def tan(b: Builder, x: Value) -> Value:
     """sin / cos, or -cos / sin in the odd quarters."""
     quadrant, hi, lo = reduce(b, b.abs(x))
