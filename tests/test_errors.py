@@ -137,7 +137,7 @@ TRANSFORMS: dict[str, Row] = {
     "argument that is not there": (lambda: mx.grad(mx.sum, argnums=1)(X), ValueError, ("[grad]", "argnums", "1")),
     "cotangent": (lambda: mx.vjp(lambda a: a, [X], [V]), ValueError, ("[vjp]", "(2,)", "(2, 3)")),
     "tangents": (lambda: mx.jvp(lambda a: a, [X], []), ValueError, ("[jvp]", "1 primals", "0 tangents")),
-    "vmap axis": (lambda: mx.vmap(lambda a: a, in_axes=3)(X), ValueError, ("[vmap]", "in_axes", "3", "(2, 3)")),
+    "vmap axis": (lambda: mx.vmap(lambda a: a, in_axes=3)(X), IndexError, ("[vmap]", "in_axes", "3", "(2, 3)")),
     "vmap of nothing": (lambda: mx.vmap(lambda a: a, in_axes=None)(X), ValueError, ("[vmap]", "in_axes")),
     "vmap sizes": (lambda: mx.vmap(mx.add)(X, mx.zeros((3, 3))), ValueError, ("[vmap]", "different sizes", "2", "3")),
     "value inside vmap": (

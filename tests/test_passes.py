@@ -178,7 +178,7 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
         (NUMBER, lambda x: x + zero(x), "add x constant(special=0)"),
         (NUMBER, lambda x: x * zero(x), "multiply x constant(special=0)"),
     ],
-    "double_negative": [(NUMBER, lambda x: -(-x), "x"), (WHOLE, lambda x: -(-(-x)), "negative x")],
+    "double_negative": [(NUMBER, lambda x: minus(minus(x)), "x"), (WHOLE, lambda x: minus(minus(minus(x))), "negative x")],
     "real_is_real": [
         (NUMBER, lambda x: bind(Conjugate(), x), "x"),
         (NUMBER, lambda x: bind(Real(), x), "x"),
@@ -271,7 +271,7 @@ def test_rules(dtype: dt.Dtype, build: Callable[[Node], Node], expected: str) ->
 
 
 def test_rules_apply_to_what_rules_made() -> None:
-    made = graph(lambda x: (-(-(x * one(x))) - zero(x)) * bind(Real(), x), M)
+    made = graph(lambda x: (minus(minus(x * one(x))) - zero(x)) * bind(Real(), x), M)
     assert body(simplify(made)) == "%1 = multiply %0, %0 : f32[4, 8]\nreturn %1"
 
 
@@ -558,7 +558,7 @@ def test_every_pass_gives_a_good_graph() -> None:
     """On a graph that has something for each of them."""
 
     def build(x: Node, y: Node) -> list[Node]:
-        z = softmax(-(-x)) * one(x)
+        z = softmax(minus(minus(x))) * one(x)
         return [bind(Sum((0, 2)), reshape(transpose(z, (1, 0)), (4, 4, 2))), transpose(exp(y) + exp(y), (1, 0)), x]
 
     made = graph(build, M, M)

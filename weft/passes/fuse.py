@@ -13,6 +13,7 @@ size that still compiles in milliseconds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -131,7 +132,7 @@ class Fuser:
         return Group([node], node.shape, None, "opaque")
 
     def _form(self, node: Node) -> str:
-        """row or column: by the layout of what the reduction reads, weighed by nothing but count."""
+        """row or column: by the layout of what the reduction reads, weighed by how many elements that is."""
         op = node.op
         assert isinstance(op, Reduction)
         last = op.axes[-1]
@@ -142,13 +143,13 @@ class Fuser:
         for strides in self._reads(node.inputs[0]):
             if _is(strides[last], 0):
                 continue  # the same for the whole row, wherever it lies
-            kept = [
-                s for i, (n, s) in enumerate(zip(shape, strides, strict=True)) if i not in op.axes and not _is(n, 1)
-            ]
+            pairs = list(enumerate(zip(shape, strides, strict=True)))
+            kept = [s for i, (n, s) in pairs if i not in op.axes and not _is(n, 1)]
+            elements = math.prod(n for _, (n, s) in pairs if type(n) is int and not _is(s, 0))
             if type(strides[last]) is int and abs(strides[last]) == 1:
-                along += 1
+                along += elements
             elif kept and type(kept[-1]) is int and abs(kept[-1]) == 1:
-                across += 1
+                across += elements
         if along == across == 0:
             return "row" if last == len(shape) - 1 else "column"
         return "column" if across > along else "row"
