@@ -42,6 +42,38 @@ def _erfinv(x: Any) -> Any:
     return y + (-error if x > 0.5 else error) * mpmath.sqrt(mpmath.pi) / 2 * mpmath.exp(y * y) * (-1 if x > 0.5 else 1)
 
 
+def _erfcx(x: Any) -> Any:
+    if abs(x) < 100:
+        return mpmath.exp(x * x) * mpmath.erfc(x)
+    if x < 0:
+        return mpmath.inf
+    return _asymptotic(lambda k: -(2 * k - 1) / (2 * x * x)) / (x * mpmath.sqrt(mpmath.pi))
+
+
+def _bessel(order: int, *, scaled: bool) -> Callable[[Any], Any]:
+    def value(x: Any) -> Any:
+        a = abs(x)
+        if a < 1000:
+            return mpmath.besseli(order, x) * (mpmath.exp(-a) if scaled else 1)
+        size = _asymptotic(lambda k: ((2 * k - 1) ** 2 - 4 * order**2) / (8 * k * a)) / mpmath.sqrt(2 * mpmath.pi * a)
+        return (mpmath.sign(x) if order else 1) * (size if scaled else mpmath.inf)
+
+    return value
+
+
+def _asymptotic(ratio: Callable[[int], Any]) -> Any:
+    """1 + r(1) + r(1) r(2) + …"""
+    total = term = mpmath.mpf(1)
+    for k in range(1, 60):
+        term *= ratio(k)
+        total += term
+    return total
+
+
+def _log1mexp(x: Any) -> Any:
+    return mpmath.log(-mpmath.expm1(x)) if x > -1 else mpmath.log1p(-mpmath.exp(x))
+
+
 def _log1p(z: Any) -> Any:
     return mpmath.log1p(z) if isinstance(z, mpmath.mpf) else mpmath.log(1 + z)
 
@@ -61,14 +93,23 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "arctanh": mpmath.atanh,
     "cos": mpmath.cos,
     "cosh": mpmath.cosh,
+    "digamma": mpmath.digamma,
     "divide": lambda x, y: x / y,
     "erf": mpmath.erf,
+    "erfc": mpmath.erfc,
+    "erfcx": _erfcx,
     "erfinv": _erfinv,
     "exp": mpmath.exp,
     "exp2": lambda x: mpmath.mpf(2) ** x,
     "expm1": mpmath.expm1,
+    "gammaln": mpmath.loggamma,
     "hypot": mpmath.hypot,
+    "i0": _bessel(0, scaled=False),
+    "i0e": _bessel(0, scaled=True),
+    "i1": _bessel(1, scaled=False),
+    "i1e": _bessel(1, scaled=True),
     "log": mpmath.log,
+    "log1mexp": _log1mexp,
     "log1p": _log1p,
     "log2": lambda x: mpmath.log(x) / mpmath.ln2,
     "log10": lambda x: mpmath.log(x) / mpmath.ln10,
@@ -81,18 +122,22 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "sqrt": mpmath.sqrt,
     "tan": mpmath.tan,
     "tanh": mpmath.tanh,
+    "xlogy": lambda x, y: x * mpmath.log(y),
 }
 """What mpmath says; names of complex functions without their prefix."""
 
 QUICK: dict[str, Callable[..., Any]] = {
-    "erf": scipy.special.erf,
-    "erfinv": scipy.special.erfinv,
+    "log1mexp": lambda x: np.where(x > -0.7, np.log(-np.expm1(x)), np.log1p(-np.exp(x))),
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sigmoid": lambda x: np.where(x < 0, np.exp(x), 1) / (1 + np.exp(-abs(x))),
+    "xlogy": lambda x, y: np.where((x == 0) & (y == y), 0, x * np.log(y)),
 }
-"""Functions of whole arrays, where NumPy has none of that name."""
+"""Functions of whole arrays that neither NumPy nor SciPy has, or not in all types."""
 
-NO_LONG_DOUBLE = ("erf", "erfinv")
+SPECIAL = ("digamma", "erf", "erfc", "erfcx", "erfinv", "gammaln", "i0", "i0e", "i1", "i1e")
+"""SciPy has them, but not in long double."""
+POSITIVE = ("digamma", "gammaln")
+"""Measured for positive numbers, where no terms cancel."""
 
 BUSY: dict[str, tuple[Interval, ...]] = {
     "arccos": ((-1, 1), (0.45, 0.6)),
@@ -104,13 +149,22 @@ BUSY: dict[str, tuple[Interval, ...]] = {
     "arctanh": ((-1, 1), (0.05, 0.4)),
     "cos": ((-10, 10), (-1e6, 1e6)),
     "cosh": ((-712, 712), (-20, 20)),
+    "digamma": ((0, 10), (0.9, 2.2)),
     "erf": ((-6, 6), (0.85, 1.1)),
+    "erfc": ((-6, 27), (-1, 2)),
+    "erfcx": ((-26, 30), (-1, 2)),
     "erfinv": ((-1, 1), (0.98, 1)),
     "exp": ((-746, 710), (-2, 2)),
     "exp2": ((-1076, 1024), (-2, 2)),
     "expm1": ((-40, 710), (-1, 1)),
+    "gammaln": ((0, 10), (0.9, 2.2)),
     "hypot": ((-10, 10),),
+    "i0": ((-20, 20), (-700, 700)),
+    "i0e": ((-20, 20), (-700, 700)),
+    "i1": ((-20, 20), (-700, 700)),
+    "i1e": ((-20, 20), (-700, 700)),
     "log": ((0.5, 2),),
+    "log1mexp": ((-3, 0), (-700, 0)),
     "log1p": ((-0.6, 1.5),),
     "log2": ((0.5, 2),),
     "log10": ((0.5, 2),),
@@ -122,11 +176,12 @@ BUSY: dict[str, tuple[Interval, ...]] = {
     "sinh": ((-712, 712), (-20, 20)),
     "tan": ((-10, 10), (-1e6, 1e6)),
     "tanh": ((-20, 20), (-1.5, 1.5)),
+    "xlogy": ((0, 10),),
 }
 """Where a function's value changes, or its algorithm does: numbers are drawn from here besides those from all bit
 patterns."""
 
-BINARY = ("arctan2", "divide", "hypot", "logaddexp", "power")
+BINARY = ("arctan2", "divide", "hypot", "logaddexp", "power", "xlogy")
 
 
 class Worst(NamedTuple):
@@ -177,6 +232,8 @@ def points(name: str, dtype: Any, count: int, seed: int = 0) -> tuple[Array, ...
     spread = patterns(dtype, 2 ** max(8, (count // 2).bit_length()), rng)
     busy = [rng.uniform(low, high, count // (2 * len(BUSY[name]))).astype(dtype) for low, high in BUSY[name]]
     single = np.concatenate([awkward(dtype), spread, *busy])
+    if name in POSITIVE:
+        return (np.abs(single),)
     if name not in BINARY:
         return (single,)
     first, second = single, rng.permutation(single)
@@ -255,7 +312,7 @@ def _limit(name: str, numbers: Sequence[Any]) -> Any:
 
 
 def quick(name: str) -> Callable[..., Any]:
-    return QUICK.get(name) or getattr(np, name)
+    return QUICK.get(name) or getattr(scipy.special if name in SPECIAL else np, name)
 
 
 def rough_ulps(name: str, operands: Sequence[Array], got: Array, wide: Any) -> Array:
@@ -280,7 +337,7 @@ def measure(name: str, operands: Sequence[Array], suspects: int = 24) -> Worst:
     got = evaluate(getattr(vecmath, name), *operands)
     dtype = got.dtype.type
     wide = np.float64 if dtype is np.float32 else np.longdouble
-    if dtype is np.float64 and (name in NO_LONG_DOUBLE or np.finfo(np.longdouble).nmant < 63):
+    if dtype is np.float64 and (name in SPECIAL or np.finfo(np.longdouble).nmant < 63):
         chosen = np.arange(got.size)
     else:
         rough = rough_ulps(name, operands, got, wide)
@@ -301,11 +358,13 @@ def chunks(name: str, dtype: Any, bits: int, count: int) -> Iterator[tuple[Array
     step, part = 2 ** (32 - bits), 2**22
     for first in range(0, 2**32, step * part):
         bits_of = np.arange(first, min(first + step * part, 2**32), step, dtype=np.uint64)
-        yield (bits_of.astype(np.uint32).view(np.float32),)
+        numbers = bits_of.astype(np.uint32).view(np.float32)
+        yield (np.abs(numbers) if name in POSITIVE else numbers,)
 
 
 def survey(name: str, dtype: Any, bits: int) -> Worst:
-    count = {"erf": 20_000, "erfinv": 3_000}.get(name, 2_000_000) if dtype is np.float64 else 2_000_000
+    few = dtype is np.float64 and name in SPECIAL  # mpmath looks at every one of them
+    count = (3_000 if name == "erfinv" else 20_000) if few else 2_000_000
     worsts = (measure(name, operands) for operands in chunks(name, dtype, bits, count))
     return max(worsts, key=lambda worst: worst.error)
 

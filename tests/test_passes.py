@@ -178,7 +178,10 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
         (NUMBER, lambda x: x + zero(x), "add x constant(special=0)"),
         (NUMBER, lambda x: x * zero(x), "multiply x constant(special=0)"),
     ],
-    "double_negative": [(NUMBER, lambda x: minus(minus(x)), "x"), (WHOLE, lambda x: minus(minus(minus(x))), "negative x")],
+    "double_negative": [
+        (NUMBER, lambda x: minus(minus(x)), "x"),
+        (WHOLE, lambda x: minus(minus(minus(x))), "negative x"),
+    ],
     "real_is_real": [
         (NUMBER, lambda x: bind(Conjugate(), x), "x"),
         (NUMBER, lambda x: bind(Real(), x), "x"),

@@ -21,6 +21,7 @@ from weft import dtypes as dt
 from weft.array import wrap
 from weft.graph.node import Node, kind_of
 from weft.primitives.base import Constant, Elementwise, Placeholder, bind, full_like
+from weft.primitives.contraction import Matmul
 from weft.primitives.elementwise import Sin, select
 from weft.transforms import rules
 from weft.transforms.jvp import push_forward
@@ -487,6 +488,18 @@ def test_rules_see_stand_ins_only(monkeypatch: pytest.MonkeyPatch) -> None:
     mx.jvp(mx.sin, [mx.array(1.0)], [mx.array(1.0)])
     assert all(isinstance(node.op, Placeholder) for node in seen)
     assert len(seen) == 3
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize(("traced", "wanted"), [((0,), {0}), ((1,), {1}), ((0, 1), {0, 1})])
+def test_nothing_is_built_for_operands_that_are_not_traced(
+    traced: tuple[int, ...], wanted: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[frozenset[int]] = []
+    original = Matmul.vjp
+    monkeypatch.setattr(Matmul, "vjp", lambda self, *args: (asked.append(args[-1]), original(self, *args))[1])
+    mx.grad(lambda x, y: mx.sum(x @ y), traced)(mx.ones((2, 3)), mx.ones((3, 4)))
+    assert asked == [wanted]
 
 
 @pytest.mark.usefixtures("forgotten")

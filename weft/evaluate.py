@@ -138,6 +138,10 @@ def _slice_data(node: Node) -> bool:
     return True
 
 
+SHORT = "single operation"
+"""Begins the keys of single operations, which are quicker to make than structural ones."""
+
+
 def evaluate_one(node: Node) -> None:
     """`evaluate([node])`, with a short path for the everyday case: one operation on operands that have values."""
     with _lock:
@@ -146,16 +150,30 @@ def evaluate_one(node: Node) -> None:
         inputs = node.inputs
         if len(inputs) == 2:
             first, second = inputs
-            short = first.value is not None and second.value is not None and first is not second
+            if first.id > second.id:
+                first, second = second, first
+            x, y = first.value, second.value
+            if x is None or y is None or first is second or config.backend == "reference":
+                return evaluate((node,))
+            values, order = (x, y), [first, second, node]
+            key = (SHORT, node.op, node.kind, first is inputs[0], *_leaf_key(first, x), *_leaf_key(second, y))
+        elif len(inputs) == 1 and inputs[0].value is not None and config.backend != "reference":
+            values, order = (inputs[0].value,), [inputs[0], node]
+            key = (SHORT, node.op, node.kind, *_leaf_key(inputs[0], inputs[0].value))
         else:
-            short = len(inputs) == 1 and inputs[0].value is not None
-        if short:
-            order = [*inputs, node] if len(inputs) == 1 or inputs[0].id < inputs[1].id else [inputs[1], inputs[0], node]
-            prepared = _prepare(order, (node,))
-    if short:
-        _run(*prepared)
-    else:
-        evaluate((node,))
+            return evaluate((node,))
+        recipe = PROGRAMS.get(key)
+        if recipe is None:
+            recipe = PROGRAMS[key] = _prepare(order, (node,))[0]
+    leaves = [value for value in values if value.__class__ is Buffer]
+    constants = [value for value in values if value.__class__ is not Buffer] if len(leaves) < len(values) else ()
+    return _run(recipe, [node], leaves, constants)
+
+
+def _leaf_key(node: Node, value: Any) -> tuple[Any, Any, Any]:
+    if value.__class__ is Buffer:
+        return DATA, node.kind, value.strides
+    return node.op, node.kind, None
 
 
 Prepared = tuple[Recipe, list[Node], list[Buffer], list[ConstantValue]]
@@ -200,7 +218,9 @@ def _prepare(order: list[Node], wanted: Container[Node]) -> Prepared:
     return recipe, results, leaves, constants
 
 
-def _run(recipe: Recipe, results: list[Node], leaves: list[Buffer], constants: list[ConstantValue]) -> None:
+def _run(
+    recipe: Recipe, results: Sequence[Node], leaves: Sequence[Buffer], constants: Sequence[ConstantValue]
+) -> None:
     """Run a program, without the lock, and hand out its results."""
     buffers = recipe.run(leaves, constants)
     keep = keeps_inputs()
