@@ -1,4 +1,5 @@
-"""compile gives what the plain function gives: for every kind of argument, captured state and side effect; or it retraces; or it raises."""
+"""compile gives what the plain function gives: for every kind of argument, captured state and side effect; or it
+retraces; or it raises."""
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ import functools
 import math
 import pickle
 import threading
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,7 +91,16 @@ def test_new_shapes_and_dtypes_retrace() -> None:
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [(True, 1), (1, 1.0), (0.0, -0.0), ([1], (1,)), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), (float("nan"), 0.0), ("x", "y"), (None, 0)],
+    [
+        (True, 1),
+        (1, 1.0),
+        (0.0, -0.0),
+        ([1], (1,)),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        (float("nan"), 0.0),
+        ("x", "y"),
+        (None, 0),
+    ],
 )
 def test_python_arguments_are_told_apart(a: Any, b: Any) -> None:
     f = mx.compile(lambda x, v: (x * 2.0, repr(v)))

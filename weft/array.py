@@ -261,7 +261,8 @@ def fill_constant(node: Node) -> None:
 
 
 def _holds_array(val: Any) -> bool:
-    """Whether a nested list contains an array of ours; looks level by level, so that long lists of numbers cost little."""
+    """Whether a nested list contains an array of ours; looks level by level, so that long lists of numbers cost
+    little."""
     level = val
     for _ in range(64):  # deeper nesting is refused later, with a message
         types = set(map(type, level))

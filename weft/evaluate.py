@@ -80,7 +80,7 @@ def evaluate(roots: Sequence[Node]) -> None:
     with _lock:
         pending = {node for node in roots if node.value is None}
         if not pending:
-            return
+            return None
         seen = pending.copy()
         stack = list(pending)
         pop, push, see = stack.pop, stack.append, seen.add
@@ -117,8 +117,8 @@ _MOST_SLICES = 4096
 
 
 def _slice_data(node: Node) -> bool:
-    """A slice of computed data is only another way to look at it, found without a program: so the place of a slice is not part of a
-    program's structure, and a loop over slices plans once. Whether that was possible."""
+    """A slice of computed data is only another way to look at it, found without a program: so the place of a slice is
+    not part of a program's structure, and a loop over slices plans once. Whether that was possible."""
     (source,) = node.inputs
     buffer = source.value
     if buffer.__class__ is not Buffer:
@@ -146,7 +146,7 @@ def evaluate_one(node: Node) -> None:
     """`evaluate([node])`, with a short path for the everyday case: one operation on operands that have values."""
     with _lock:
         if node.value is not None:
-            return
+            return None
         inputs = node.inputs
         if len(inputs) == 2:
             first, second = inputs
@@ -218,9 +218,7 @@ def _prepare(order: list[Node], wanted: Container[Node]) -> Prepared:
     return recipe, results, leaves, constants
 
 
-def _run(
-    recipe: Recipe, results: Sequence[Node], leaves: Sequence[Buffer], constants: Sequence[ConstantValue]
-) -> None:
+def _run(recipe: Recipe, results: Sequence[Node], leaves: Sequence[Buffer], constants: Sequence[ConstantValue]) -> None:
     """Run a program, without the lock, and hand out its results."""
     buffers = recipe.run(leaves, constants)
     keep = keeps_inputs()

@@ -1,12 +1,13 @@
 """The builder: typed SSA values that write LLVM IR as text.
 
-A `Value` knows its Weft dtype and its number of lanes, and its operators emit instructions, so an operation's `emit` and the
-vector math library read like arithmetic: `return x * y + 1.0`. The same code gives 16-lane vectors on a CPU and scalars
-(lanes = 1) on a GPU thread. Text is used, rather than a tree of instruction objects, because it is several times faster to make
-and is what a reader wants to see anyway.
+A `Value` knows its Weft dtype and its number of lanes, and its operators emit instructions, so an operation's `emit`
+and the vector math library read like arithmetic: `return x * y + 1.0`. The same code gives 16-lane vectors on a CPU and
+scalars (lanes = 1) on a GPU thread. Text is used, rather than a tree of instruction objects, because it is several
+times faster to make and is what a reader wants to see anyway.
 
-Representation of values in flight: bool is i1; float16 and bfloat16 travel as the float32 that equals them (rounded after every
-operation); complex numbers are pairs (`Complex`). Memory holds bool as one byte 0/1 and complex interleaved.
+Representation of values in flight: bool is i1; float16 and bfloat16 travel as the float32 that equals them (rounded
+after every operation); complex numbers are pairs (`Complex`). Memory holds bool as one byte 0/1 and complex
+interleaved.
 """
 
 from __future__ import annotations
@@ -30,7 +31,16 @@ _LLVM = {
     dt.int32: "i32", dt.int64: "i64", dt.float16: "float", dt.bfloat16: "float", dt.float32: "float", dt.float64: "double",
     PTR: "ptr",
 }  # fmt: skip
-_SUFFIX = {"i1": "i1", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "float": "f32", "double": "f64", "half": "f16"}
+_SUFFIX = {
+    "i1": "i1",
+    "i8": "i8",
+    "i16": "i16",
+    "i32": "i32",
+    "i64": "i64",
+    "float": "f32",
+    "double": "f64",
+    "half": "f16",
+}
 _UNSIGNED = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
 
 
@@ -184,7 +194,9 @@ class Loop:
 class Builder:
     """Writes one native function. `lanes` is the vector length of the kernel (1 on a GPU thread)."""
 
-    def __init__(self, name: str, params: Sequence[tuple[str, Dtype]], lanes: int = 16, result: Dtype | None = None) -> None:
+    def __init__(
+        self, name: str, params: Sequence[tuple[str, Dtype]], lanes: int = 16, result: Dtype | None = None
+    ) -> None:
         self.name, self.lanes = name, lanes
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}
@@ -226,7 +238,9 @@ class Builder:
 
     def call(self, name: str, dtype: Dtype, lanes: int, *args: Value | str, types: Sequence[str] = ()) -> Value:
         """Call an intrinsic, declared with the full signature that the arguments imply."""
-        self._declare(name, llvm_type(dtype, lanes), [a.type if isinstance(a, Value) else a.split(" ")[0] for a in args])
+        self._declare(
+            name, llvm_type(dtype, lanes), [a.type if isinstance(a, Value) else a.split(" ")[0] for a in args]
+        )
         rendered = ", ".join(f"{a.type} {a.text}" if isinstance(a, Value) else a for a in args)
         return self.op(f"call {llvm_type(dtype, lanes)} @{name}({rendered})", dtype, lanes)
 
@@ -278,7 +292,9 @@ class Builder:
             return Value(self, f"splat ({x.type} {x.text})", x.dtype, lanes)
         first = self.op(f"insertelement {llvm_type(x.dtype, lanes)} poison, {x.type} {x.text}, i32 0", x.dtype, lanes)
         return self.op(
-            f"shufflevector {first.type} {first.text}, {first.type} poison, <{lanes} x i32> zeroinitializer", x.dtype, lanes
+            f"shufflevector {first.type} {first.text}, {first.type} poison, <{lanes} x i32> zeroinitializer",
+            x.dtype,
+            lanes,
         )
 
     def shuffle(self, x: Value, y: Value | None, order: Sequence[int]) -> Value:
@@ -338,7 +354,9 @@ class Builder:
             return Complex(self.select(condition, a.re, b.re), self.select(condition, a.im, b.im))  # type: ignore[arg-type]
         lanes = max(condition.lanes, a.lanes, b.lanes)
         a, b = self.splat(a, lanes), self.splat(b, lanes)
-        return self.op(f"select {condition.type} {condition.text}, {a.type} {a.text}, {b.type} {b.text}", a.dtype, lanes)
+        return self.op(
+            f"select {condition.type} {condition.text}, {a.type} {a.text}, {b.type} {b.text}", a.dtype, lanes
+        )
 
     def choose(self, condition: Value, a: Operand, b: Operand) -> Value:
         """`select` of real operands, one of which may be a Python number."""
@@ -450,7 +468,8 @@ class Builder:
         return self._cast(instruction, x, dtype)
 
     def _float_to_int(self, x: Value, dtype: Dtype) -> Value:
-        """Truncates; out of range saturates int32 (int64 for uint32 and wider), narrower types take the low bits; NaN gives 0."""
+        """Truncates; out of range saturates int32 (int64 for uint32 and wider), narrower types take the low bits; NaN
+        gives 0."""
         if dtype is dt.uint64:
             return self.choose(x < 0.0, self.cast(self._saturating(x, dt.int64), dtype), self._saturating(x, dtype))
         return self.cast(self._saturating(x, dt.int64 if dtype.bits == 64 or dtype is dt.uint32 else dt.int32), dtype)
@@ -497,7 +516,8 @@ class Builder:
         return "half" if lanes == 1 else f"<{lanes} x half>"
 
     def _half_to_bits(self, x: Value) -> Value:
-        """float32 to the bits of the nearest float16 (in uint32 lanes) by integer code, for CPUs without the instruction."""
+        """float32 to the bits of the nearest float16 (in uint32 lanes) by integer code, for CPUs without the
+        instruction."""
         bits = self.bitcast(x, dt.uint32)
         size = bits & 0x7FFFFFFF
         # Normal results: rebias the exponent and round to nearest even; what overflows becomes infinity.
@@ -524,7 +544,9 @@ class Builder:
         bits = self.bitcast(x, dt.uint32)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
         quiet = (bits | 0x400000) & 0xFFFF0000
-        return Value(self, self.bitcast(self.choose(self.isnan(x), quiet, rounded), dt.float32).text, dt.bfloat16, x.lanes)
+        return Value(
+            self, self.bitcast(self.choose(self.isnan(x), quiet, rounded), dt.float32).text, dt.bfloat16, x.lanes
+        )
 
     # ---- memory ----
 
@@ -613,14 +635,20 @@ class Builder:
         """The value of a real dtype that memory holds as these bits (an unsigned integer of its size)."""
         kind = _memory_type(dtype)
         shape = kind if bits.lanes == 1 else f"<{bits.lanes} x {kind}>"
-        raw = bits.text if shape == bits.type else self.op(f"bitcast {bits.type} {bits.text} to {shape}", dtype, bits.lanes).text
+        raw = (
+            bits.text
+            if shape == bits.type
+            else self.op(f"bitcast {bits.type} {bits.text} to {shape}", dtype, bits.lanes).text
+        )
         return self._from_memory(raw, shape, dtype, bits.lanes)
 
     def table(self, name: str, dtype: Dtype, values: Sequence[Any]) -> Value:
         """The address of a constant array in the module; the same name is the same array."""
         kind = _memory_type(dtype)
         elements = ", ".join(f"{kind} {literal(dtype, value)}" for value in values)
-        self.declarations[name] = f"@{name} = private unnamed_addr constant [{len(values)} x {kind}] [{elements}], align 64"
+        self.declarations[name] = (
+            f"@{name} = private unnamed_addr constant [{len(values)} x {kind}] [{elements}], align 64"
+        )
         return Value(self, f"@{name}", PTR, 1)
 
     def lookup(self, table: Value, index: Value, dtype: Dtype) -> Value:
@@ -636,8 +664,8 @@ class Builder:
         return self.op(call, dtype, lanes)
 
     def store(self, x: AnyValue, pointer: Value, mask: Value | None = None, stream: bool = False) -> None:
-        """Consecutive elements to memory; masked-off lanes are not touched. `stream` writes past the caches: the address must be
-        aligned to the whole vector, or to 64 bytes where that is longer."""
+        """Consecutive elements to memory; masked-off lanes are not touched. `stream` writes past the caches: the
+        address must be aligned to the whole vector, or to 64 bytes where that is longer."""
         if isinstance(x, Complex):
             if x.lanes == 1:
                 pair = self.insert(self.insert(self.poison(x.re.dtype, 2), x.re, 0), x.im, 1)
@@ -648,7 +676,9 @@ class Builder:
         shape, text = self._to_memory(x)
         if stream and mask is None:
             self.metadata["!0"] = "!{i32 1}"
-            return self.raw(f"store {shape} {text}, ptr {pointer.text}, align {min(64, x.lanes * x.dtype.size)}, !nontemporal !0")
+            return self.raw(
+                f"store {shape} {text}, ptr {pointer.text}, align {min(64, x.lanes * x.dtype.size)}, !nontemporal !0"
+            )
         if mask is None:
             return self.raw(f"store {shape} {text}, ptr {pointer.text}, align {x.dtype.size}")
         name = f"llvm.masked.store.v{x.lanes}{_SUFFIX[_memory_type(x.dtype)]}.p0"
@@ -693,8 +723,11 @@ class Builder:
             )
         self.start_block(f"{tag}.exit")
 
-    def rarely(self, condition: Value, values: Sequence[Value], correct: Callable[[], Sequence[Value]]) -> tuple[Value, ...]:
-        """`values`, or what `correct()` makes of them if the scalar condition holds: a branch around seldom needed code."""
+    def rarely(
+        self, condition: Value, values: Sequence[Value], correct: Callable[[], Sequence[Value]]
+    ) -> tuple[Value, ...]:
+        """`values`, or what `correct()` makes of them if the scalar condition holds: a branch around seldom needed
+        code."""
         self._names += 1
         tag, before = f"rare{self._names}", self.block
         self.raw(f"br i1 {condition.text}, label %{tag}.then, label %{tag}.end")

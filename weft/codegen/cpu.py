@@ -266,7 +266,8 @@ def emit_map(frame: Frame) -> None:
         else:
             place, start, stop = units.index, b.i64(0), frame["n"]
         bases = frame.bases(frame.indices(place))
-        # Long chains of dependent instructions leave the units idle; twice the lanes give them a second chain to work on.
+        # Long chains of dependent instructions leave the units idle; twice the lanes give them a second chain
+        # to work on.
         lanes = 2 * LANES if sum(step.op.cost for step in kernel.steps) >= WIDE_COST else LANES
 
         def body(j: Value, mask: Value | None, state: State) -> State:

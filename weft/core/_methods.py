@@ -39,7 +39,8 @@ def _binary(function: Any) -> tuple[Any, Any, Any]:
         return compute.reflected(self, other)  # type: ignore[no-any-return]
 
     def in_place(self: array, other: Any) -> array:
-        # As in MLX the array takes the promoted dtype; but a division that silently made floats of integers would surprise.
+        # As in MLX the array takes the promoted dtype; but a division that silently made floats of integers
+        # would surprise.
         if compute.operand(self.dtype).is_inexact and not self.dtype.is_inexact:
             raise ValueError(f"[{compute.name}] in place would make floats of {self.dtype.name}; write a = a / b.")
         return self._overwrite(direct(self, other))
@@ -48,7 +49,8 @@ def _binary(function: Any) -> tuple[Any, Any, Any]:
 
 
 def _guarded(function: Any) -> Any:
-    """Operators answer NotImplemented for operands that are not numbers or arrays, so that Python's own error appears."""
+    """Operators answer NotImplemented for operands that are not numbers or arrays, so that Python's own error
+    appears."""
 
     def operator(self: array, other: Any) -> Any:
         if isinstance(other, (str, bytes, dict, set)) or other is None:
@@ -128,5 +130,3 @@ def attach() -> None:
     array.T = property(shaping.transpose, doc="The array with its axes reversed.")  # type: ignore[attr-defined]
     array.real = property(e.real, doc="The real part.")  # type: ignore[attr-defined]
     array.imag = property(e.imag, doc="The imaginary part.")  # type: ignore[attr-defined]
-
-

@@ -1,4 +1,5 @@
-"""Devices and streams, with MLX's names. There is one device so far, the CPU, and work on it is done when `eval` returns."""
+"""Devices and streams, with MLX's names. There is one device so far, the CPU, and work on it is done when `eval`
+returns."""
 
 from __future__ import annotations
 
@@ -107,7 +108,11 @@ def device_count(type: DeviceType) -> int:
 def device_info(device: Device | DeviceType = cpu) -> dict[str, Any]:
     """What is known of a device."""
     _device("device_info", device)
-    return {"device_name": "cpu", "architecture": os.uname().machine, "memory_size": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")}
+    return {
+        "device_name": "cpu",
+        "architecture": os.uname().machine,
+        "memory_size": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }
 
 
 def default_stream(device: Device | DeviceType) -> Stream:
@@ -139,7 +144,9 @@ class StreamContext:
         _current.stream = self._stream
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
         _current.stream = self._before.pop()
 
 

@@ -10,7 +10,8 @@ from weft.evaluate import evaluate_one
 
 
 def eval(*args: Any) -> None:
-    """Compute all arrays in the arguments, which may be nested in lists, tuples and dicts; everything else is left alone."""
+    """Compute all arrays in the arguments, which may be nested in lists, tuples and dicts; everything else is left
+    alone."""
     if len(args) == 1 and args[0].__class__ is array:
         node = args[0]._node
         if node.value is None:

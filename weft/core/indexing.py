@@ -26,8 +26,8 @@ from weft.core._common import (
     to_node,
     wrap,
 )
-from weft.dtypes import Dtype
 from weft.core.selecting import masked
+from weft.dtypes import Dtype
 from weft.graph.dims import Dim, ceil_div, dim_max, dim_min, same_shape
 from weft.graph.node import Kind, Node, Shape, kind_of
 from weft.primitives import elementwise as e

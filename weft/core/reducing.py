@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from typing import Any
 
 from weft import dtypes as dt
@@ -29,7 +28,9 @@ def _count(x: Node, axes: tuple[int, ...]) -> Any:
 
 def _refuse_empty(name: str, x: Node, axes: tuple[int, ...]) -> None:
     if any_empty(x, axes):
-        raise ValueError(f"[{name}] cannot reduce an axis of size 0 (shape {x.shape}): there is no smallest or largest of nothing.")
+        raise ValueError(
+            f"[{name}] cannot reduce an axis of size 0 (shape {x.shape}): there is no smallest or largest of nothing."
+        )
 
 
 def sum(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
@@ -154,9 +155,6 @@ def _var(x: Node, axes: tuple[int, ...], keepdims: bool, ddof: int) -> Node:
     return astype(total / divisor, dt.real_of(dtype))
 
 
-
-
-
 def std(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, ddof: int = 0, *, stream: Stream = None) -> array:
     """The standard deviation over axes (all by default)."""
     x = to_node(a)
@@ -165,7 +163,8 @@ def std(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, ddof: int = 
 
 
 def _shift(x: Node, axes: tuple[int, ...]) -> Node:
-    """The largest element along axes, 0 where that is infinite; a constant for differentiation (results do not depend on it)."""
+    """The largest element along axes, 0 where that is infinite; a constant for differentiation (results do not depend
+    on it)."""
     top = bind(e.StopGradient(), bind(r.Max(axes), x))
     infinite = bind(e.Equal(), bind(e.Absolute(), top), constant(float("inf"), top.kind))
     return e.select(infinite, constant(0, top.kind), top)
@@ -204,5 +203,3 @@ def softmax(a: ArrayLike, /, axis: Axes = None, *, precise: bool = False, stream
     powers = e.exp(wide - restore_axes(top, wide.shape, axes))
     total = restore_axes(bind(r.Sum(axes), powers), wide.shape, axes)
     return wrap(astype(powers / total, dtype))
-
-

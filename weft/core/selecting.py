@@ -1,7 +1,8 @@
 """Selections whose size depends on data: mask reads, nonzero, argwhere, bincount.
 
-Their sizes are numbers, so the mask (or the counted values) is evaluated where they are called; the selection itself is lazy and
-differentiable. Inside `compile` and `vmap`, where values are not known, they raise an error that names the line.
+Their sizes are numbers, so the mask (or the counted values) is evaluated where they are called; the selection itself is
+lazy and differentiable. Inside `compile` and `vmap`, where values are not known, they raise an error that names the
+line.
 """
 
 from __future__ import annotations
@@ -100,5 +101,3 @@ def bincount(x: ArrayLike, /, weights: ArrayLike | None = None, minlength: int =
     added = constant(1, kind_of(values.shape, dt.int32)) if given is None else given
     base = constant(0, kind_of((length,), added.dtype))
     return wrap(bind(ScatterAdd((None,), (0,)), base, added, values) if values.shape[0] and length else base)
-
-

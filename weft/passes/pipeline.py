@@ -27,7 +27,8 @@ Observer = Callable[[str, Graph], None]
 
 
 def plan(graph: Graph, layouts: Mapping[Node, Strides | None] | None = None, observe: Observer | None = None) -> Plan:
-    """All passes. `layouts` gives the strides of inputs that are not contiguous; `observe` sees the graph after each pass."""
+    """All passes. `layouts` gives the strides of inputs that are not contiguous; `observe` sees the graph after each
+    pass."""
     layouts = dict(layouts or {})
 
     def stage(name: str, result: Graph) -> Graph:

@@ -250,7 +250,8 @@ def split_reduction(node: Node) -> Node | None:
 
 @rule(Elementwise)
 def drop_unit_axes(node: Node) -> Node | None:
-    """f(x) over axes of size 1 -> reshape(f(reshape(x)))   (the same elements: kernels see one shape, however it was written)"""
+    """f(x) over axes of size 1 -> reshape(f(reshape(x)))   (the same elements: kernels see one shape, however it was
+    written)"""
     squeezed = _squeezed(node.shape)
     if len(squeezed) == node.ndim:
         return None

@@ -1,10 +1,24 @@
-"""Every operation that Weft knows, one class each. `REGISTRY` is the explicit list that tests and docs are generated from."""
+"""Every operation that Weft knows, one class each. `REGISTRY` is the explicit list that tests and docs are generated
+from."""
 
 from __future__ import annotations
 
 from weft.primitives import (
-    bits, contraction, creation, custom, elementwise, indexing, joins, logarithms, random, reductions, rounding, scans, sorting,
-    trigonometry, views,
+    bits,
+    contraction,
+    creation,
+    custom,
+    elementwise,
+    indexing,
+    joins,
+    logarithms,
+    random,
+    reductions,
+    rounding,
+    scans,
+    sorting,
+    trigonometry,
+    views,
 )  # fmt: skip
 from weft.primitives.base import OPERATORS, Primitive
 

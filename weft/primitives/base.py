@@ -1,8 +1,8 @@
 """What a primitive is: the contract, and the families that derive most of it from the kind of operation.
 
-A primitive is one class that says everything about an operation. Instances are interned by their parameters (frozen dataclass fields), so
-identity is equality: common subexpressions and cache keys cost a pointer comparison. Rules work on nodes of agreed shape and dtype;
-promotion and broadcasting happened above, in `weft.core`.
+A primitive is one class that says everything about an operation. Instances are interned by their parameters (frozen
+dataclass fields), so identity is equality: common subexpressions and cache keys cost a pointer comparison. Rules work
+on nodes of agreed shape and dtype; promotion and broadcasting happened above, in `weft.core`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class _Interned(type):
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
         cls = super().__new__(mcs, name, bases, namespace)
         own = [note for note in namespace.get("__annotations__", {}).values() if "ClassVar" not in str(note)]
-        # A class without parameters of its own is what its base is: making it a dataclass again would only cost import time.
+        # A class without parameters of its own is what its base is: making it a dataclass again would only
+        # cost import time.
         return dataclass(frozen=True, eq=False, repr=False)(cls) if own or not bases else cls
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -49,8 +50,8 @@ class _Interned(type):
 class Sample:
     """Operands and parameters on which the generated contract tests try a primitive.
 
-    `make(rng, dtype)` gives NumPy operands; `params` the primitive's fields. `smooth` says that derivatives may be checked
-    by finite differences there.
+    `make(rng, dtype)` gives NumPy operands; `params` the primitive's fields. `smooth` says that derivatives may be
+    checked by finite differences there.
     """
 
     make: Callable[[np.random.Generator, Dtype], Sequence[np.ndarray]]
@@ -67,8 +68,8 @@ class Primitive(metaclass=_Interned):
     tolerance: ClassVar[Mapping[Dtype, float]] = {}
     """Largest error against `reference`, in units of the last place of the dtype, where it is not exact."""
     cancels: ClassVar[bool] = False
-    """Whether the result is a sum whose terms may cancel: `tolerance` is then relative to the sum of their magnitudes, which is
-    the reference of the operands' moduli; otherwise to the result."""
+    """Whether the result is a sum whose terms may cancel: `tolerance` is then relative to the sum of their magnitudes,
+    which is the reference of the operands' moduli; otherwise to the result."""
 
     def infer(self, *kinds: Kind) -> Kind:
         """Shape and dtype of the result; sizes may be symbols."""
@@ -218,8 +219,8 @@ def zeros(kind: Kind) -> Node:
 class Elementwise(Primitive):
     """One result element from the operand elements at the same place.
 
-    Writes `reference`, `partials` (one derivative per operand, None where it is zero everywhere) and `emit`; shape, jvp, vjp, vmap,
-    symbolic shapes and fusion follow. All operands have one shape; the dtype rule is `result`.
+    Writes `reference`, `partials` (one derivative per operand, None where it is zero everywhere) and `emit`; shape,
+    jvp, vjp, vmap, symbolic shapes and fusion follow. All operands have one shape; the dtype rule is `result`.
     """
 
     compute_halves: ClassVar[bool] = True
@@ -326,7 +327,8 @@ class Linear(Primitive):
         raise NotImplementedError
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
-        """Linear in all of `linear` together (like Concatenate): one application to tangents, zeros where there is none."""
+        """Linear in all of `linear` together (like Concatenate): one application to tangents, zeros where there is
+        none."""
         live = {p: t for p, t in tangents.items() if p in self.linear}
         if not live:
             return None
@@ -353,7 +355,8 @@ class Multilinear(Linear):
 
 @dataclass(frozen=True, slots=True)
 class AxisMap:
-    """How one axis of a view's operand is indexed: at `start + step * (index along result axis)`, or at `start` if `axis` is None."""
+    """How one axis of a view's operand is indexed: at `start + step * (index along result axis)`, or at `start` if
+    `axis` is None."""
 
     axis: int | None
     start: Size = 0
@@ -365,7 +368,8 @@ IndexMap = tuple[AxisMap, ...]
 
 
 class View(Linear):
-    """The same elements elsewhere: writes `index_map`, or is a Reshape. Never moves data by itself; all layouts reach the kernels."""
+    """The same elements elsewhere: writes `index_map`, or is a Reshape. Never moves data by itself; all layouts reach
+    the kernels."""
 
     dtypes: ClassVar[tuple[Dtype, ...]] = dt.ALL
 
@@ -375,7 +379,8 @@ class View(Linear):
 
 
 class Reduction(Primitive):
-    """Combines the elements along `axes` (sorted, not negative; the axes vanish) in the order that docs/numerics.md specifies.
+    """Combines the elements along `axes` (sorted, not negative; the axes vanish) in the order that docs/numerics.md
+    specifies.
 
     Writes `identity`, `combine`, `reference`, `jvp` and `vjp`; the family gives the kernels, vmap, and shapes.
     """
@@ -414,7 +419,8 @@ class Opaque(Primitive):
     """
 
     overwrites: ClassVar[tuple[int, ...]] = ()
-    """Operands that the result may lie on, if they are contiguous and read once: the kernels then leave what is there already."""
+    """Operands that the result may lie on, if they are contiguous and read once: the kernels then leave what is there
+    already."""
 
     def lower(self, operands: Sequence[Any], out: Any) -> Any:
         """codegen.launch.Lowering for operands (Layouts) and a contiguous result."""

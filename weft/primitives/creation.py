@@ -1,4 +1,5 @@
-"""Values made from nothing: the counting primitive, from which ranges, triangles and random streams are built by fusion."""
+"""Values made from nothing: the counting primitive, from which ranges, triangles and random streams are built by
+fusion."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from weft.primitives.base import Primitive, Sample, bind
 
 
 class Iota(Primitive):
-    """0, 1, 2, … in row-major order (int64). Costs no memory: kernels compute it from their loop indices, through any view."""
+    """0, 1, 2, … in row-major order (int64). Costs no memory: kernels compute it from their loop indices, through any
+    view."""
 
     shape: Shape
     dtypes = (dt.int64,)
@@ -39,7 +41,8 @@ class Iota(Primitive):
 
 
 class Extent(Primitive):
-    """A size as a value (int64, 0-d). Only traces with symbolic sizes hold it: with a number for its symbol it is a constant."""
+    """A size as a value (int64, 0-d). Only traces with symbolic sizes hold it: with a number for its symbol it is a
+    constant."""
 
     size: Size
     dtypes = (dt.int64,)

@@ -1,7 +1,7 @@
 """Elementwise primitives: one class an operation, with derivative, reference and code in one place.
 
-`emit` works on builder values of real dtype, or on `Complex` pairs for complex dtypes; float16 and bfloat16 arrive as float32 and are
-rounded after each operation by the family. `partials` work on nodes.
+`emit` works on builder values of real dtype, or on `Complex` pairs for complex dtypes; float16 and bfloat16 arrive as
+float32 and are rounded after each operation by the family. `partials` work on nodes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ Partials = tuple[Node | None, ...]
 # ---- samples: operands for the generated tests ----
 
 
-def draw(rng: np.random.Generator, dtype: Dtype, shape: tuple[int, ...], low: float = -3.0, high: float = 3.0) -> np.ndarray:
+def draw(
+    rng: np.random.Generator, dtype: Dtype, shape: tuple[int, ...], low: float = -3.0, high: float = 3.0
+) -> np.ndarray:
     """Random elements of a dtype in a range where the operation is defined."""
     if dtype.is_bool:
         return rng.random(shape) < 0.5
@@ -166,7 +168,8 @@ class Divide(Elementwise):
 
 
 class Power(Elementwise):
-    """x ** y; integers by repeated multiplication that wraps, a negative integer exponent gives 0 (1 and -1 excepted)."""
+    """x ** y; integers by repeated multiplication that wraps, a negative integer exponent gives 0 (1 and -1
+    excepted)."""
 
     samples = samples((0.5, 3.0), (-3.0, 3.0))
     carries_integers = True
@@ -181,7 +184,9 @@ class Power(Elementwise):
         if x.dtype.kind not in "iu":
             return np.power(x, y)
         plain = np.power(x, np.where(y < 0, np.zeros_like(y), y))
-        inverse = np.where(x == 1, 1, np.where(x == -1, np.where(y % 2 == 0, 1, -1), 0)) if x.dtype.kind == "i" else plain
+        inverse = (
+            np.where(x == 1, 1, np.where(x == -1, np.where(y % 2 == 0, 1, -1), 0)) if x.dtype.kind == "i" else plain
+        )
         return np.where(y < 0, inverse, plain).astype(x.dtype)
 
     def partials(self, out: Node, x: Node, y: Node) -> Partials:
@@ -798,13 +803,16 @@ class Select(Elementwise):
 
 
 class AsType(Elementwise):
-    """Conversion: one rounding; float to integer truncates, saturates int32 or int64, then wraps to narrower types; NaN gives 0."""
+    """Conversion: one rounding; float to integer truncates, saturates int32 or int64, then wraps to narrower types; NaN
+    gives 0."""
 
     dtype: Dtype
     compute_halves = False
     samples = tuple(
         # Differences of a function in double precision say nothing about one that rounds to less.
-        Sample(lambda rng, dtype: [draw(rng, dtype, (3, 37))], {"dtype": to}, to in (dt.float64, dt.complex128), to.name)
+        Sample(
+            lambda rng, dtype: [draw(rng, dtype, (3, 37))], {"dtype": to}, to in (dt.float64, dt.complex128), to.name
+        )
         for to in dt.ALL
     )
 

@@ -1,7 +1,8 @@
-"""Reductions: many elements to one, in a specified order (docs/numerics.md), the same whatever the layout, fusion or thread count.
+"""Reductions: many elements to one, in a specified order (docs/numerics.md), the same whatever the layout, fusion or
+thread count.
 
-A reduction is a state machine that the row, column and two-stage kernels drive: `start`, `step` per element, `merge` of two partial
-states, `finish`. Most have one accumulator and write only `identity` and `combine`.
+A reduction is a state machine that the row, column and two-stage kernels drive: `start`, `step` per element, `merge` of
+two partial states, `finish`. Most have one accumulator and write only `identity` and `combine`.
 """
 
 from __future__ import annotations
@@ -81,8 +82,12 @@ class Sum(Fold):
 
     samples = _samples(empty=True)
     cancels = True
-    # Half a unit for every addition of the longest chain: 256 in a lane of a block, 4 in each of the two trees, 1 for each 16 blocks.
-    tolerance = {d: 133.0 for d in (dt.float32, dt.float64, dt.complex64, dt.complex128)} | {dt.float16: 1, dt.bfloat16: 1}
+    # Half a unit for every addition of the longest chain: 256 in a lane of a block, 4 in each of the two trees, 1
+    # for each 16 blocks.
+    tolerance = dict.fromkeys((dt.float32, dt.float64, dt.complex64, dt.complex128), 133.0) | {
+        dt.float16: 1,
+        dt.bfloat16: 1,
+    }
 
     def result(self, dtype: Dtype) -> Dtype:
         return _sum_dtype(dtype)
@@ -114,7 +119,14 @@ class Prod(Fold):
     """The product over `axes`."""
 
     samples = _samples(make=_near_one, empty=True)
-    tolerance = {dt.float32: 4096, dt.float64: 4096, dt.complex64: 8192, dt.complex128: 8192, dt.float16: 1, dt.bfloat16: 1}
+    tolerance = {
+        dt.float32: 4096,
+        dt.float64: 4096,
+        dt.complex64: 8192,
+        dt.complex128: 8192,
+        dt.float16: 1,
+        dt.bfloat16: 1,
+    }
 
     def result(self, dtype: Dtype) -> Dtype:
         return _sum_dtype(dtype)
@@ -252,7 +264,8 @@ class Any_(Logical):
 
 
 class ArgExtremum(Reduction):
-    """The place (uint32) of the first extreme element along one axis; the first NaN, if there is one, counts as extreme."""
+    """The place (uint32) of the first extreme element along one axis; the first NaN, if there is one, counts as
+    extreme."""
 
     samples = tuple(
         Sample(lambda rng, dtype, shape=shape: [draw(rng, dtype, shape)], {"axes": (axis,)}, False, name)  # type: ignore[misc]
@@ -331,5 +344,3 @@ class ArgMin(ArgExtremum):
 def sum_over(x: Node, axes: tuple[int, ...]) -> Node:
     """Sum over axes; over none, x itself."""
     return bind(Sum(axes), x) if axes else x
-
-

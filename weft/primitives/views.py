@@ -1,7 +1,7 @@
 """Views: the same elements in another arrangement. A view never moves data: it changes how its operand is indexed.
 
-All but Reshape are index maps (`AxisMap` per operand axis), so any composition of them is again one; Reshape is resolved against the
-memory layout, and copies only where no strides can express it.
+All but Reshape are index maps (`AxisMap` per operand axis), so any composition of them is again one; Reshape is
+resolved against the memory layout, and copies only where no strides can express it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,18 @@ from weft.codegen import moves
 from weft.codegen.launch import Layout, Lowering
 from weft.graph.dims import same_shape
 from weft.graph.node import Kind, Node, Shape, Size, kind_of
-from weft.primitives.base import OPERATORS, AxisMap, IndexMap, Linear, Opaque, Sample, View, bind, move_batch_to_front, zeros
+from weft.primitives.base import (
+    OPERATORS,
+    AxisMap,
+    IndexMap,
+    Linear,
+    Opaque,
+    Sample,
+    View,
+    bind,
+    move_batch_to_front,
+    zeros,
+)
 from weft.primitives.elementwise import draw
 
 
@@ -63,11 +74,15 @@ class Slice(View):
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         (x,) = values
-        index = [start + step * np.arange(int(n)) for start, n, step in zip(self.starts, self.sizes, self.steps, strict=True)]
+        index = [
+            start + step * np.arange(int(n)) for start, n, step in zip(self.starts, self.sizes, self.steps, strict=True)
+        ]
         return x[np.ix_(*index)] if index else x
 
     def index_map(self, kind: Kind) -> IndexMap:
-        return tuple(AxisMap(i, start, step) for i, (start, step) in enumerate(zip(self.starts, self.steps, strict=True)))
+        return tuple(
+            AxisMap(i, start, step) for i, (start, step) in enumerate(zip(self.starts, self.steps, strict=True))
+        )
 
     def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
         base = zeros(kind_of(primals[0].shape, cotangent.dtype))
@@ -159,7 +174,9 @@ class SliceUpdate(Linear, Opaque):
     def reference(self, *values: np.ndarray) -> np.ndarray:
         base, part = values
         result = np.array(base, copy=True)
-        index = [start + step * np.arange(n) for start, n, step in zip(self.starts, part.shape, self.steps, strict=True)]
+        index = [
+            start + step * np.arange(n) for start, n, step in zip(self.starts, part.shape, self.steps, strict=True)
+        ]
         if index:
             result[np.ix_(*index)] = part
             return result
@@ -205,4 +222,3 @@ def restore_axes(x: Node, shape: Shape, axes: Sequence[int]) -> Node:
     """Undo a reduction of `shape` along `axes`: the reduced value repeated along them."""
     kept = tuple(i for i in range(len(shape)) if i not in axes)
     return bind(Broadcast(shape, kept), x)
-

@@ -1,4 +1,5 @@
-"""explain: what the compiler makes of a function, as text. The graph before and after each pass, kernels with their nodes, memory, and code on request."""
+"""explain: what the compiler makes of a function, as text. The graph before and after each pass, kernels with their
+nodes, memory, and code on request."""
 
 from __future__ import annotations
 
@@ -75,11 +76,15 @@ def _launches(item: Item) -> str:
     forms = [launch.source.key.split(" ", 1)[0].splitlines()[0] for launch in item.launches]
     grain = item.launches[0].grain
     shared = "one thread" if grain == 0 else f"threads share it from {2 * grain} units on"
-    return f", as {' then '.join(forms)}, {shared}" if item.group.form != "opaque" else f", {len(item.launches)} launches"
+    return (
+        f", as {' then '.join(forms)}, {shared}" if item.group.form != "opaque" else f", {len(item.launches)} launches"
+    )
 
 
 def _memory(planned: Plan) -> list[str]:
-    lines = [f"== memory: {_size(planned.arena)} of temporaries (at least {_size(planned.lower_bound)} are alive at once)"]
+    lines = [
+        f"== memory: {_size(planned.arena)} of temporaries (at least {_size(planned.lower_bound)} are alive at once)"
+    ]
     lines.extend(f"  {line}" for line in planned.reuse)
     return ["\n".join(lines)]
 

@@ -323,7 +323,8 @@ class SymbolicSizes:
 
 
 class ShapelessVariant(Variant):
-    """One trace for all sizes that satisfy its guards. A new size fills in the numbers and plans; machine code is the same."""
+    """One trace for all sizes that satisfy its guards. A new size fills in the numbers and plans; machine code is the
+    same."""
 
     __slots__ = ("check", "order", "outputs", "recipes", "sizes")
 

@@ -63,7 +63,7 @@ class Steps:
     def _built(self, given: Sequence[Node]) -> list[Node | None]:
         """The results, step by step."""
         self._uses += 1
-        if self._uses == OFTEN:
+        if self._uses >= OFTEN:
             self.run = self._function(len(given))
         nodes = list(given)
         for op, what, operands in self._steps:
