@@ -307,7 +307,7 @@ def test_sums_have_the_same_bits_on_any_number_of_threads(dtype: Dtype) -> None:
         ((0, [0, 9]), IndexError, "axis 1"), ((0, 0, 0), IndexError, "too many"), ((..., ...), IndexError, "Ellipsis"),
         (np.array([-4]), IndexError, "-4 is out of range"), (1.0, ValueError, "float"), ("a", ValueError, "str"),
         (slice(0.5), TypeError, "integers"), (slice(None, None, 0), ValueError, "step"),
-        ([0.5], ValueError, "integers"), 
+        ([0.5], ValueError, "integers"),
         ((slice(None), [True, False]), ValueError, "only index"), (([0, 1], [0, 1, 2]), ValueError, "broadcast"),
     ],
     ids=str,

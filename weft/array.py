@@ -161,7 +161,8 @@ class array:
     def __bool__(self) -> bool:
         if self.size != 1:
             raise ValueError(
-                f"[bool] the truth of an array of shape {self.shape} is ambiguous; use any(...) or all(...), or index one element."
+                f"[bool] the truth of an array of shape {self.shape} is ambiguous; "
+                "use any(...) or all(...), or index one element."
             )
         return bool(self.item())
 

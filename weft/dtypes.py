@@ -1,7 +1,7 @@
 """Element types: the `Dtype` singletons, MLX's promotion table, the category tree, `finfo` and `iinfo`.
 
-Everything in Weft speaks of element types through these objects; NumPy's dtypes appear only at the borders (`Dtype.np`).
-A `Dtype` is a singleton, so `is` compares it and a dictionary hashes it by identity.
+Everything in Weft speaks of element types through these objects; NumPy's dtypes appear only at the borders
+(`Dtype.np`). A `Dtype` is a singleton, so `is` compares it and a dictionary hashes it by identity.
 """
 
 from __future__ import annotations

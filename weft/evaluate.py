@@ -124,13 +124,14 @@ def _slice_data(node: Node) -> bool:
     if buffer.__class__ is not Buffer:
         return False
     key = (node.op, source.kind, buffer.strides)
-    found = _SLICES.get(key)
+    found: tuple[Any, Any] | None = _SLICES.get(key)
     if found is None:
         strides = buffer.strides if buffer.strides is not None else contiguous(source.shape)
         moved, offset = map_strides(node.op.index_map(source.kind), strides, node.ndim)  # type: ignore[attr-defined]
         if len(_SLICES) >= _MOST_SLICES:
             _SLICES.clear()
-        found = _SLICES[key] = (offset * node.dtype.size, None if is_contiguous(node.shape, moved) else moved)
+        place: tuple[Any, Any] = (offset * node.dtype.size, None if is_contiguous(node.shape, moved) else moved)
+        found = _SLICES[key] = place
     node.value = Buffer(buffer.storage, buffer.address + found[0], found[1])
     keep = keeps_inputs()
     if keep is None or node.id < keep:
@@ -148,6 +149,8 @@ def evaluate_one(node: Node) -> None:
         if node.value is not None:
             return None
         inputs = node.inputs
+        values: tuple[Any, ...]
+        key: tuple[Any, ...]
         if len(inputs) == 2:
             first, second = inputs
             if first.id > second.id:

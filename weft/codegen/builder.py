@@ -27,9 +27,9 @@ PTR = Dtype("ptr", "p", 8, np.uint64, dt.generic, -1)
 """The type of addresses; exists in kernels only."""
 
 _LLVM = {
-    dt.bool_: "i1", dt.uint8: "i8", dt.uint16: "i16", dt.uint32: "i32", dt.uint64: "i64", dt.int8: "i8", dt.int16: "i16",
-    dt.int32: "i32", dt.int64: "i64", dt.float16: "float", dt.bfloat16: "float", dt.float32: "float", dt.float64: "double",
-    PTR: "ptr",
+    dt.bool_: "i1", dt.uint8: "i8", dt.uint16: "i16", dt.uint32: "i32", dt.uint64: "i64",
+    dt.int8: "i8", dt.int16: "i16", dt.int32: "i32", dt.int64: "i64",
+    dt.float16: "float", dt.bfloat16: "float", dt.float32: "float", dt.float64: "double", PTR: "ptr",
 }  # fmt: skip
 _SUFFIX = {
     "i1": "i1",
@@ -350,7 +350,8 @@ class Builder:
     def select(self, condition: Value, a: AnyValue, b: AnyValue) -> AnyValue:
         """Per lane: a where the condition holds, else b."""
         if isinstance(a, Complex) or isinstance(b, Complex):
-            assert isinstance(a, Complex) and isinstance(b, Complex)
+            assert isinstance(a, Complex)
+            assert isinstance(b, Complex)
             return Complex(self.select(condition, a.re, b.re), self.select(condition, a.im, b.im))  # type: ignore[arg-type]
         lanes = max(condition.lanes, a.lanes, b.lanes)
         a, b = self.splat(a, lanes), self.splat(b, lanes)
@@ -585,7 +586,8 @@ class Builder:
         self._declare(name, shape, ["ptr", mask.type, shape])
         raw = self.fresh()
         self.raw(
-            f"{raw} = call {shape} @{name}(ptr align {align} {pointer.text}, {mask.type} {mask.text}, {shape} zeroinitializer)"
+            f"{raw} = call {shape} @{name}"
+            f"(ptr align {align} {pointer.text}, {mask.type} {mask.text}, {shape} zeroinitializer)"
         )
         return raw
 
@@ -660,7 +662,8 @@ class Builder:
             return self.op(f"load {kind}, ptr {places}, align {dtype.size}", dtype, 1)
         name = f"llvm.masked.gather.v{lanes}{_SUFFIX[kind]}.v{lanes}p0"
         self._declare(name, shape, [f"<{lanes} x ptr>", f"<{lanes} x i1>", shape])
-        call = f"call {shape} @{name}(<{lanes} x ptr> align {dtype.size} {places}, <{lanes} x i1> splat (i1 true), {shape} poison)"
+        everywhere = f"<{lanes} x i1> splat (i1 true)"
+        call = f"call {shape} @{name}(<{lanes} x ptr> align {dtype.size} {places}, {everywhere}, {shape} poison)"
         return self.op(call, dtype, lanes)
 
     def store(self, x: AnyValue, pointer: Value, mask: Value | None = None, stream: bool = False) -> None:

@@ -692,8 +692,15 @@ def _fill(b: Builder, kernel: Kernel, reductions: Sequence[int], strip: _Strip, 
 
 
 def _column_row(
-    frame: Frame, reductions: Sequence[int], strip: _Strip, bases: dict[int, Value], row: Value, turn: Value, start: Value, stop: Value
-) -> None:  # fmt: skip
+    frame: Frame,
+    reductions: Sequence[int],
+    strip: _Strip,
+    bases: dict[int, Value],
+    row: Value,
+    turn: Value,
+    start: Value,
+    stop: Value,
+) -> None:
     """One row of the strip joins the lanes of its turn."""
     b, kernel = frame.b, frame.kernel
     at = frame.moved(bases, "r", row)
@@ -848,5 +855,10 @@ def _transposed(b: Builder, rows: list[AnyValue]) -> list[AnyValue]:
 
 
 FORMS: dict[str, Callable[[Frame], None]] = {
-    "map": emit_map, "row": emit_row, "partial": emit_partial, "final": emit_final, "column": emit_column, "tile": emit_tile,
-}  # fmt: skip
+    "map": emit_map,
+    "row": emit_row,
+    "partial": emit_partial,
+    "final": emit_final,
+    "column": emit_column,
+    "tile": emit_tile,
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 from weft import dtypes as dt
@@ -185,10 +186,8 @@ def logsumexp(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, str
 
 
 def any_empty(x: Node, axes: tuple[int, ...]) -> bool:
-    for axis in axes:
-        if type(x.shape[axis]) is int and x.shape[axis] == 0:
-            return True
-    return False
+    """Whether one of these axes is known to have no elements."""
+    return builtins.any(type(x.shape[axis]) is int and x.shape[axis] == 0 for axis in axes)
 
 
 def softmax(a: ArrayLike, /, axis: Axes = None, *, precise: bool = False, stream: Stream = None) -> array:

@@ -261,10 +261,7 @@ class Fuser:
     def _between(self, producer: Group, group: Group) -> bool:
         """Whether some other group reads the producer and is read (at whatever remove) by the group: merging would be a
         cycle."""
-        for other in self._producers(group):
-            if other is not producer and other.ancestors & producer.bit:
-                return True
-        return False
+        return any(other is not producer and other.ancestors & producer.bit for other in self._producers(group))
 
     def _merge(self, producer: Group, group: Group) -> Group:
         domain, axes, form = self._merged_domain(producer, group)  # type: ignore[misc]

@@ -10,6 +10,7 @@ copies its operand first.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -163,9 +164,8 @@ class _Resolver:
                 fresh = [i for i in node.inputs if i not in seen]
                 seen.update(fresh)
                 pending.extend(fresh)
-            elif not isinstance(node.op, Constant):
-                if not walked_as_one(shape, self.layout(node)[1], axes):
-                    return False
+            elif not isinstance(node.op, Constant) and not walked_as_one(shape, self.layout(node)[1], axes):
+                return False
         return True
 
     def _one(self, node: Node, view: View) -> Node:
@@ -185,7 +185,7 @@ class _Resolver:
 def walked_as_one(shape: Shape, strides: Strides, axes: Sequence[int]) -> bool:
     """Whether these neighbouring axes lie in memory like a single one."""
     parts = [(shape[a], strides[a]) for a in axes if not (type(shape[a]) is int and shape[a] == 1)]
-    return all(provably_equal(s, s2 * n2) for (_, s), (n2, s2) in zip(parts, parts[1:], strict=False))
+    return all(provably_equal(s, s2 * n2) for (_, s), (n2, s2) in itertools.pairwise(parts))
 
 
 def _strided(base: Node, shape: Shape, strides: Strides, offset: Size) -> Node:
@@ -245,7 +245,7 @@ def reshape_strides(shape: Shape, strides: Strides, to: Shape) -> Strides | None
                 return None
         group = old[k - 1 : last]
         k = last
-        for (_, s), (n2, s2) in zip(group, group[1:], strict=False):
+        for (_, s), (n2, s2) in itertools.pairwise(group):
             if not provably_equal(s, s2 * n2):
                 return None
         step = group[-1][1]

@@ -36,7 +36,8 @@ REGISTRY: tuple[type[Primitive], ...] = (
     elementwise.Exp, elementwise.Expm1, elementwise.Log, elementwise.Log1p, elementwise.Tanh, elementwise.Sin,
     elementwise.Cos, elementwise.Erf, elementwise.ErfInv, elementwise.Sigmoid, elementwise.LogAddExp,
     logarithms.Log2, logarithms.Log10, trigonometry.Tan, trigonometry.ArcSin, trigonometry.ArcCos, trigonometry.ArcTan,
-    trigonometry.ArcTan2, trigonometry.Sinh, trigonometry.Cosh, trigonometry.ArcSinh, trigonometry.ArcCosh, trigonometry.ArcTanh,
+    trigonometry.ArcTan2, trigonometry.Sinh, trigonometry.Cosh, trigonometry.ArcSinh, trigonometry.ArcCosh,
+    trigonometry.ArcTanh,
     # elementwise: comparison, logic, bits
     elementwise.Equal, elementwise.NotEqual, elementwise.Less, elementwise.LessEqual, elementwise.Greater,
     elementwise.GreaterEqual, elementwise.IsNan, elementwise.BitwiseAnd, elementwise.BitwiseOr, elementwise.BitwiseXor,
@@ -53,7 +54,8 @@ REGISTRY: tuple[type[Primitive], ...] = (
     # scans
     scans.CumSum, scans.CumProd, scans.CumMax, scans.CumMin, scans.CumLogAddExp, scans.Recurrence,
     # indexing
-    indexing.Gather, indexing.ScatterSet, indexing.ScatterAdd, indexing.ScatterMultiply, indexing.ScatterMax, indexing.ScatterMin,
+    indexing.Gather, indexing.ScatterSet, indexing.ScatterAdd, indexing.ScatterMultiply, indexing.ScatterMax,
+    indexing.ScatterMin,
     # sorting
     sorting.Sort, sorting.ArgSort, sorting.SearchSorted,
     # joins

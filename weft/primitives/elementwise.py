@@ -784,7 +784,7 @@ class Select(Elementwise):
         return np.where(condition, x, y)
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
-        condition, x, y = primals
+        condition = primals[0]
         if not (1 in tangents or 2 in tangents):
             return None
         zero = full_like(out, 0)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import platform
 import hashlib
 import os
+import platform
 import struct
 import sys
 import threading
@@ -254,7 +254,8 @@ def _target(cpu: str, level: int) -> Target:
 
 
 def has_half_conversions() -> bool:
-    """Whether the CPU that we compile for converts float16 in hardware (F16C; all AArch64). LLVM would call a function otherwise."""
+    """Whether the CPU that we compile for converts float16 in hardware (F16C; all AArch64). LLVM would call a function
+    otherwise."""
     return _half_conversions(config.cpu)
 
 

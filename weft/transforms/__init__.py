@@ -1,1 +1,2 @@
-"""Functions over graphs: derivatives forwards and backwards, batching, compilation. One driver each; the rules are the primitives'."""
+"""Functions over graphs: derivatives forwards and backwards, batching, compilation. One driver each; the rules are the
+primitives'."""

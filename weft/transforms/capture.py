@@ -33,7 +33,7 @@ _CODE = (
     types.GetSetDescriptorType,
 )
 _INSTALLED = tuple(
-    {*(p + "/" for p in (sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"])),
+    {*(sysconfig.get_paths()[kind] + "/" for kind in ("stdlib", "purelib", "platlib")),
      *(p + "/" for p in site.getsitepackages())}
 )  # fmt: skip
 
@@ -173,14 +173,11 @@ class Walk:
             self.key.append(value)
             return
         state = getattr(value, "__dict__", None)
-        if (
-            state is None
-            or _is_installed(getattr(sys.modules.get(cls.__module__), "__file__", None) or "")
-            or cls.__module__ == "builtins"
-        ):
-            if not isinstance(value, (dict, list)):
-                self.opaque = f"an object of type {cls.__module__}.{cls.__qualname__}"
-                return
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+        unknown = state is None or _is_installed(file) or cls.__module__ == "builtins"
+        if unknown and not isinstance(value, (dict, list)):
+            self.opaque = f"an object of type {cls.__module__}.{cls.__qualname__}"
+            return
         self._visit_class(cls)
         if isinstance(value, (dict, list)):
             self._visit_container(value, cls)

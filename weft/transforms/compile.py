@@ -181,8 +181,8 @@ class Compiled:
         if max(len(self._variants), len(known)) == MANY_VARIANTS:
             name = getattr(self.__wrapped_function__, "__name__", "function")
             warnings.warn(
-                f"[compile] {name} has been traced for {MANY_VARIANTS} different signatures; arguments or captured values "
-                "that change at every call should be arrays.",
+                f"[compile] {name} has been traced for {MANY_VARIANTS} different signatures; arguments or captured "
+                "values that change at every call should be arrays.",
                 stacklevel=4,
             )
         return variant
