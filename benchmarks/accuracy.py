@@ -284,7 +284,7 @@ def _exact(name: str, operands: Sequence[Any]) -> Any:
     numbers = [float(x) for x in operands]
     if any(map(np.isnan, numbers)):
         return _of_nan(name, operands)
-    if any(np.isinf(x) or x == 0 for x in numbers):
+    if any(np.isinf(x) or x == 0 for x in numbers) and name[0] != "i":  # SciPy has no Bessel functions at infinity
         return _limit(name, numbers)
     try:
         value = REFERENCE[name](*map(mpmath.mpf, numbers))

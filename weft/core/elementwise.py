@@ -31,7 +31,7 @@ from weft.core._common import (
 from weft.core.shaping import slice_axis
 from weft.dtypes import Dtype
 from weft.graph.node import Node
-from weft.primitives import bits, logarithms, rounding, trigonometry
+from weft.primitives import bits, logarithms, rounding, special, trigonometry
 from weft.primitives import elementwise as p
 
 Stream = Any
@@ -122,6 +122,16 @@ sin = _unary(p.Sin(), "sin", "The sine of radians.", inexact=True)
 cos = _unary(p.Cos(), "cos", "The cosine of radians.", inexact=True)
 erf = _unary(p.Erf(), "erf", "The error function.", inexact=True)
 erfinv = _unary(p.ErfInv(), "erfinv", "The inverse of the error function.", inexact=True)
+gammaln = _unary(special.GammaLn(), "gammaln", "log|gamma(a)|.", inexact=True)
+digamma = _unary(special.Digamma(), "digamma", "The derivative of gammaln.", inexact=True)
+erfc = _unary(special.Erfc(), "erfc", "1 - erf(a), accurate where erf is near 1.", inexact=True)
+erfcx = _unary(special.Erfcx(), "erfcx", "exp(a * a) * erfc(a), without overflow.", inexact=True)
+log1mexp = _unary(special.Log1mExp(), "log1mexp", "log(1 - exp(a)) for a <= 0.", inexact=True)
+i0 = _unary(special.I0(), "i0", "The modified Bessel function of order 0.", inexact=True)
+i1 = _unary(special.I1(), "i1", "The modified Bessel function of order 1.", inexact=True)
+i0e = _unary(special.I0e(), "i0e", "exp(-|a|) * i0(a).", inexact=True)
+i1e = _unary(special.I1e(), "i1e", "exp(-|a|) * i1(a).", inexact=True)
+xlogy = _binary(special.XLogY(), "xlogy", "a * log(b), 0 where a is 0.", inexact=True)
 sigmoid = _unary(p.Sigmoid(), "sigmoid", "1 / (1 + exp(-a)).", inexact=True)
 log2 = _unary(logarithms.Log2(), "log2", "The logarithm to the base 2.", inexact=True)
 log10 = _unary(logarithms.Log10(), "log10", "The logarithm to the base 10.", inexact=True)
@@ -390,3 +400,13 @@ def astype(a: ArrayLike, /, dtype: Dtype, *, stream: Stream = None) -> array:
     if not isinstance(dtype, Dtype):
         raise TypeError(f"[astype] dtype must be a Weft dtype such as float32; got {dtype!r}.")
     return wrap(node_astype(to_node(a), dtype))
+
+
+def polygamma(n: int, a: ArrayLike, /, *, stream: Stream = None) -> array:
+    """The n-th derivative of digamma (digamma itself for n = 0), for a > 0."""
+    if not isinstance(n, int) or isinstance(n, bool) or n < 0:
+        raise ValueError(f"[polygamma] the order must be an integer that is not negative; got {n!r}.")
+    if n == 0:
+        return digamma(a)
+    x = to_node(a)
+    return apply(special.Polygamma(n), node_astype(x, dt.inexact_of(x.dtype)))

@@ -17,6 +17,7 @@ from weft.primitives import (
     rounding,
     scans,
     sorting,
+    special,
     trigonometry,
     views,
 )  # fmt: skip
@@ -38,6 +39,9 @@ REGISTRY: tuple[type[Primitive], ...] = (
     logarithms.Log2, logarithms.Log10, trigonometry.Tan, trigonometry.ArcSin, trigonometry.ArcCos, trigonometry.ArcTan,
     trigonometry.ArcTan2, trigonometry.Sinh, trigonometry.Cosh, trigonometry.ArcSinh, trigonometry.ArcCosh,
     trigonometry.ArcTanh,
+    # elementwise: special functions
+    special.GammaLn, special.Digamma, special.Polygamma, special.Erfc, special.Erfcx, special.XLogY, special.Log1mExp,
+    special.I0, special.I1, special.I0e, special.I1e,
     # elementwise: comparison, logic, bits
     elementwise.Equal, elementwise.NotEqual, elementwise.Less, elementwise.LessEqual, elementwise.Greater,
     elementwise.GreaterEqual, elementwise.IsNan, elementwise.BitwiseAnd, elementwise.BitwiseOr, elementwise.BitwiseXor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from weft.codegen.builder import Builder, Value
-from weft.codegen.math.basics import Coefficients, at_most, pick, split
+from weft.codegen.math.basics import Coefficients, at_most, exact_product, pick, rough_inverse, split
 from weft.codegen.math.exponential import times_exp
 
 # i0(x) as a polynomial in x², |x| <= 8 and |x| <= 12; relative errors 2**-26.6, 2**-59.3.
@@ -68,11 +68,14 @@ def _parts(b: Builder, x: Value, near: Coefficients, far: Coefficients) -> tuple
     a = b.abs(x)
     end = pick(x, 8.0, 12.0)
     bounded = at_most(b, a, end)
-    square = bounded * bounded
-    even, odd = split(b, square, near.of(x))
+    square = exact_product(b, bounded, bounded)
+    even, odd = split(b, square.hi, near.of(x))
+    value = b.fma(odd, square.hi, even)
+    # The error of the square counts a/2 times: both functions grow about like e**a, by 1 / (2 a) of themselves.
+    value = b.fma(value, 0.5 * square.lo * rough_inverse(b, bounded), value)
     inverse = 1.0 / b.choose(a > end, a, end)
     far_even, far_odd = split(b, inverse, far.of(x))
-    return a > end, b.fma(odd, square, even), b.fma(far_odd, inverse, far_even) / b.sqrt(a)
+    return a > end, value, b.fma(far_odd, inverse, far_even) / b.sqrt(a)
 
 
 def i0(b: Builder, x: Value) -> Value:

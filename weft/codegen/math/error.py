@@ -113,9 +113,9 @@ def erfcx(b: Builder, x: Value) -> Value:
     left = x < 0.0
 
     def reflect() -> list[Value]:
-        square = exact_product(b, a, a)
-        lo = b.choose(square.hi < math.inf, square.lo, 0.0)
-        (grown,) = times_exp(b, square.hi, b.fma(lo, 2.0, 2.0))
+        bounded = at_most(b, a, pick(x, 10.5, 28.0))  # from there on infinite
+        square = exact_product(b, bounded, bounded)
+        (grown,) = times_exp(b, square.hi, b.fma(square.lo, 2.0, 2.0))
         return [b.choose(left, grown - right, right)]
 
     (result,) = b.rarely(b.any(left), (right,), reflect)

@@ -1,0 +1,213 @@
+"""Special functions: gamma, error and Bessel functions, logarithms of differences, for statistics and SciPy users."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft.codegen import math as vecmath
+from weft.codegen.builder import Builder, Value
+from weft.graph.node import Node
+from weft.primitives.base import Sample, bind, full_like
+from weft.primitives.elementwise import Expm1, Partials, Smooth, draw, equal, exp, log, samples, select, sign
+
+_ROOT = 2 / math.sqrt(math.pi)
+
+
+class Special(Smooth):
+    """A function whose reference is SciPy's of the same name."""
+
+    dtypes = dt.FLOATS
+    cost = 60
+    tolerance = {dt.float32: 16, dt.float64: 64, dt.float16: 1, dt.bfloat16: 1}
+    scipy: ClassVar[str] = ""
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        import scipy.special  # only the reference needs it, and it takes longer to import than all of Weft
+
+        found = getattr(scipy.special, self.scipy)(*[x.astype(np.float64) for x in values])
+        return np.asarray(found).astype(values[0].dtype)
+
+
+class GammaLn(Special):
+    """log|gamma(x)|."""
+
+    samples = samples((0.5, 6.0))
+    scipy = "gammaln"
+
+    def partials(self, out: Node, x: Node) -> Partials:
+        return (bind(Digamma(), x),)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return vecmath.gammaln(b, x)
+
+
+class Digamma(Special):
+    """The derivative of gammaln."""
+
+    samples = samples((2.0, 6.0))
+    scipy = "digamma"
+
+    def partials(self, out: Node, x: Node) -> Partials:
+        return (bind(Polygamma(1), x),)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return vecmath.digamma(b, x)
+
+
+_BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
+_TERMS = 12
+
+
+class Polygamma(Special):
+    """The `order`-th derivative of digamma (order >= 1), for x > 0; NaN below."""
+
+    order: int
+    cost = 200
+    samples = tuple(
+        Sample(lambda rng, dtype: [draw(rng, dtype, (3, 37), 0.5, 6.0)], {"order": order}, name=f"order {order}")
+        for order in (1, 2)
+    )
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        from scipy.special import polygamma  # see Special
+
+        return np.asarray(polygamma(self.order, values[0].astype(np.float64))).astype(values[0].dtype)
+
+    def partials(self, out: Node, x: Node) -> Partials:
+        return (bind(Polygamma(self.order + 1), x),)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        """n! times the sum of (x + k) ** -(n + 1): the first terms one by one, the rest by Euler and Maclaurin, all in
+        float64."""
+        n, y = self.order, b.cast(x, dt.float64)
+        total = b.like(y, 0.0)
+        for k in range(_TERMS):
+            total = total + _power(1.0 / (y + float(k)), n + 1)
+        inverse = 1.0 / (y + float(_TERMS))
+        last = _power(inverse, n)
+        tail = last * (1.0 / n) + last * inverse * 0.5
+        term, factor = last * inverse * inverse, (n + 1) / 2.0
+        for j, number in enumerate(_BERNOULLI, 1):
+            tail = tail + term * (number * factor)
+            factor *= (n + 2 * j) * (n + 2 * j + 1) / ((2 * j + 1) * (2 * j + 2))
+            term = term * inverse * inverse
+        result = (total + tail) * (math.factorial(n) * (1.0 if n % 2 else -1.0))
+        return b.cast(b.choose(y > 0.0, result, float("nan")), x.dtype)
+
+
+def _power(x: Value, n: int) -> Value:
+    result = x
+    for _ in range(n - 1):
+        result = result * x
+    return result
+
+
+class Erfc(Special):
+    """1 - erf(x), accurate where erf is near 1."""
+
+    scipy = "erfc"
+
+    def partials(self, out: Node, x: Node) -> Partials:
+        return (full_like(x, -_ROOT) * exp(-(x * x)),)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return vecmath.erfc(b, x)
+
+
+class Erfcx(Special):
+    """exp(x * x) * erfc(x), without overflow."""
+
+    scipy = "erfcx"
+
+    def partials(self, out: Node, x: Node) -> Partials:
+        return ((x + x) * out - full_like(x, _ROOT),)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return vecmath.erfcx(b, x)
+
+
+class XLogY(Special):
+    """x * log(y), 0 where x is 0."""
+
+    samples = samples((0.5, 3.0), (0.5, 3.0))
+    scipy = "xlogy"
+
+    def partials(self, out: Node, x: Node, y: Node) -> Partials:
+        zero = equal(x, full_like(x, 0))
+        return log(y), select(zero, full_like(x, 0), x / y)
+
+    def emit(self, b: Builder, x: Any, y: Any) -> Any:
+        return vecmath.xlogy(b, x, y)
+
+
+class Log1mExp(Special):
+    """log(1 - exp(x)) for x <= 0, accurate at both ends."""
+
+    samples = samples((-3.0, -0.25))
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        return np.log(-np.expm1(values[0].astype(np.float64))).astype(values[0].dtype)
+
+    def partials(self, out: Node, x: Node) -> Partials:
+        return (full_like(x, -1) / bind(Expm1(), -x),)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return vecmath.log1mexp(b, x)
+
+
+class I0(Special):
+    """The modified Bessel function of the first kind, order 0."""
+
+    scipy = "i0"
+
+    def partials(self, out: Node, x: Node) -> Partials:
+        return (bind(I1(), x),)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return vecmath.i0(b, x)
+
+
+class I1(Special):
+    """The modified Bessel function of the first kind, order 1."""
+
+    scipy = "i1"
+
+    def partials(self, out: Node, x: Node) -> Partials:
+        return (bind(I0(), x) - _over(out, x),)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return vecmath.i1(b, x)
+
+
+class I0e(Special):
+    """exp(-|x|) * i0(x)."""
+
+    scipy = "i0e"
+
+    def partials(self, out: Node, x: Node) -> Partials:
+        return (bind(I1e(), x) - sign(x) * out,)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return vecmath.i0e(b, x)
+
+
+class I1e(Special):
+    """exp(-|x|) * i1(x)."""
+
+    scipy = "i1e"
+
+    def partials(self, out: Node, x: Node) -> Partials:
+        return (bind(I0e(), x) - sign(x) * out - _over(out, x),)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return vecmath.i1e(b, x)
+
+
+def _over(out: Node, x: Node) -> Node:
+    """i1(x) / x, which is 1/2 at 0."""
+    zero = equal(x, full_like(x, 0))
+    return select(zero, full_like(x, 0.5), out / select(zero, full_like(x, 1), x))
