@@ -118,6 +118,17 @@ def test_the_page_of_primitives_is_up_to_date() -> None:
 def test_native_is_reference(cls: type[Primitive], dtype: Dtype) -> None:
     for case in contract.cases(cls, [dtype]):
         check(case, [place(v) for v in case.operands()])
+    case = contract.cases(cls, [dtype])[0]
+    if issubclass(cls, Elementwise):  # whatever its samples are, it works on one element, and on none
+        for count, shape in ((1, ()), (0, (0, 3))):
+            check(case, [place(v.reshape(-1)[:count].reshape(shape)) for v in case.operands()])
+
+
+@pytest.mark.parametrize("cls", [cls for cls in REGISTRY if not issubclass(cls, Elementwise)], ids=name_of)
+def test_everything_is_tried_on_nothing(cls: type[Primitive]) -> None:
+    """Where loops do not run is where divisions by a size are found."""
+    operands = [case.operands() for case in contract.cases(cls, cls.dtypes[:1])]
+    assert not any(operands) or any(v.size == 0 for values in operands for v in values), "no sample is empty"
 
 
 def leading(count: int) -> list[object]:

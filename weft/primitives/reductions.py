@@ -269,7 +269,13 @@ class ArgExtremum(Reduction):
 
     samples = tuple(
         Sample(lambda rng, dtype, shape=shape: [draw(rng, dtype, shape)], {"axes": (axis,)}, False, name)  # type: ignore[misc]
-        for name, (shape, axis) in {"rows": ((3, 37), 1), "columns": ((37, 3), 0), "long": ((5000,), 0)}.items()
+        for name, (shape, axis) in {
+            "rows": ((3, 37), 1),
+            "columns": ((37, 3), 0),
+            "long": ((5000,), 0),
+            "no_rows": ((0, 4), 1),
+            "one": ((3, 1), 1),
+        }.items()  # fmt: skip
     )
     dtypes = REALS
 

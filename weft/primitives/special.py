@@ -38,6 +38,13 @@ class GammaLn(Special):
     samples = samples((0.5, 6.0))
     scipy = "gammaln"
 
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        (x,) = values
+        tiny = np.abs(x) < 1e-20  # SciPy overflows where 1 / x does
+        near = -np.log(np.where(tiny & (x != 0), np.abs(x), 1).astype(np.float64))
+        found = np.where(tiny & (x != 0), near, super().reference(x))
+        return np.where(np.isneginf(x), np.inf, found).astype(x.dtype)  # as C has it
+
     def partials(self, out: Node, x: Node) -> Partials:
         return (bind(Digamma(), x),)
 
@@ -55,7 +62,7 @@ class Digamma(Special):
         return (bind(Polygamma(1), x),)
 
     def emit(self, b: Builder, x: Any) -> Any:
-        return vecmath.digamma(b, x)
+        return b.choose(b.abs(x) < 1e-20, -1.0 / x, vecmath.digamma(b, x))  # 1 / x alone, which may overflow, near 0
 
 
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
@@ -75,7 +82,8 @@ class Polygamma(Special):
     def reference(self, *values: np.ndarray) -> np.ndarray:
         from scipy.special import polygamma  # see Special
 
-        return np.asarray(polygamma(self.order, values[0].astype(np.float64))).astype(values[0].dtype)
+        (x,) = values
+        return np.where(x < 0, np.nan, polygamma(self.order, np.abs(x).astype(np.float64))).astype(x.dtype)
 
     def partials(self, out: Node, x: Node) -> Partials:
         return (bind(Polygamma(self.order + 1), x),)
@@ -84,6 +92,7 @@ class Polygamma(Special):
         """n! times the sum of (x + k) ** -(n + 1): the first terms one by one, the rest by Euler and Maclaurin, all in
         float64."""
         n, y = self.order, b.cast(x, dt.float64)
+        y = b.choose(y.eq(0.0), 0.0, y)  # both zeros are the pole from above
         total = b.like(y, 0.0)
         for k in range(_TERMS):
             total = total + _power(1.0 / (y + float(k)), n + 1)
@@ -96,7 +105,7 @@ class Polygamma(Special):
             factor *= (n + 2 * j) * (n + 2 * j + 1) / ((2 * j + 1) * (2 * j + 2))
             term = term * inverse * inverse
         result = (total + tail) * (math.factorial(n) * (1.0 if n % 2 else -1.0))
-        return b.cast(b.choose(y > 0.0, result, float("nan")), x.dtype)
+        return b.cast(b.choose(y >= 0.0, result, float("nan")), x.dtype)
 
 
 def _power(x: Value, n: int) -> Value:
@@ -164,6 +173,10 @@ class I0(Special):
 
     scipy = "i0"
 
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        (x,) = values
+        return np.where(np.isinf(x), np.inf, super().reference(np.where(np.isinf(x), 0, x))).astype(x.dtype)
+
     def partials(self, out: Node, x: Node) -> Partials:
         return (bind(I1(), x),)
 
@@ -175,6 +188,11 @@ class I1(Special):
     """The modified Bessel function of the first kind, order 1."""
 
     scipy = "i1"
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        (x,) = values
+        special = np.isinf(x) | (x == 0)
+        return np.where(special, x, super().reference(np.where(special, 1, x))).astype(x.dtype)
 
     def partials(self, out: Node, x: Node) -> Partials:
         return (bind(I0(), x) - _over(out, x),)
@@ -199,6 +217,10 @@ class I1e(Special):
     """exp(-|x|) * i1(x)."""
 
     scipy = "i1e"
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        (x,) = values
+        return np.where(x == 0, x, super().reference(x)).astype(x.dtype)
 
     def partials(self, out: Node, x: Node) -> Partials:
         return (bind(I0e(), x) - sign(x) * out - _over(out, x),)

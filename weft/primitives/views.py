@@ -37,7 +37,12 @@ class Transpose(View):
     """Axes in another order: result axis i is operand axis order[i]."""
 
     order: tuple[int, ...]
-    samples = (_sample((2, 3, 5), order=(2, 0, 1)), _sample((4, 6), order=(1, 0)), _sample((), order=()))
+    samples = (
+        _sample((2, 3, 5), order=(2, 0, 1)),
+        _sample((4, 6), order=(1, 0)),
+        _sample((), order=()),
+        _sample((3, 0), order=(1, 0)),
+    )
 
     def infer(self, *kinds: Kind) -> Kind:
         return kind_of(tuple(kinds[0].shape[i] for i in self.order), kinds[0].dtype)
@@ -67,6 +72,7 @@ class Slice(View):
         _sample((7, 5), starts=(6, 4), sizes=(7, 3), steps=(-1, -2)),
         _sample((4,), starts=(2,), sizes=(0,), steps=(1,)),
         _sample((), starts=(), sizes=(), steps=()),
+        _sample((0, 4), starts=(0, 3), sizes=(0, 4), steps=(1, -1)),
     )
 
     def infer(self, *kinds: Kind) -> Kind:
@@ -103,6 +109,7 @@ class Broadcast(View):
         _sample((4, 1), shape=(4, 6), axes=(0, 1)),
         _sample((), shape=(2, 3), axes=()),
         _sample((3,), shape=(3, 0), axes=(0,)),
+        _sample((0,), shape=(2, 0), axes=(1,)),
     )
 
     def infer(self, *kinds: Kind) -> Kind:
@@ -133,7 +140,13 @@ class Reshape(View):
     """The elements in row-major order, in another shape of as many elements."""
 
     shape: Shape
-    samples = (_sample((4, 6), shape=(2, 3, 4)), _sample((2, 3, 4), shape=(24,)), _sample((1, 1), shape=()))
+    samples = (
+        _sample((4, 6), shape=(2, 3, 4)),
+        _sample((2, 3, 4), shape=(24,)),
+        _sample((1, 1), shape=()),
+        _sample((), shape=(1, 1)),
+        _sample((0, 4), shape=(3, 0)),
+    )
 
     def infer(self, *kinds: Kind) -> Kind:
         return kind_of(self.shape, kinds[0].dtype)
@@ -165,6 +178,8 @@ class SliceUpdate(Linear, Opaque):
             ((7, 5), (3, 5), (1, 0), (2, 1)),
             ((7, 5), (7, 3), (6, 4), (-1, -2)),
             ((4,), (0,), (2,), (1,)),
+            ((0, 3), (0, 2), (0, 1), (1, 1)),
+            ((), (), (), ()),
         )
     )
 
