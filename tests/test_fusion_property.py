@@ -240,6 +240,35 @@ def assign(x: array, y: array, extra: int) -> array | None:
     return result
 
 
+def join(x: array, y: array, extra: int) -> array | None:
+    """Two arrays one after the other, or one after its own reverse."""
+    if not x.ndim:
+        return None
+    axis = extra % x.ndim
+    fits = y.ndim == x.ndim and all(m == n for i, (m, n) in enumerate(zip(x.shape, y.shape, strict=True)) if i != axis)
+    return mx.concatenate([x, y if fits else mx.flip(x)], axis=axis)
+
+
+def running(x: array, y: array, extra: int) -> array | None:
+    if not x.ndim:
+        return None
+    return mx.cumsum(x, axis=extra % x.ndim, reverse=bool(extra & 8), inclusive=bool(extra & 16))
+
+
+def gather(x: array, y: array, extra: int) -> array | None:
+    """Rows by number, some of them twice."""
+    if not x.ndim or not x.shape[0]:
+        return None
+    places = [extra % x.shape[0], 0, -1, extra // 3 % x.shape[0]]
+    return x[mx.array(places)] if extra & 32 else mx.take(x, mx.array(places) % x.shape[0], axis=0)
+
+
+def arranged(x: array, y: array, extra: int) -> array | None:
+    if not x.ndim or x.dtype.is_complex:
+        return None
+    return (mx.sort if extra & 64 else mx.argsort)(x, axis=extra % x.ndim)
+
+
 def count(x: array, y: array, extra: int) -> array | None:
     return mx.arange(x.shape[-1]) + x.astype(dt.int32) if x.ndim else None
 
@@ -293,6 +322,10 @@ STEPS: dict[str, Step] = {
     "choose": choose,
     "assign": assign,
     "count": count,
+    "join": join,
+    "running": running,
+    "gather": gather,
+    "arranged": arranged,
 }
 
 

@@ -43,6 +43,12 @@ class GammaLn(Special):
         tiny = np.abs(x) < 1e-20  # SciPy overflows where 1 / x does
         near = -np.log(np.where(tiny & (x != 0), np.abs(x), 1).astype(np.float64))
         found = np.where(tiny & (x != 0), near, super().reference(x))
+        for root, slope in (
+            (1.0, -np.euler_gamma),
+            (2.0, 1 - np.euler_gamma),
+        ):  # near its roots SciPy's is only absolutely right
+            away = x.astype(np.float64) - root
+            found = np.where(np.abs(away) < 1e-9, slope * away, found)
         return np.where(np.isneginf(x), np.inf, found).astype(x.dtype)  # as C has it
 
     def partials(self, out: Node, x: Node) -> Partials:
