@@ -275,7 +275,7 @@ class ArgExtremum(Reduction):
             "long": ((5000,), 0),
             "no_rows": ((0, 4), 1),
             "one": ((3, 1), 1),
-        }.items()  # fmt: skip
+        }.items()
     )
     dtypes = REALS
 

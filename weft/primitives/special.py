@@ -48,7 +48,7 @@ class GammaLn(Special):
             (2.0, 1 - np.euler_gamma),
         ):  # near its roots SciPy's is only absolutely right
             away = x.astype(np.float64) - root
-            found = np.where(np.abs(away) < 1e-9, slope * away, found)
+            found = np.where(np.abs(away) < 1e-9, slope * away + 0.0, found)
         return np.where(np.isneginf(x), np.inf, found).astype(x.dtype)  # as C has it
 
     def partials(self, out: Node, x: Node) -> Partials:

@@ -22,12 +22,10 @@ T = TypeVar("T")
 class Format:
     """The layout of a float type. `digits` counts the implicit bit, so an ulp of 1.0 is 2**(1 - digits)."""
 
-    dtype: Dtype
     bits: Dtype
     """The unsigned integer type of the same width."""
     digits: int
     bias: int
-    max: float
 
     @property
     def shift(self) -> int:
@@ -45,8 +43,8 @@ class Format:
         return 1.5 * 2.0**self.shift
 
 
-FLOAT32 = Format(dt.float32, dt.uint32, 24, 127, float.fromhex("0x1.fffffep127"))
-FLOAT64 = Format(dt.float64, dt.uint64, 53, 1023, float.fromhex("0x1.fffffffffffffp1023"))
+FLOAT32 = Format(dt.uint32, 24, 127)
+FLOAT64 = Format(dt.uint64, 53, 1023)
 
 
 def format_of(x: Value) -> Format:

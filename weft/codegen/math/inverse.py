@@ -14,13 +14,11 @@ from weft.codegen.math.basics import (
     exact_product,
     fast_sum,
     format_of,
-    from_bits,
     is_negative,
     pick,
     quotient_pair,
     root_pair,
     split,
-    to_bits,
 )
 from weft.codegen.math.logarithm import log1p_pair
 
@@ -95,19 +93,15 @@ def arcsin(b: Builder, x: Value) -> Value:
 def arccos(b: Builder, x: Value) -> Value:
     """π/2 - arcsin(x), or 2 arcsin(√((1 - x) / 2)) above 1/2, or π less that of -x below -1/2."""
     far, z, root = _root(b, x)
-    s = b.choose(far, b.copysign(root.hi + root.hi, -x), x)
-    s_lo = b.choose(far, b.copysign(root.lo + root.lo, _product_sign(b, root.lo, x)), 0.0)
-    tail = _series(b, s, z) + s_lo
     negative = x < 0.0
+    double, double_lo = root.hi + root.hi, root.lo + root.lo
+    s = b.choose(far, b.choose(negative, double, -double), x)
+    s_lo = b.choose(far, b.choose(negative, double_lo, -double_lo), 0.0)
+    tail = _series(b, s, z) + s_lo
     hi = b.choose(far, b.choose(negative, b.like(x, PI[0].of(x)), 0.0), HALF_PI[0].of(x))
     lo = b.choose(far, b.choose(negative, b.like(x, PI[1].of(x)), 0.0), HALF_PI[1].of(x))
     first = fast_sum(hi, -s)
     return first.hi + (first.lo + (lo - tail))
-
-
-def _product_sign(b: Builder, x: Value, y: Value) -> Value:
-    """A number with the sign of -x y."""
-    return from_bits(b, ~(to_bits(b, x) ^ to_bits(b, y)))
 
 
 # ---- arctan ----

@@ -1,4 +1,4 @@
-"""log, log2, log10, log1p and logaddexp.
+"""log, log2, log10 and log1p, and what is made of them: logaddexp, log1mexp, xlogy.
 
 All write x = 2**k (1 + f) with 1 + f in [11/16, 11/8) and share log(1 + f) = f + q, where f is exact and |q| < 0.07:
 the sum of the large terms is kept with its error, and q, k's low part and that error are added last.

@@ -46,8 +46,8 @@ LOG2_64 = (
 )  # fmt: skip
 
 # -log2(5/4) and -log2(3/4); the first parts are short enough to be added to an exponent without error.
-LOG2_OF_FIFTHS = (-0.3219280948874257, 6.33385952568616e-14)
-LOG2_OF_THIRDS = (0.4150374992786965, 1.4733181985781966e-13)
+MINUS_LOG2_FIVE_QUARTERS = (-0.3219280948874257, 6.33385952568616e-14)
+MINUS_LOG2_THREE_QUARTERS = (0.4150374992786965, 1.4733181985781966e-13)
 
 LIMIT = Constant(2.0**40, 2.0**66)
 """Exponents above it overflow or underflow every base but 1."""
@@ -106,8 +106,9 @@ def _log2_pair(b: Builder, k: Value, f: Value) -> Pair:
     # 1 + f, multiplied by 5/4, 1 or 3/4, comes closer to 1, without a rounding error.
     low, high = f < -0.112, f > 0.14
     c = b.choose(low, 1.25, b.choose(high, b.like(f, 0.75), 1.0))
-    k = k + b.choose(low, LOG2_OF_FIFTHS[0], b.choose(high, b.like(f, LOG2_OF_THIRDS[0]), 0.0))
-    k_lo = b.choose(low, LOG2_OF_FIFTHS[1], b.choose(high, b.like(f, LOG2_OF_THIRDS[1]), 0.0))
+    less, more = MINUS_LOG2_FIVE_QUARTERS, MINUS_LOG2_THREE_QUARTERS
+    k = k + b.choose(low, less[0], b.choose(high, b.like(f, more[0]), 0.0))
+    k_lo = b.choose(low, less[1], b.choose(high, b.like(f, more[1]), 0.0))
     f = b.fma(f, c, c - 1.0)
     d = fast_sum(b.like(f, 2.0), f)
     inverse = 1.0 / d.hi
