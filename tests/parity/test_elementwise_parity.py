@@ -334,10 +334,8 @@ def test_eight_bit_floats() -> None:
 @given(data=st.data(), axis=st.sampled_from([None, 0, -1, (0, 1), 5]), keepdims=st.booleans())
 def test_reductions(name: str, data: st.DataObject, axis: Any, keepdims: bool) -> None:
     (x,) = data.draw(operands(1, tuple(d for d in REALS if d is not dt.bfloat16), -3, 3))
-    if x[0].ndim == 0:
-        return  # MLX gives a 0-d array back as it is, in its own dtype
-    if name in ("prod", "all") and x[0].size == 0 and x[0].dtype == np.bool_:
-        return  # which MLX calls false
+    if x[0].ndim == 0 or x[0].size == 0:
+        return  # MLX gives a 0-d array back in its own dtype, and reads memory of others for one without elements
     both(lambda m, a: getattr(m, name)(a, axis=axis, keepdims=keepdims), x, loose=True)
 
 

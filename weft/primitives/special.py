@@ -165,7 +165,8 @@ class Log1mExp(Special):
     samples = samples((-3.0, -0.25))
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
-        return np.log(-np.expm1(values[0].astype(np.float64))).astype(values[0].dtype)
+        wide = values[0].astype(np.float64)
+        return np.where(wide > -math.log(2), np.log(-np.expm1(wide)), np.log1p(-np.exp(wide))).astype(values[0].dtype)
 
     def partials(self, out: Node, x: Node) -> Partials:
         return (full_like(x, -1) / bind(Expm1(), -x),)
