@@ -213,7 +213,7 @@ def test_exact_functions_of_two_arrays(name: str, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_divmod(data: st.DataObject) -> None:
     """Divisors that are not 0, of which MLX dies here."""
-    x, y = data.draw(operands(2, REALS, 0.25, inf, mixed=True))
+    x, y = data.draw(operands(2, REALS[1:], 0.25, inf, mixed=True))
     both(lambda m, a, b: m.divmod(a, b), x, y)
     both(lambda m, a, b: [a // b, a % b], x, y)
 
