@@ -447,7 +447,7 @@ def main() -> None:
     parser.add_argument(
         "names", nargs="*", help="functions to measure; if none is named, all, and for docs/numerics.md"
     )
-    parser.add_argument("--bits", type=int, default=26, help="try float32 functions on 2**BITS numbers, at most 2**32")
+    parser.add_argument("--bits", type=int, default=24, help="try float32 functions on 2**BITS numbers, at most 2**32")
     options = parser.parse_args()
     lines = table(options.names or [*vecmath.ULP, *vecmath.COMPLEX_ULP], options.bits)
     if not options.names:

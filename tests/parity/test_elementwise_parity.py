@@ -82,8 +82,8 @@ def operands(
     for _ in range(count):
         kind = draw(st.sampled_from(dtypes)) if mixed else dtype
         own = draw(st.sampled_from([shape, shape, tuple(1 if i == 0 else n for i, n in enumerate(shape)), shape[1:]]))
-        with np.errstate(all="ignore"):
-            pool = np.array(special(kind, low, high)).astype(kind.np)
+        numbers = special(kind, low, high)
+        pool = np.array(numbers, kind.np) if kind.is_integer else np.array(numbers).astype(kind.np)
         rng = np.random.default_rng(draw(st.integers(0, 99)))
         found.append((rng.choice(pool, own), draw(st.sampled_from(["plain", "transposed", "reversed"]))))
     return found
@@ -279,7 +279,7 @@ def test_where_and_clip(data: st.DataObject) -> None:
 @settings(max_examples=40)
 @given(data=st.data(), decimals=st.integers(-2, 3))
 def test_round(data: st.DataObject, decimals: int) -> None:
-    (x,) = data.draw(operands(1, COMMON, -1000, 1000))
+    (x,) = data.draw(operands(1, COMMON[1:], -1000, 1000))
     both(lambda m, a: m.round(a, decimals), x, loose=True)
 
 
@@ -344,21 +344,24 @@ def test_reductions(name: str, data: st.DataObject, axis: Any, keepdims: bool) -
 
 @settings(max_examples=80)
 @given(
-    start=st.sampled_from([None, 0, 1, -3, 0.5, 3_000_000_000]),
-    stop=st.sampled_from([0, 1, 7, -7, 2.5, 3_000_000_004]),
+    start=st.sampled_from([None, 0, 1, -3, 0.5]),
+    stop=st.sampled_from([0, 1, 7, -7, 2.5]),
     step=st.sampled_from([None, 1, 2, -1, 0.5, 0, inf, 0.3]),
     dtype=st.sampled_from([None, dt.int32, dt.uint8, dt.int64, dt.float32, dt.float16, dt.complex64, dt.bool_]),
 )
 def test_arange(start: Any, stop: Any, step: Any, dtype: Dtype | None) -> None:
-    if start != 3_000_000_000 and stop == 3_000_000_004:
-        stop = 4
-    if start == 3_000_000_000 and (stop != 3_000_000_004 or dtype not in (None, dt.int64) or step in (-1, inf)):
-        start = 3
     positional = [n for n in (start, stop) if n is not None]
     if step is not None:
         positional = [0 if start is None else start, stop, step]
     keywords = {} if dtype is None else {"dtype": "bool_" if dtype.is_bool else dtype.name}
     both(lambda m: m.arange(*positional, **{k: getattr(m, v) for k, v in keywords.items()}), loose=True)
+
+
+def test_arange_beyond_int32() -> None:
+    both(lambda m: m.arange(3_000_000_000, 3_000_000_004))
+    both(lambda m: m.arange(3_000_000_004, 3_000_000_000, -2, dtype=m.int64))
+    both(lambda m: m.arange(2**31 - 2, 2**31))
+    both(lambda m: m.arange(0, 10, 2**31))
 
 
 def test_arange_by_keyword() -> None:
@@ -378,14 +381,13 @@ def test_arange_by_keyword() -> None:
     stop=st.sampled_from([1, -5, 7.5, 0]),
     num=st.integers(-1, 9),
     endpoint=st.booleans(),
-    dtype=st.sampled_from([dt.float32, dt.float16, dt.int32, dt.complex64, dt.bool_]),
+    dtype=st.sampled_from([dt.float32, dt.float16, dt.int32, dt.complex64]),
 )
 def test_linspace(start: Any, stop: Any, num: int, endpoint: bool, dtype: Dtype) -> None:
     if dtype.is_integer:  # a float32 that MLX rounds to the next integer is truncated differently
         start, stop = 8 * int(start), 8 * int(stop)
         num = num if num < 3 else 9 if endpoint else 8
-    name = "bool_" if dtype.is_bool else dtype.name
-    both(lambda m: m.linspace(start, stop, num, endpoint, getattr(m, name)), loose=True)
+    both(lambda m: m.linspace(start, stop, num, endpoint, getattr(m, dtype.name)), loose=True)
 
 
 @settings(max_examples=60)
