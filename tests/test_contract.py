@@ -37,7 +37,7 @@ from weft.transforms.vmap import batch
 
 LEADERS = (dt.bool_, dt.bfloat16, dt.float32, dt.int64, dt.complex64)
 """One dtype of each element size, and one of pairs: how elements are reached does not depend on more."""
-MOST_COMPILATIONS = 16
+MOST_COMPILATIONS = 10
 """LLVM compilations that the default run may cost for each pair of a primitive and a dtype, on average."""
 
 PAIRS = [(cls, dtype) for cls in REGISTRY for dtype in cls.dtypes]
