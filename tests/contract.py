@@ -343,7 +343,8 @@ def is_nan(values: np.ndarray) -> np.ndarray:
     parts = _parts(values)
     if parts.dtype.kind in "biu":
         return np.zeros(parts.shape, np.bool_)
-    return np.isnan(parts.astype(np.float64))
+    with np.errstate(invalid="ignore"):  # a signalling NaN says so when it is converted
+        return np.isnan(parts.astype(np.float64))
 
 
 def same_bits(a: np.ndarray, b: np.ndarray, payloads: bool = False) -> bool:

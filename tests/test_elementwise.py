@@ -325,10 +325,15 @@ def test_view_is_numpys_view(data: st.DataObject, source: Dtype, to: Dtype) -> N
 
 
 def test_views_go_there_and_back() -> None:
-    words = np.random.default_rng(0).integers(0, 2**32, 500, dtype=np.uint32)
+    """All patterns of bits, those of signalling NaNs too."""
+    words = np.random.default_rng(0).integers(0, 2**32, 2000, dtype=np.uint32)
     x = mx.array(words)
-    for to in (mx.float32, mx.int8, mx.uint16, mx.complex64, mx.float64, mx.bfloat16, mx.complex128):
+    for to in (mx.float32, mx.int8, mx.uint16, mx.float16, mx.complex64, mx.float64, mx.bfloat16, mx.complex128):
         exactly(x.view(to).view(mx.uint32), words)
+    halves = mx.array(np.arange(2**16, dtype=np.uint16))
+    for to in (mx.float16, mx.bfloat16):
+        exactly(mx.view(mx.view(halves, to), mx.uint16), np.arange(2**16, dtype=np.uint16))
+        exactly(mx.view(mx.view(halves, to)[::-3], mx.uint16), np.arange(2**16, dtype=np.uint16)[::-3])
 
 
 def test_views_that_do_not_fit() -> None:

@@ -62,7 +62,7 @@ def einsum_path(subscripts: str, *operands: ArrayLike) -> tuple[Path, str]:
 
     Each step takes operands out of the list and puts their product at its end.
 
-    >>> einsum_path("ij,jk,kl->il", ones((2, 9)), ones((9, 9)), ones((9, 3)))[0]
+    >>> einsum_path("ij,jk,kl->il", ones((9, 2)), ones((2, 9)), ones((9, 2)))[0]
     [(1, 2), (0, 1)]
     """
     terms, result, sizes = _parsed("einsum_path", subscripts, operands)
@@ -159,8 +159,7 @@ def _path(labels: Sequence[Labels], result: Labels, sizes: Sizes) -> Path:
         return [(0,)]
     if len(labels) == 2:
         return [(0, 1)]
-    if any(type(n) is not int for n in sizes.values()):
-        return [(0, 1), *((0, n) for n in range(len(labels) - 2, 0, -1))]  # symbolic sizes decide nothing
+    # A symbolic size is read here, and thereby guarded: the order, and so the bits, are those of the plain call.
     return _exact_path(labels, result, sizes) if len(labels) <= MOST_EXACT else _greedy_path(labels, result, sizes)
 
 

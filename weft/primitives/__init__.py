@@ -49,7 +49,7 @@ REGISTRY: tuple[type[Primitive], ...] = (
     bits.IsInf, bits.IsFinite,
     # elementwise: conversion
     elementwise.AsType, elementwise.Identity, elementwise.StopGradient, elementwise.Conjugate, elementwise.Real,
-    elementwise.Imag, bits.Bitcast, bits.Cartesian,
+    elementwise.Imag, bits.Bitcast, bits.Reinterpret, bits.Cartesian,
     # views
     views.Transpose, views.Slice, views.Broadcast, views.Reshape, views.SliceUpdate,
     # reductions

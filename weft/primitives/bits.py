@@ -1,19 +1,25 @@
 """What the bits of a number are: another type, an infinity, the parts of a complex number.
 
-All of it moves bits and computes nothing. (A signalling NaN of float16 becomes a quiet one when it is loaded.)
+All of it moves bits and computes nothing. There are two reinterpretations: `Bitcast` is elementwise and fuses, but sees
+float16 as kernels load it (a signalling NaN becomes a quiet one); `Reinterpret` copies memory, so every bit survives,
+and may change the size of elements.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from weft import dtypes as dt
+from weft.codegen import moves
 from weft.codegen.builder import Builder, Complex, Value
+from weft.codegen.launch import Layout, Lowering, Pointer
 from weft.dtypes import Dtype
-from weft.graph.node import Node
-from weft.primitives.base import Elementwise, Sample, bind, full_like
+from weft.graph.node import Kind, Node, Size, kind_of
+from weft.primitives.base import Elementwise, Opaque, Sample, bind, full_like, move_batch_to_front
 from weft.primitives.elementwise import INEXACT, Comparison, Imag, Stepwise, binary, draw, real, samples
 
 UNSIGNED = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
@@ -62,6 +68,55 @@ def _from_bits(b: Builder, bits: Value, dtype: Dtype) -> Value | Complex:
         return b.from_memory_bits(bits, dtype)
     low, high = (b.cast(part, dt.uint32) for part in (bits, bits >> 32))
     return Complex(b.bitcast(low, dt.float32), b.bitcast(high, dt.float32))
+
+
+class Reinterpret(Opaque):
+    """The bytes of the operand as elements of another type (not bool), along the last axis if the size differs. No
+    derivative."""
+
+    dtype: Dtype
+    samples = tuple(
+        Sample(
+            lambda rng, dtype, shape=shape: [draw(rng, dtype, shape)],  # type: ignore[misc]
+            {"dtype": to},
+            smooth=False,
+            name=f"{to.name} {len(shape)}",
+        )
+        for to in dt.ALL
+        if not to.is_bool
+        for shape in (((48,), (3, 0)) if to is dt.uint8 else ((3, 48),))
+    )
+
+    def infer(self, *kinds: Kind) -> Kind:
+        (kind,) = kinds
+        old, new = kind.dtype.size, self.dtype.size
+        return kind_of(kind.shape if old == new else (*kind.shape[:-1], kind.shape[-1] * old // new), self.dtype)
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        (x,) = values
+        kind = self.infer(kind_of(x.shape, dt.from_numpy(x.dtype)))
+        return np.frombuffer(np.ascontiguousarray(x).tobytes(), self.dtype.np).reshape(kind.shape)
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+        return None
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+        return {}
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        return bind(self, move_batch_to_front(inputs[0], axes[0], size)), 0
+
+    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
+        """One copy, in units of the smaller of the two elements."""
+        (x,) = operands
+        pieces = max(1, x.dtype.size // out.dtype.size)
+        unit = out.dtype if pieces > 1 else x.dtype
+        shape, strides = x.shape, x.strides
+        if pieces > 1:
+            shape, strides = (*shape, pieces), (*(pieces * stride for stride in strides), 1)
+        contiguous = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+        source, target = Layout(shape, strides, unit), Layout(shape, contiguous, unit)
+        return Lowering(tuple(moves.copy(source, target, Pointer(0), Pointer(1))))
 
 
 class IsInf(Comparison):
