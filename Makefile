@@ -9,11 +9,11 @@ META   := pyproject.toml weft/version.py
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lint format bench peers clean
+.PHONY: help demo test test-full test-browser lint format bench peers clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.run ## train a small network on digits drawn by the script (some seconds)
 	@$(BIN)/python examples/train_mlp.py $(ARGS)
@@ -24,6 +24,9 @@ test: $(VENV)/.dev ## the tests that must always pass (under 10 minutes on two c
 test-full: $(VENV)/.dev ## all tests, the slow ones included, at the lowest and the highest LLVM level
 	@WEFT_LLVM_LEVEL=0 WEFT_THREADS=1 $(BIN)/python -m pytest -q -m "" --hypothesis-profile=full $(ARGS)
 	@WEFT_LLVM_LEVEL=3 WEFT_THREADS=2 $(BIN)/python -m pytest -q -m "" $(ARGS)
+
+test-browser: $(VENV)/.dev ## the pages of `weft explain` in a headless Chromium, if there is one
+	@$(BIN)/python -m pytest -q -m browser -n 0 tests/browser $(ARGS)
 
 lint: $(VENV)/.dev ## style, formatting and types
 	@$(BIN)/ruff check

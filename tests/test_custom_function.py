@@ -355,6 +355,121 @@ def test_mapped_rules_along_any_axis(axis: int) -> None:
     close(mx.grad(lambda a: mx.sum(mx.vmap(fun, in_axes=axis)(a) * weights))(x), expected)
 
 
+# ---- what rules capture ----
+
+
+def scaled(x: mx.array, c: mx.array) -> mx.array:
+    """x * 2c, whose rules capture 2c: an array that is mapped where c is."""
+    twice = 2 * c
+    fun = mx.custom_function(lambda a: a * twice)
+    fun.vjp(lambda a, ct, y: ct * twice * 10).jvp(lambda a, t: t * twice * 100)
+    return fun(x)
+
+
+XS, CS = vector(1.0, 2.0, 5.0), vector(3.0, 4.0, 6.0)
+GRID = mx.array(np.arange(1.0, 7.0, dtype=np.float32).reshape(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("transform", "operands", "expected"),
+    [
+        (lambda f: mx.vmap(f), (XS, CS), ([60.0, 80.0, 120.0], [0.0, 0.0, 0.0])),
+        (lambda f: mx.vmap(f, in_axes=(None, 0)), (X, CS), (260.0, [0.0, 0.0, 0.0])),
+        (lambda f: mx.vmap(f, in_axes=(0, None)), (XS, Y), ([60.0, 60.0, 60.0], 0.0)),
+        (lambda f: mx.vmap(mx.vmap(f)), (GRID, GRID), (20 * np.array(GRID), np.zeros((3, 2)))),
+        (lambda f: mx.vmap(mx.vmap(f), in_axes=1), (GRID, GRID), (20 * np.array(GRID), np.zeros((3, 2)))),
+        (
+            lambda f: mx.vmap(lambda row, c: mx.vmap(lambda x: f(x, c))(row)),  # captured from the outer of two
+            (GRID, CS),
+            (20 * np.array([[3.0, 3.0], [4.0, 4.0], [6.0, 6.0]]), [0.0, 0.0, 0.0]),
+        ),
+        (
+            lambda f: mx.vmap(lambda row, c: mx.vmap(lambda k: f(row[0], k + c))(row)),  # from both
+            (GRID, CS),
+            (np.array([[180.0, 0.0], [300.0, 0.0], [460.0, 0.0]]), [0.0, 0.0, 0.0]),
+        ),
+        (lambda f: mx.compile(mx.vmap(f)), (XS, CS), ([60.0, 80.0, 120.0], [0.0, 0.0, 0.0])),
+        (lambda f: mx.vmap(mx.compile(f)), (XS, CS), ([60.0, 80.0, 120.0], [0.0, 0.0, 0.0])),
+        (lambda f: mx.checkpoint(mx.vmap(f)), (XS, CS), ([60.0, 80.0, 120.0], [0.0, 0.0, 0.0])),
+        (lambda f: mx.vmap(mx.checkpoint(f)), (XS, CS), ([60.0, 80.0, 120.0], [0.0, 0.0, 0.0])),
+    ],
+)
+def test_rules_may_capture_what_is_mapped(transform: Function, operands: Any, expected: Any) -> None:
+    """Their gradient is taken after the map, of all elements at once; each has its own captured value all the same."""
+    with settings(backend="native"):
+        mapped = transform(scaled)
+        gradients = mx.grad(lambda x, c: mx.sum(mapped(x, c)), (0, 1))
+        for fun in (gradients, mx.compile(gradients)):
+            for found, right in zip(fun(*operands), expected, strict=True):
+                close(found, right)
+        _, (tangent,) = mx.jvp(mapped, list(operands), [mx.ones_like(x) for x in operands])
+        close(np.sum(np.array(tangent)), 10 * np.sum(expected[0]))
+
+
+def test_captured_and_mapped_arrays_have_second_derivatives() -> None:
+    slope = lambda c: mx.sum(mx.grad(lambda x: mx.sum(mx.vmap(scaled)(x, c)))(XS))  # noqa: E731
+    close(mx.grad(slope)(CS), [20.0, 20.0, 20.0])
+    per_row = mx.vmap(mx.grad(lambda x, c: mx.sum(mx.vmap(scaled)(x, c))))(GRID, GRID)
+    close(per_row, 20 * np.array(GRID))
+
+
+def test_vmap_rules_get_what_is_mapped_as_arguments() -> None:
+    def one(x: mx.array, c: mx.array) -> mx.array:
+        return mx.custom_function(lambda a: a * c).vmap(lambda a, axis: (a * c, axis))(x)
+
+    with pytest.raises(ValueError, match=r"vmap rule of <lambda> uses an array that is mapped but no argument.*pass it"):
+        mx.vmap(one)(XS, CS)
+    close(mx.vmap(lambda x: one(x, Y))(XS), 3 * np.array(XS))
+
+
+# ---- a missing rule ----
+
+
+def by_numpy() -> mx.custom_function:
+    """sin, computed where no transform can look."""
+
+    @mx.custom_function
+    def sine(x: mx.array) -> mx.array:
+        return mx.array(np.sin(np.array(x)))
+
+    return sine
+
+
+def test_functions_that_compute_elsewhere_need_every_rule_that_is_used() -> None:
+    """A zero would be a wrong answer: nobody can see how the results depend on the arguments."""
+    sine = by_numpy().vjp(lambda x, ct, y: ct * mx.cos(x))
+    close(mx.grad(sine)(X), np.cos(2.0))
+    with pytest.raises(ValueError) as error:
+        mx.jvp(sine, [X], [X])
+    assert str(error.value) == (
+        "[custom_function] sine has no jvp rule, and computes outside of Weft, where no derivative can be taken. Add "
+        "the rule:\n\n    @sine.jvp\n    def rule(primals, tangents):\n        return ...  # tangents in the structure of "
+        "the outputs\n"
+    )
+    sine.jvp(lambda x, t: t * mx.cos(x))
+    close(mx.jvp(sine, [X], [X])[1][0], 2 * np.cos(2.0))
+    forward = by_numpy().jvp(lambda x, t: t * mx.cos(x))
+    close(mx.jvp(forward, [X], [X])[1][0], 2 * np.cos(2.0))
+    with pytest.raises(ValueError, match=r"sine has no vjp rule(.|\n)*@sine.vjp\n    def rule\(primals, cotangents, out"):
+        mx.grad(lambda x: forward(x) * x)(X)
+    with pytest.raises(ValueError, match=r"no vjp rule(.|\n)*@f.vjp"):
+        mx.grad(mx.custom_function(lambda x: mx.array(np.array(x))).jvp(lambda x, t: t))(X)
+
+
+def test_other_arguments_of_a_function_that_computes_elsewhere_are_no_concern() -> None:
+    sine = by_numpy().jvp(lambda x, t: t)
+    close(mx.grad(lambda y: sine(X) * y)(Y), np.sin(2.0))
+    nothing = mx.custom_function(lambda n: mx.array(2.0 * n)).vjp(lambda n, ct, y: None)
+    close(mx.jvp(lambda y: nothing(3) * y, [Y], [Y])[1][0], 18.0)
+
+
+def test_results_that_do_not_depend_on_the_arguments_are_constants() -> None:
+    fun = mx.custom_function(lambda x: (x * 2, mx.array(1.0))).vjp(lambda x, ct, y: ct[0])
+    _, tangents = mx.jvp(fun, [X], [Y])
+    assert [t.item() for t in tangents] == [6.0, 0.0]
+    close(mx.jvp(mx.custom_function(lambda x: x).vjp(lambda x, ct, y: ct), [X], [Y])[1][0], 3.0)
+
+
 # ---- with everything ----
 
 

@@ -521,10 +521,12 @@ def test_every_variable_is_read() -> None:
             "WEFT_LLVM_LEVEL": "0",
             "WEFT_CPU": "x86-64-v3",
             "WEFT_MEMORY_LIMIT": "2 GiB",
+            "WEFT_DISABLE_COMPILE": "yes",
+            "MLX_DISABLE_COMPILE": "",
         }
     )
     assert made == settings.Config(
-        3, "reference", frozenset({"graph", "asm"}), True, "/kept/here", 65536, 0, "x86-64-v3", 2 << 30
+        3, "reference", frozenset({"graph", "asm"}), True, "/kept/here", 65536, 0, "x86-64-v3", 2 << 30, True, True, True
     )
 
 
@@ -543,6 +545,7 @@ def test_every_variable_is_read() -> None:
         ("WEFT_LLVM_LEVEL", "4", "0, 1, 2 or 3"),
         ("WEFT_CPU", "i386", "native, x86-64-v2"),
         ("WEFT_MEMORY_LIMIT", "1.5G", "a number of bytes"),
+        ("WEFT_DISABLE_COMPILE", "sometimes", "1 or 0"),
     ],
 )
 def test_what_is_not_allowed_is_named(name: str, value: str, allowed: str) -> None:

@@ -27,6 +27,7 @@ ROWS = (
     ("transforms",),
     ("array",),
     ("evaluate",),
+    ("checking",),
     ("passes", "reference"),
     ("primitives",),
     ("graph",),

@@ -325,7 +325,7 @@ def test_addresses_that_are_none(bad: object) -> None:
 @pytest.mark.parametrize(
     ("commands", "relocations", "workspace", "message"),
     [
-        ([Command(2, 1, 0)], [], 0, "kind 2"),
+        ([Command(6, 1, 0)], [], 0, "kind 6"),
         ([Command(-1, 1, 0)], [], 0, "kind -1"),
         ([Command(0, 1, 3)], [], 0, "word 3 of a block of 3"),
         ([Command(0, 1, -1)], [], 0, "word -1"),

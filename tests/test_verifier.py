@@ -195,9 +195,9 @@ def no_reads(items: Sequence[Item]) -> dict[Node, int]:
 TRUE = {name: getattr(memory, name) for name in ("last_reads", "_pack", "_homes", "_temporary_homes", "_dying_operand")}
 
 
-def homes_without_results(items: Sequence[Item], last: dict[Node, int], outputs: Sequence[Node]) -> Any:
+def homes_without_results(items: Sequence[Item], last: dict[Node, int], outputs: Sequence[Node], carried: Any) -> Any:
     """That the program returns a value does not count as a read, nor as a reason to leave it alone."""
-    return TRUE["_homes"](items, TRUE["last_reads"](items), outputs)
+    return TRUE["_homes"](items, TRUE["last_reads"](items), outputs, carried)
 
 
 def pack_at(offset: Callable[[int, Any], int]) -> Callable[..., Any]:

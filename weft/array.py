@@ -14,10 +14,11 @@ from weakref import ref
 import numpy as np
 
 from weft import interop, printing
-from weft.dtypes import Dtype
+from weft.dtypes import Dtype, default_of
 from weft.evaluate import evaluate
 from weft.graph.node import Node, kind_of
-from weft.primitives.base import DATA, ConstantValue
+from weft.graph.scalars import SCALARS
+from weft.primitives.base import DATA, ConstantValue, constant
 from weft.runtime.data import numpy_view, to_buffer
 
 _new = object.__new__
@@ -49,6 +50,9 @@ class array:
             return
         if isinstance(val, (list, tuple)) and _holds_array(val):
             self._bind(_stacked(val, dtype)._node)
+            return
+        if type(val) in SCALARS and (isinstance(dtype, Dtype) or (dtype is None and _is_usual(val))):
+            self._bind(constant(val, kind_of((), dtype or default_of(val.__class__))))
             return
         if dtype is not None and not isinstance(dtype, Dtype):
             raise TypeError(f"[array] dtype must be a Weft dtype such as float32; got {dtype!r}.")
@@ -259,6 +263,11 @@ def fill_constant(node: Node) -> None:
     assert isinstance(node.value, ConstantValue)
     values = np.full(node.kind.shape, node.value.number, node.dtype.np)
     node.value, node.op = to_buffer(values), DATA
+
+
+def _is_usual(number: Any) -> bool:
+    """Whether a number has the default dtype of its type."""
+    return number.__class__ is float or -(1 << 31) <= number < 1 << 31
 
 
 def _holds_array(val: Any) -> bool:

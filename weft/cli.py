@@ -1,4 +1,4 @@
-"""The `weft` command: run an MLX program on Weft, look at the installation, time it beside its peers.
+"""The `weft` command: run an MLX program on Weft, look inside it, check it, time Weft beside its peers.
 
 Each subcommand is one function that returns the exit status: 0 when all went well, 1 when something failed, 2 when the
 command line itself was wrong. Only what a subcommand needs is imported, so `weft --version` answers at once.
@@ -26,6 +26,11 @@ The MLX array API on any Linux machine.
 
   weft run script.py [argument ...]    run a program written for MLX, unchanged
   weft run -m module [argument ...]    the same, for a module as `python -m` runs it
+  weft explain script.py [argument ...]  run it and show what the compiler made of it
+      --html FILE                      as a page to look at in a browser
+      --llvm, --asm                    as text, with the code of every kernel
+  weft check script.py [argument ...]  run it and check every value: against single operations, the NumPy
+                                       reference, bounds of indices; name the line that makes the first NaN
   weft doctor                          describe this installation and check that it computes
   weft bench [name ...]                time Weft beside MLX, JAX and torch (options: weft bench --help)
   weft --version                       print the version
@@ -39,6 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     match command:
         case "run" if arguments not in (["-h"], ["--help"]):
             return run(arguments)
+        case "explain" if arguments not in (["-h"], ["--help"]):
+            return explain(arguments)
+        case "check" if arguments not in (["-h"], ["--help"]):
+            return check(arguments)
         case "bench":
             return bench(arguments)
         case "doctor" if not arguments:
@@ -46,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         case "-V" | "--version":
             print(f"weft {__version__}")
             return OK
-        case "-h" | "--help" | "help" | "run":
+        case "-h" | "--help" | "help" | "run" | "explain" | "check":
             print(HELP, end="")
             return OK
         case "doctor":
@@ -61,14 +70,14 @@ def usage(message: str) -> int:
     return USAGE
 
 
-def run(command: Sequence[str]) -> int:
+def run(command: Sequence[str], name: str = "run") -> int:
     """Run `script.py args...` or `-m module args...` with MLX's names resolved by Weft."""
     as_module = command[:1] == ["-m"]
     target, *arguments = (command[1:] if as_module else command) or [""]
     if not target or target.startswith("-"):
-        return usage("run needs a program")
+        return usage(f"{name} needs a program")
     if not as_module and not Path(target).exists():
-        print(f"weft run: cannot open {target!r}: no such file", file=sys.stderr)
+        print(f"weft {name}: cannot open {target!r}: no such file", file=sys.stderr)
         return USAGE
     mlx.install()
     sys.argv = [target, *arguments]
@@ -82,7 +91,7 @@ def run(command: Sequence[str]) -> int:
     except Exception as error:
         theirs = own_frames_removed(error.__traceback__)
         if theirs is None and isinstance(error, ImportError):  # the program itself was not found
-            print(f"weft run: {error}", file=sys.stderr)
+            print(f"weft {name}: {error}", file=sys.stderr)
             return USAGE
         sys.excepthook(type(error), error.with_traceback(theirs), theirs)
         return FAILED
@@ -98,6 +107,75 @@ def own_frames_removed(traceback: TracebackType | None) -> TracebackType | None:
             return traceback
         traceback = traceback.tb_next
     return None
+
+
+def run_to_the_end(command: Sequence[str], name: str) -> int:
+    """The same, but also come back from a program that ends itself."""
+    try:
+        return run(command, name)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or OK
+        print(end.code, file=sys.stderr)
+        return FAILED
+
+
+def explain(arguments: Sequence[str]) -> int:
+    """Run a program and show what the compiler made of it."""
+    command, options = explain_options(arguments)
+    if "--html" in options and not options["--html"]:
+        return usage("--html needs the name of a file to write")
+    # What a script is explained with knows the whole engine, which `weft --version` can do without.
+    from weft.report.script import watching
+
+    with watching() as watch:
+        status = run_to_the_end(command, "explain")
+    if status == USAGE and not watch.programs:
+        return status
+    if not watch.programs:
+        print("weft explain: the program computed nothing with Weft", file=sys.stderr)
+        return status
+    title = Path(command[1] if command[0] == "-m" else command[0]).name
+    report = watch.report(title, "--llvm" in options, "--asm" in options)
+    if "--html" in options:
+        print(f"weft explain: wrote {report.save(options['--html'])}", file=sys.stderr)
+    else:
+        print(report)
+    return status
+
+
+def explain_options(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The program with its arguments, and our own options from among them; what follows `--` is the program's."""
+    options: dict[str, str] = {}
+    command: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return [*command, *rest], options
+        if word == "--html":
+            options[word] = rest.pop(0) if rest else ""
+        elif word.startswith("--html="):
+            options["--html"] = word.removeprefix("--html=")
+        elif word in ("--llvm", "--asm"):
+            options[word] = "yes"
+        else:
+            command.append(word)
+    return command, options
+
+
+def check(arguments: Sequence[str]) -> int:
+    """Run a program and check everything that it computes; fail if anything was found."""
+    # The checks know the whole engine, which `weft --version` can do without.
+    from weft import checking
+    from weft.report.check import render
+
+    checking.enable()
+    with checking.collected() as findings:
+        status = run_to_the_end(arguments, "check")
+    if status != USAGE or checking.tally.programs:
+        print(render(findings, checking.tally), file=sys.stderr)
+    return status or (FAILED if findings else OK)
 
 
 def doctor() -> int:

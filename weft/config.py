@@ -42,6 +42,9 @@ class Config:
     llvm_level: int  # WEFT_LLVM_LEVEL: 0 (compile fast) to 3 (optimise all)
     cpu: str  # WEFT_CPU: the instruction set to compile for
     memory_limit: int | None  # WEFT_MEMORY_LIMIT: bytes of array memory; None: as much as the machine allows
+    compare: bool = False  # WEFT_CHECK=1: also run every program operation by operation and on the reference
+    disable_compile: bool = False  # WEFT_DISABLE_COMPILE: compiled functions run plain
+    mlx_disable_compile: bool = False  # MLX_DISABLE_COMPILE: the same for programs written for MLX (weft/frontends/mlx.py)
 
 
 def from_environment(environ: Mapping[str, str]) -> Config:
@@ -57,16 +60,20 @@ def from_environment(environ: Mapping[str, str]) -> Config:
             raise ConfigError(f"{name} is {text!r}; allowed: {allowed}.") from None
 
     sizes = "a number of bytes, also with a unit K, M, G or T (of 1024), such as 512M"
+    check = read("WEFT_CHECK", "1 or 0, or plans (graphs and plans, not values)", _check, lambda: "off")
     return Config(
         threads=read("WEFT_THREADS", "a whole number from 1 on", _count, usable_cpus),
         backend=cast(Backend, read("WEFT_BACKEND", _words(BACKENDS), _one_of(BACKENDS), lambda: "native")),
         dump=read("WEFT_DUMP", f"a comma-separated list of {_words(DUMPS)}", _some_of(DUMPS), frozenset),
-        check=read("WEFT_CHECK", "1 or 0", lambda text: _one_of(_ON + _OFF)(text.lower()) in _ON, lambda: False),
+        check=check != "off",
         cache_dir=_cache_dir(environ),
         cache_limit=read("WEFT_CACHE_LIMIT", sizes, _size, lambda: 512 << 20),
         llvm_level=int(read("WEFT_LLVM_LEVEL", _words(LLVM_LEVELS), _one_of(LLVM_LEVELS), lambda: "2")),
         cpu=read("WEFT_CPU", _words(CPUS), _one_of(CPUS), lambda: "native"),
+        disable_compile=read("WEFT_DISABLE_COMPILE", "1 or 0", _switch, lambda: False),
+        mlx_disable_compile="MLX_DISABLE_COMPILE" in environ,  # MLX asks only whether it is there
         memory_limit=read("WEFT_MEMORY_LIMIT", sizes, _size, lambda: None),
+        compare=check == "all",
     )
 
 
@@ -84,6 +91,15 @@ def _one_of(names: tuple[str, ...]) -> Callable[[str], str]:
 def _some_of(names: tuple[str, ...]) -> Callable[[str], frozenset[str]]:
     pick = _one_of(names)
     return lambda text: frozenset(pick(word.strip()) for word in text.split(",") if word.strip())
+
+
+def _check(text: str) -> str:
+    word = _one_of((*_ON, *_OFF, "plans"))(text.lower())
+    return word if word == "plans" else "all" if word in _ON else "off"
+
+
+def _switch(text: str) -> bool:
+    return _one_of(_ON + _OFF)(text.lower()) in _ON
 
 
 def _count(text: str) -> int:

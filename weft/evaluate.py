@@ -14,15 +14,19 @@ from operator import attrgetter
 from typing import Any
 
 from weft.config import config
-from weft.graph.node import Graph, Node, has_handle
+from weft.graph.lines import inherit
+from weft.graph.node import Graph, Node, Tape, has_handle
 from weft.graph.trace import keeps_inputs, unknown_value
 from weft.passes.executable import Executable
 from weft.passes.pipeline import compile_graph
 from weft.passes.views import contiguous, is_contiguous, map_strides
-from weft.primitives.base import DATA, Constant, ConstantValue, Parameter, Placeholder
+from weft.primitives.base import DATA, Bundled, Constant, ConstantValue, Parameter, Pick, Placeholder
 from weft.primitives.views import Slice
 from weft.reference import evaluate_reference
 from weft.runtime.data import Buffer
+
+if config.compare:
+    import weft.checking  # which puts itself around all programs; others need not wait for it
 
 WINDOW = 1024
 """Nodes planned together. A deeper graph is evaluated in windows, which share programs where they look alike."""
@@ -42,7 +46,8 @@ class Recipe:
         position = {id(value): i for i, value in enumerate(given)}
         self.executable = executable
         self.sources: list[tuple[int | None, tuple[int, ...]]] = [
-            (position.get(id(value)), value.words) for value in executable.constants
+            (position[id(value)], ()) if id(value) in position else (None, value.words)
+            for value in executable.constants
         ]
         self.in_order = [at for at, _ in self.sources] == list(range(len(given)))
         """Whether the program reads all of the structure's constants, in their order: the usual case, and the fast
@@ -83,33 +88,58 @@ def evaluate(roots: Sequence[Node]) -> None:
             return None
         seen = pending.copy()
         stack = list(pending)
+        bundles: list[Node] = []
         pop, push, see = stack.pop, stack.append, seen.add
         while stack:
-            for node in pop().inputs:
+            current = pop()
+            if current.__class__ is Bundled:
+                bundles.append(current)
+            for node in current.inputs:
                 if node not in seen:
                     see(node)
                     if node.value is None and not (node.op.__class__ is Slice and _slice_data(node)):
                         push(node)
+        for whole in bundles:
+            pending.update(_needed_elsewhere(whole, seen))  # type: ignore[arg-type]
+            seen |= pending
         order = sorted(seen, key=_by_id)
-        if len(order) <= WINDOW:
+        if len(order) <= WINDOW or any(node.kind.__class__ is Tape for node in order):
             prepared = _prepare(order, pending)
         else:
             return _run_windows(order, pending)
     return _run(*prepared)
 
 
+def _needed_elsewhere(whole: Bundled, seen: set[Node]) -> list[Node]:
+    """Results of an operation with several that this evaluation does not ask for, but somebody still can: computing
+    them now saves running a loop twice."""
+    found = [pick() for pick in whole.picks]
+    return [pick for pick in found if pick is not None and _is_needed(pick, seen)]
+
+
+def _is_needed(pick: Node, seen: set[Node]) -> bool:
+    return pick.value is None and pick not in seen and pick.kind.__class__ is not Tape
+
+
 def _run_windows(order: list[Node], wanted: set[Node]) -> None:
     """A deep graph piece by piece: what later pieces read is a result of this one."""
+    pieces: list[list[Node]] = [[]]
     last: dict[Node, int] = {}
-    compute = [node for node in order if node.value is None]
-    for position, node in enumerate(compute):
+    for node in sorted([node for node in order if node.value is None], key=_with_bundle):
+        if len(pieces[-1]) >= WINDOW and node.op.__class__ is not Pick:
+            pieces.append([])
+        pieces[-1].append(node)
         for operand in node.inputs:
-            last[operand] = position // WINDOW
-    for number in range(0, len(compute), WINDOW):
-        piece = compute[number : number + WINDOW]
-        results = {n for n in piece if n in wanted or last.get(n, -1) > number // WINDOW}
+            last[operand] = len(pieces) - 1
+    for current, piece in enumerate(pieces):
+        results = {n for n in piece if n in wanted or last.get(n, -1) > current}
         leaves = {operand for node in piece for operand in node.inputs if operand.value is not None}
         _run(*_prepare(sorted(leaves.union(piece), key=_by_id), results))
+
+
+def _with_bundle(node: Node) -> tuple[int, int]:
+    """Order of ids, but results of an operation with several right behind it."""
+    return (node.inputs[0].id, node.id) if node.op.__class__ is Pick else (node.id, 0)
 
 
 _SLICES: dict[tuple[Any, ...], tuple[Any, Any]] = {}
@@ -202,7 +232,7 @@ def _prepare(order: list[Node], wanted: Container[Node]) -> Prepared:
             if node in wanted or (node.handle is not None and has_handle(node)):
                 add(-1)
                 results.append(node)
-        elif value.__class__ is ConstantValue:
+        elif isinstance(value, ConstantValue):
             add(node.op)
             add(node.kind)
             constants.append(value)
@@ -259,4 +289,5 @@ def close(order: Sequence[Node], results: Sequence[Node]) -> tuple[Graph, dict[N
             made = new[node] = Node(Parameter(len(inputs)), (), node.kind)
             layouts[made] = value.strides
             inputs.append(made)
+    inherit(new)
     return Graph(inputs, [new[n] for n in results]), layouts

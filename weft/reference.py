@@ -4,13 +4,15 @@ the tests."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from weft import dtypes as dt
+from weft.graph.body import Body
 from weft.graph.node import Node
 from weft.graph.trace import unknown_value
-from weft.primitives.base import ConstantValue, Elementwise, Placeholder, Primitive
+from weft.primitives.base import ConstantValue, Elementwise, Multiple, Pick, Placeholder, Primitive
 from weft.runtime.data import Buffer, numpy_view, to_buffer
 
 
@@ -33,5 +35,26 @@ def evaluate_reference(order: Sequence[Node], results: Sequence[Node]) -> list[B
         elif isinstance(node.op, Placeholder):
             raise unknown_value(node.op.transform)
         else:
-            values[node] = apply_reference(node.op, [values[i] for i in node.inputs], node.dtype)
+            values[node] = _applied(node, values)
     return [to_buffer(values[node]) for node in results]
+
+
+def _applied(node: Node, values: dict[Node, np.ndarray]) -> Any:
+    """One node; one with several results gives a tuple of them, of which `Pick` takes one."""
+    if isinstance(node.op, Multiple):
+        with np.errstate(all="ignore"):
+            return node.op.reference(*[values[i] for i in node.inputs], run=run_body)
+    if isinstance(node.op, Pick):
+        return values[node.inputs[0]][node.op.index]
+    return apply_reference(node.op, [values[i] for i in node.inputs], node.dtype)
+
+
+def run_body(body: Body, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The results of a loop's or branch's body."""
+    values: dict[Node, np.ndarray] = dict(zip(body.inputs, operands, strict=True))
+    for node in body.graph.order():
+        if isinstance(node.value, ConstantValue):
+            values[node] = np.broadcast_to(np.asarray(node.value.number, node.dtype.np), tuple(map(int, node.shape)))
+        elif node not in values:
+            values[node] = _applied(node, values)
+    return [values[node] for node in body.outputs]

@@ -8,6 +8,7 @@ relocations.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from weft.dtypes import Dtype
 from weft.runtime.engine import Source
@@ -32,6 +33,66 @@ class Launch:
     grain: int = 0
     scratch: int = 0
     call: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A parameter or result of a loop's body that lies elsewhere at each step: in row i of an operand, `stride` bytes
+    behind row i - 1."""
+
+    pointer: Pointer
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One of `slots` places, `stride` bytes apart, which a loop's carry takes in turn: number `slot` at step 0."""
+
+    pointer: Pointer
+    slot: int
+    slots: int
+    stride: int
+
+
+Place = Pointer | Row | Slot
+"""Where a parameter or a result of a body lies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The commands of a loop: those of the body's plan, step after step. Pointers count as in a Launch."""
+
+    plan: Any
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+    arena: Pointer
+    most: int | None
+    reverse: bool
+    count: Pointer | None
+    """Where the number of steps stands."""
+    go_on: Pointer | None
+    """Where the body leaves whether there shall be another step."""
+    made: Pointer | None
+    """Where the number of steps made goes."""
+    before: tuple[tuple[Pointer, Pointer, int], ...]
+    """Copies made first: (target, source, bytes)."""
+    after: tuple[tuple[Pointer, Slot, int], ...]
+    """Copies made last."""
+    clears: tuple[tuple[Pointer, int], ...]
+    """Memory that is zeroed first."""
+    limited: bool = False
+    """Whether `most` is only what there is room for: a loop that wants more steps fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choose:
+    """The commands of a branch: those of one of several plans."""
+
+    plans: tuple[Any, ...]
+    index: Pointer
+    inputs: tuple[Pointer, ...]
+    outputs: tuple[tuple[Pointer, ...], ...]
+    arena: Pointer
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,6 +276,76 @@ def concatenate(operands: Sequence[Layout], out: Layout, axis: int) -> Lowering:
     return Lowering(tuple(launches))
 
 
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """out[..., i * count + j] = x[..., i] for all j < count. Operands: x, out; the inner loop goes over i.
+
+    A vector of x becomes `count` vectors of out.
+    """
+
+    size: int
+    count: int
+    outer: int
+    blocked: bool
+
+    def __str__(self) -> str:
+        return f"repeat {self.size} bytes count={self.count} outer={self.outer}{' blocked' if self.blocked else ''}"
+
+    def fields(self) -> list[str]:
+        return fields_of(self.outer, 2, blocked=self.blocked)
+
+    def emit(self, name: str) -> str:
+        frame = Frame(name, self.fields(), self.outer)
+        b, kind, many = frame.b, _BITS[self.size], max(4, 64 // self.size)
+        with b.loop(frame.begin, frame.end, 1) as units:
+            place, start, stop = frame.part(units.index, self.blocked)
+            at = frame.indices(place)
+            x, out = frame.at(0, at), frame.at(1, at)
+            whole = start + ((stop - start) & -many)
+            for first, last, lanes in ((start, whole, many), (whole, stop, 1)):
+                with b.loop(first, last, lanes) as loop:
+                    found = b.load(b.gep(x, loop.index * self.size), kind, lanes)
+                    to = b.gep(out, loop.index * (self.count * self.size))
+                    for v in range(self.count):
+                        order = [(v * lanes + lane) // self.count for lane in range(lanes)]
+                        b.store(_reordered(b, found, order), b.gep(to, v * lanes * self.size))
+        return frame.module()
+
+
+def _reordered(b: Builder, x: AnyValue, order: Sequence[int]) -> AnyValue:
+    """Lanes of a vector in another order; a scalar is what it is."""
+    if len(order) == 1:
+        return x
+    if isinstance(x, Complex):
+        return Complex(b.shuffle(x.re, None, order), b.shuffle(x.im, None, order))
+    return b.shuffle(x, None, order)
+
+
+def repeat(x: Layout, out: Layout, count: int) -> Lowering:
+    """out = x with every element of the last axis `count` times in a row; out is contiguous. Pointers: 0 x, 1 out."""
+    if 0 in out.shape:
+        return Lowering(())
+    launches: list[Launch] = []
+    temporaries: tuple[int, ...] = ()
+    size, from_, steps = x.dtype.size, Pointer(0), scaled(x)
+    if x.strides[-1] != 1 and x.shape[-1] > 1:
+        steps, from_ = row_major(x.shape, size), Pointer(2)
+        temporaries = (math.prod(x.shape) * size,)
+        launches += copy(x, Layout(x.shape, tuple(s // size for s in steps), x.dtype), Pointer(0), from_)
+    else:
+        steps = (*steps[:-1], size)
+    target = (*scaled(out)[:-1], count * size)
+    *outer, inner = merged(axes_of(x.shape, steps, target)) or [Axis(1, (size, count * size))]
+    if inner.strides[0] != size:  # the last axis has one element: the next one is not a run
+        outer, inner = [*outer, inner], Axis(1, (size, count * size))
+    blocked, numbers = cut(inner.size, product(outer))
+    kernel = Repeat(size, count, len(outer), blocked)
+    words = words_of(kernel.fields(), [from_, Pointer(1)], outer, inner, numbers)
+    work = grain(numbers["units"], (BLOCK if blocked else inner.size) * size * count)
+    launches.append(Launch(source(str(kernel), "repeat", kernel.emit), words, work))
+    return Lowering(tuple(launches), temporaries)
+
+
 def run(b: Builder, source: Value, target: Value, count: Value, size: int, stream: bool = False) -> None:
     """Copy `count` consecutive elements of `size` bytes: four vectors at a time, then one, then the rest by halves."""
     kind = _BITS[min(size, 8)]

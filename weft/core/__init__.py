@@ -157,14 +157,16 @@ from weft.core.elementwise import (
     where,
     xlogy,
 )
-from weft.core.evaluating import async_eval, eval, synchronize
+from weft.core.evaluating import async_eval, depends, eval, synchronize
 from weft.core.fp8 import from_fp8, to_fp8
+from weft.core.gathering import At as ArrayAt
 from weft.core.gathering import put_along_axis, slice_update, take, take_along_axis
 from weft.core.gathering import slice_ as slice
 from weft.core.jacobians import hessian, hvp, jacfwd, jacobian, jacrev, linearize
 from weft.core.joining import concat, concatenate, diag, diagonal, pad, repeat, roll, stack, tile, trace, unstack
 from weft.core.linear import addmm, inner, kron, matmul, outer, tensordot, vecdot
-from weft.core.promoting import can_cast, isdtype, result_type
+from weft.core.looping import associative_scan, cond, fori_loop, map, scan, switch, while_loop
+from weft.core.promoting import __array_namespace_info__, can_cast, isdtype, result_type
 from weft.core.reducing import (
     all,
     any,
@@ -181,7 +183,7 @@ from weft.core.reducing import (
     var,
 )
 from weft.core.reducing import prod_ as prod
-from weft.core.scanning import cummax, cummin, cumprod, cumsum, logcumsumexp
+from weft.core.scanning import cummax, cummin, cumprod, cumsum, cumulative_prod, cumulative_sum, logcumsumexp
 from weft.core.selecting import argwhere, bincount, nonzero
 from weft.core.shaping import (
     as_strided,
@@ -253,6 +255,7 @@ from weft.runtime.buffer import (
 from weft.transforms.checkpoint import checkpoint
 from weft.transforms.compile import compile, disable_compile, enable_compile
 from weft.transforms.custom import custom_function
+from weft.version import __version__
 
 inf, nan, pi, e, euler_gamma = math.inf, math.nan, math.pi, math.e, 0.5772156649015329
 newaxis = None

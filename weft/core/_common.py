@@ -18,6 +18,7 @@ from weft.array import array, wrap
 from weft.dtypes import Dtype
 from weft.graph.dims import Dim, broadcast_dims, same_shape
 from weft.graph.node import Kind, Node, Shape, kind_of
+from weft.graph.scalars import SCALARS
 from weft.primitives.base import DATA, Constant, Primitive, bind, constant
 from weft.primitives.creation import Extent
 from weft.primitives.elementwise import astype
@@ -29,6 +30,8 @@ ArrayLike = Any
 Axes = int | Sequence[int] | None
 
 _SCALARS = (bool, int, float, complex)
+_STAND_INS = frozenset({Dim, *SCALARS})
+"""What stands for a number while a function is traced."""
 _new = object.__new__
 
 _scalar_nodes: dict[tuple[Any, type, Kind], Node] = {}
@@ -37,8 +40,11 @@ _MOST_SCALARS = 4096
 
 def scalar_node(value: Any, kind: Kind, name: str = "array") -> Node:
     """A constant of this kind; recent ones are shared, so that a number in a loop is one node. Errors name `name`."""
-    if type(value) is Dim:
-        return size_node(value, kind)
+    if type(value) in _STAND_INS:
+        if type(value) is Dim:
+            return size_node(value, kind)
+        refuse_overflow(name, value, kind.dtype)
+        return constant(value, kind)
     key = (value, value.__class__, kind)
     found = _scalar_nodes.get(key)
     if found is None:
@@ -55,7 +61,7 @@ def scalar_node(value: Any, kind: Kind, name: str = "array") -> Node:
 
 def refuse_overflow(name: str, value: Any, dtype: Dtype) -> None:
     """A Python integer that meets an integer array must be one of its numbers: to wrap it would be a wrong answer."""
-    if type(value) is not int or not dtype.is_integer:
+    if type(value) is Dim or value.__class__ is not int or not dtype.is_integer:
         return
     low, high = (-(1 << dtype.bits - 1), 1 << dtype.bits - 1) if dtype.kind == "i" else (0, 1 << dtype.bits)
     if not low <= value < high:

@@ -60,11 +60,16 @@ _METHODS = {
 }
 
 
+_NO_OPERAND = (str, bytes, dict, set, type(None))
+
+
 def _binary(function: Any) -> tuple[Any, Any, Any]:
     compute = function.operator
     direct = compute.__call__
 
     def forward(self: array, other: Any) -> array:
+        if other.__class__ is not array and isinstance(other, _NO_OPERAND):
+            return NotImplemented
         return direct(self, other)
 
     def reflected(self: array, other: Any) -> array:
@@ -85,7 +90,7 @@ def _guarded(function: Any) -> Any:
     appears."""
 
     def operator(self: array, other: Any) -> Any:
-        if isinstance(other, (str, bytes, dict, set)) or other is None:
+        if isinstance(other, _NO_OPERAND):
             return NotImplemented
         return function(self, other)
 
@@ -105,13 +110,13 @@ def transpose(self: array, *axes: Any, stream: Any = None) -> array:
 
 
 def _eq(self: array, other: Any) -> Any:
-    if other is None or isinstance(other, (str, bytes, dict, set)):
+    if isinstance(other, _NO_OPERAND):
         return False
     return e.equal(self, other)
 
 
 def _ne(self: array, other: Any) -> Any:
-    if other is None or isinstance(other, (str, bytes, dict, set)):
+    if isinstance(other, _NO_OPERAND):
         return True
     return e.not_equal(self, other)
 
@@ -140,11 +145,11 @@ def attach() -> None:
     """Give the array class its operators and methods."""
     for name, function in _BINARY.items():
         forward, reflected, in_place = _binary(function)
-        setattr(array, f"__{name}__", _guarded(forward))
+        setattr(array, f"__{name}__", forward)
         setattr(array, f"__r{name}__", _guarded(reflected))
         setattr(array, f"__i{name}__", _guarded(in_place))
     for name, function in _COMPARE.items():
-        setattr(array, f"__{name}__", _guarded(_binary(function)[0]))
+        setattr(array, f"__{name}__", _binary(function)[0])
     for name, function in _UNARY.items():
         setattr(array, f"__{name}__", lambda self, f=function: f(self))
     for name, function in _METHODS.items():
@@ -155,6 +160,7 @@ def attach() -> None:
     special: dict[str, Any] = {"matmul": _matmul, "rmatmul": _rmatmul, "imatmul": _imatmul}
     special |= {"getitem": indexing.getitem, "setitem": indexing.setitem}
     special |= {"divmod": _guarded(_divmod), "rdivmod": _guarded(_rdivmod)}
+    special |= {"div": array.__truediv__, "rdiv": array.__rtruediv__}
     for name, method in special.items():
         setattr(array, f"__{name}__", method)
     array.at = property(gathering.At, doc="Updates of parts: `a.at[index].add(value)` and others.")  # type: ignore[attr-defined]

@@ -123,10 +123,13 @@ def asarray(a: Any, dtype: Dtype | None = None, *, copy: bool | None = None) -> 
     return array(a, dtype)
 
 
-def from_dlpack(x: Any, /) -> array:
-    """An array with the elements of an object that has `__dlpack__`; NumPy's float64 becomes float32."""
+def from_dlpack(x: Any, /, *, copy: bool | None = None) -> array:
+    """An array with the elements of an object that has `__dlpack__`; NumPy's float64 becomes float32. `copy=False`
+    refuses to copy elements."""
     if not hasattr(x, "__dlpack__"):
         raise TypeError(f"[from_dlpack] needs an object with __dlpack__; got {type(x).__name__}.")
+    if copy is False and not isinstance(x, array):
+        raise ValueError("[from_dlpack] elements must be copied from another object; leave out copy=False.")
     return array(x)
 
 

@@ -38,7 +38,7 @@ Stream = Any
 
 
 def _unary(op: Any, name: str, doc: str, inexact: bool = False) -> Any:
-    compute = Unary(op, name, inexact)
+    compute = Unary(op, name, inexact).__call__
 
     def function(a: ArrayLike, /, *, stream: Stream = None) -> array:
         return compute(a)
@@ -132,6 +132,9 @@ i1 = _unary(special.I1(), "i1", "The modified Bessel function of order 1.", inex
 i0e = _unary(special.I0e(), "i0e", "exp(-|a|) * i0(a).", inexact=True)
 i1e = _unary(special.I1e(), "i1e", "exp(-|a|) * i1(a).", inexact=True)
 xlogy = _binary(special.XLogY(), "xlogy", "a * log(b), 0 where a is 0.", inexact=True)
+logaddexp = _binary(
+    logarithms.LogAddExp(), "logaddexp", "log(exp(a) + exp(b)), without overflow; if complex up to 2 pi i k.", True
+)
 sigmoid = _unary(p.Sigmoid(), "sigmoid", "1 / (1 + exp(-a)).", inexact=True)
 log2 = _unary(logarithms.Log2(), "log2", "The logarithm to the base 2.", inexact=True)
 log10 = _unary(logarithms.Log10(), "log10", "The logarithm to the base 10.", inexact=True)
@@ -170,21 +173,6 @@ def imag(a: ArrayLike, /, *, stream: Stream = None) -> array:
     """The imaginary part; zeros if a is real."""
     x = to_node(a)
     return apply(p.Imag(), x) if x.dtype.is_complex else wrap(constant(0, x.kind))
-
-
-def logaddexp(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> array:
-    """log(exp(a) + exp(b)), without overflow; for complex arrays up to a multiple of 2 pi i."""
-    x, y = promoted("logaddexp", a, b)
-    if not x.dtype.is_complex:
-        return _logaddexp(a, b)
-    first = p.greater(x, y)
-    larger, smaller = p.select(first, x, y), p.select(first, y, x)
-    same = p.equal(x, y)  # infinities among them, whose difference is NaN
-    gap = p.select(same, scalar_node(0.0, x.kind), smaller - larger)
-    return wrap(larger + bind(p.Log1p(), p.exp(gap)))
-
-
-_logaddexp = Binary(p.LogAddExp(), "logaddexp", inexact=True)
 
 
 def divmod(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> list[array]:
@@ -395,7 +383,7 @@ def clip(
     return result if a_max is None else minimum(result, a_max)
 
 
-def astype(a: ArrayLike, /, dtype: Dtype, *, stream: Stream = None) -> array:
+def astype(a: ArrayLike, /, dtype: Dtype, stream: Stream = None) -> array:
     """a with its elements converted to dtype."""
     if not isinstance(dtype, Dtype):
         raise TypeError(f"[astype] dtype must be a Weft dtype such as float32; got {dtype!r}.")

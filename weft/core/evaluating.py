@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from weft import tree
-from weft.array import array, evaluate_nodes
+from weft.array import array, evaluate_nodes, wrap
 from weft.evaluate import evaluate_one
+from weft.primitives.base import bind
+from weft.primitives.custom import Barrier
 
 
 def eval(*args: Any) -> None:
@@ -23,6 +25,14 @@ def eval(*args: Any) -> None:
 def async_eval(*args: Any) -> None:
     """Like eval. Programs run at once on the calling thread, so there is nothing left to wait for."""
     eval(*args)
+
+
+def depends(inputs: Any, dependencies: Any) -> Any:
+    """The same array or arrays, which are computed only after all of `dependencies`."""
+    after = [x._node for x in ([dependencies] if isinstance(dependencies, array) else dependencies)]
+    if isinstance(inputs, array):
+        return wrap(bind(Barrier(), inputs._node, *after))
+    return [wrap(bind(Barrier(), x._node, *after)) for x in inputs]
 
 
 def synchronize(stream: Any = None) -> None:

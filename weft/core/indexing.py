@@ -22,7 +22,7 @@ from weft.core._common import (
     broadcast_shapes,
     constant,
     default_dtype,
-    scalar_node,
+    refuse_overflow,
     to_node,
     wrap,
 )
@@ -385,8 +385,9 @@ def read_slice(x: Node, starts: tuple[Any, ...], sizes: Shape, steps: tuple[int,
 
 def values_node(value: Any, dtype: Dtype) -> Node:
     """What is to be written, in the dtype of the array."""
-    if isinstance(value, (bool, int, float, complex)):
-        return scalar_node(value, kind_of((), dtype))
+    if type(value) in (bool, int, float, complex):
+        refuse_overflow("setitem", value, dtype)
+        return constant(value, kind_of((), dtype))  # not a shared one: it may become an array's own
     return astype(to_node(value), dtype)
 
 

@@ -27,8 +27,9 @@ from weft.core.indexing import take_op, values_node
 from weft.core.reducing import sum as sum_of
 from weft.core.shaping import slice_axis
 from weft.dtypes import Dtype
+from weft.graph.dims import dim_max, dim_min
 from weft.graph.node import Node, Shape, Size
-from weft.primitives.joins import Concatenate
+from weft.primitives.joins import Concatenate, Repeat
 from weft.primitives.views import SliceUpdate
 
 Stream = Any
@@ -193,6 +194,8 @@ def repeat(array: ArrayLike, repeats: int, axis: int | None = None, *, stream: S
         x, axis = reshape(x, (x.kind.size,)), 0
     axis = normalize_axis("repeat", axis, x.ndim)
     before, n, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    if not after and 1 < repeats <= 16:
+        return wrap(bind(Repeat(repeats), x))
     spread = broadcast_node(reshape(x, (*before, n, 1, *after)), (*before, n, repeats, *after))
     return wrap(reshape(spread, (*before, n * repeats, *after)))
 
@@ -255,10 +258,11 @@ def _diagonal(name: str, x: Node, offset: int, axis1: int, axis2: int) -> Node:
     rest = tuple(k for k in range(x.ndim) if k not in (i, j))
     moved = transpose(x, (*rest, i, j))
     rows, columns = moved.shape[-2:]
-    count = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
-    start = (offset if offset >= 0 else -offset * columns) if count else 0
+    count = dim_max(0, dim_min(rows, columns - offset) if offset >= 0 else dim_min(rows + offset, columns))
+    empty = type(count) is int and count == 0
+    start = 0 if empty else offset if offset >= 0 else -offset * columns
     flat = reshape(moved, (*moved.shape[:-2], rows * columns))
-    return slice_axis(flat, flat.ndim - 1, start, count, (columns + 1).__index__())
+    return slice_axis(flat, flat.ndim - 1, start, count, columns + 1)
 
 
 def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1, stream: Stream = None) -> array:
@@ -276,7 +280,7 @@ def diag(a: ArrayLike, /, k: int = 0, *, stream: Stream = None) -> array:
     n = x.shape[0] + abs(k)
     start = k if k >= 0 else -k * n
     flat = constant(0, kind_of((n * n,), x.dtype))
-    return wrap(reshape(bind(SliceUpdate((start,), ((n + 1).__index__(),)), flat, x), (n, n)))
+    return wrap(reshape(bind(SliceUpdate((start,), (n + 1,)), flat, x), (n, n)))
 
 
 def trace(

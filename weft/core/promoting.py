@@ -1,4 +1,5 @@
-"""Questions about element types: what two of them make together, and what kind of type one is."""
+"""Questions about element types: what two of them make together, what kind of type one is, and which there are (the
+Python array API's inspection)."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft.core._common import array
+from weft.core.devices import Device, cpu, default_device, device_count, gpu
 from weft.dtypes import Dtype
 
 _KINDS = {
@@ -59,3 +61,43 @@ def isdtype(dtype: Dtype, kind: Dtype | str | tuple[Dtype | str, ...]) -> bool:
             f"[isdtype] kind is a dtype, one of {', '.join(map(repr, _KINDS))}, or a tuple of them; got {kind!r}."
         )
     return dtype.kind in _KINDS[kind]
+
+
+class ArrayNamespaceInfo:
+    """What the Python array API asks a namespace about itself."""
+
+    def capabilities(self) -> dict[str, bool | int]:
+        """Boolean masks may be read and written; their sizes are found by evaluating them."""
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
+
+    def default_device(self) -> Device:
+        return default_device()
+
+    def devices(self) -> tuple[Device, ...]:
+        return tuple(Device(kind, i) for kind in (cpu, gpu) for i in range(device_count(kind)))
+
+    def default_dtypes(self, *, device: Device | None = None) -> dict[str, Dtype]:
+        """The dtypes of Python's numbers, and of indices."""
+        _check_device(device)
+        return {
+            "real floating": dt.float32,
+            "complex floating": dt.complex64,
+            "integral": dt.int32,
+            "indexing": dt.int32,
+        }
+
+    def dtypes(self, *, device: Device | None = None, kind: str | tuple[str, ...] | None = None) -> dict[str, Dtype]:
+        """The dtypes that the Python array API knows, by name; those of a kind (or of several) if one is given."""
+        _check_device(device)
+        known = [d for d in dt.ALL if d not in dt.HALVES]
+        return {d.name: d for d in known if kind is None or isdtype(d, kind)}
+
+
+def _check_device(device: Any) -> None:
+    if device is not None and not isinstance(device, Device):
+        raise TypeError(f"[__array_namespace_info__] a device is wanted; got {device!r}.")
+
+
+def __array_namespace_info__() -> ArrayNamespaceInfo:
+    """What the Python array API wants to know about this namespace: capabilities, devices, dtypes."""
+    return ArrayNamespaceInfo()

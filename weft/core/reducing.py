@@ -81,7 +81,7 @@ def any(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: S
     return wrap(_reduce(r.Any_, x, normalize_axes("any", axis, x.ndim), keepdims))
 
 
-def count_nonzero(a: ArrayLike, /, *, axis: Axes = None, keepdims: bool = False, stream: Stream = None) -> array:
+def count_nonzero(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
     """How many elements along axes (all by default) are not zero.
 
     >>> count_nonzero(array([[1, 0], [2, 3]]), axis=0)
@@ -138,12 +138,16 @@ def _number(like: Node, n: Any) -> Node:
     return size_node(n if type(n) is Dim else float(n), like.kind)
 
 
-def var(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, ddof: int = 0, *, stream: Stream = None) -> array:
-    """The variance over axes (all by default); the divisor is the count minus ddof."""
+def var(
+    a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, ddof: int = 0, *, correction: int | None = None,
+    stream: Stream = None,
+) -> array:  # fmt: skip
+    """The variance over axes (all by default); the divisor is the count minus `ddof`, which the Python array API calls
+    `correction`."""
     x = to_node(a)
     x = astype(x, dt.inexact_of(x.dtype))
     axes = normalize_axes("var", axis, x.ndim)
-    return wrap(_var(x, axes, keepdims, ddof))
+    return wrap(_var(x, axes, keepdims, ddof if correction is None else correction))
 
 
 def _var(x: Node, axes: tuple[int, ...], keepdims: bool, ddof: int) -> Node:
@@ -156,19 +160,23 @@ def _var(x: Node, axes: tuple[int, ...], keepdims: bool, ddof: int) -> Node:
     return astype(total / divisor, dt.real_of(dtype))
 
 
-def std(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, ddof: int = 0, *, stream: Stream = None) -> array:
-    """The standard deviation over axes (all by default)."""
+def std(
+    a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, ddof: int = 0, *, correction: int | None = None,
+    stream: Stream = None,
+) -> array:  # fmt: skip
+    """The standard deviation over axes (all by default): the square root of `var`."""
     x = to_node(a)
     x = astype(x, dt.inexact_of(x.dtype))
-    return wrap(bind(e.Sqrt(), _var(x, normalize_axes("std", axis, x.ndim), keepdims, ddof)))
+    axes = normalize_axes("std", axis, x.ndim)
+    return wrap(bind(e.Sqrt(), _var(x, axes, keepdims, ddof if correction is None else correction)))
 
 
 def _shift(x: Node, axes: tuple[int, ...]) -> Node:
     """The largest element along axes, 0 where that is infinite; a constant for differentiation (results do not depend
     on it)."""
     top = bind(e.StopGradient(), bind(r.Max(axes), x))
-    infinite = bind(e.Equal(), bind(e.Absolute(), top), constant(float("inf"), top.kind))
-    return e.select(infinite, constant(0, top.kind), top)
+    size = bind(e.Absolute(), e.real(top))
+    return e.select(bind(e.Equal(), size, constant(float("inf"), size.kind)), constant(0, top.kind), top)
 
 
 def logsumexp(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
@@ -176,6 +184,8 @@ def logsumexp(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, str
     x = to_node(a)
     x = astype(x, dt.inexact_of(x.dtype))
     axes = normalize_axes("logsumexp", axis, x.ndim)
+    if not axes:
+        return wrap(x)
     if any_empty(x, axes):
         return wrap(constant(float("-inf"), kind_of(_reduce(r.Sum, x, axes, keepdims).shape, x.dtype)))
     wide, dtype = _widened(x)

@@ -58,6 +58,9 @@ def cumprod(
     return _scan("cumprod", scans.CumProd, astype(x, dtype or x.dtype), axis, reverse, inclusive)
 
 
+cumulative_sum, cumulative_prod = cumsum, cumprod
+
+
 def cummax(
     a: ArrayLike, /, axis: int | None = None, *, reverse: bool = False, inclusive: bool = True, stream: Stream = None
 ) -> array:

@@ -284,7 +284,7 @@ def flip(a: ArrayLike, /, axis: Axes = None, *, stream: Stream = None) -> array:
     return apply(Slice(starts, x.shape, steps), x) if x.kind.size else wrap(x)
 
 
-def slice_axis(x: Node, axis: int, start: Size, size: Size, step: int = 1) -> Node:
+def slice_axis(x: Node, axis: int, start: Size, size: Size, step: Size = 1) -> Node:
     """`size` elements along one axis, everything along the others."""
     starts = tuple(start if i == axis else 0 for i in range(x.ndim))
     sizes = tuple(size if i == axis else n for i, n in enumerate(x.shape))

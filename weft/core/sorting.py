@@ -36,7 +36,7 @@ from weft.primitives.base import full_like, reduced_shape
 from weft.primitives.indexing import Gather, ScatterAdd, ScatterSet
 from weft.primitives.joins import Concatenate
 from weft.primitives.scans import CumSum
-from weft.primitives.sorting import ArgSort, SearchSorted, Sort
+from weft.primitives.sorting import ArgSelect, ArgSort, SearchSorted, Sort
 
 Stream = Any
 
@@ -76,18 +76,19 @@ def argsort(a: ArrayLike, /, axis: int | None = -1, *, stream: Stream = None) ->
 def partition(a: ArrayLike, /, kth: int, axis: int | None = -1, *, stream: Stream = None) -> array:
     """The elements with the one of rank `kth` in its sorted place, none larger before it and none smaller after it.
 
-    What else the order is may change; today all elements are sorted.
+    What else the order is may change; today the shorter part is sorted, and the other one too unless it is much longer.
     """
     x, axis = _operand("partition", a, axis)
     _check_rank("partition", x, kth, axis)
-    return wrap(bind(Sort(axis), x))
+    selection = _selection(x, axis, kth)
+    return wrap(bind(Sort(axis), x) if selection is None else _taken(x, bind(selection, x), axis))
 
 
 def argpartition(a: ArrayLike, /, kth: int, axis: int | None = -1, *, stream: Stream = None) -> array:
     """The places (uint32) from which `partition` takes its elements."""
     x, axis = _operand("argpartition", a, axis)
     _check_rank("argpartition", x, kth, axis)
-    return wrap(bind(ArgSort(axis), x))
+    return wrap(bind(_selection(x, axis, kth) or ArgSort(axis), x))
 
 
 def _check_rank(name: str, x: Node, kth: int, axis: int) -> None:
@@ -96,6 +97,28 @@ def _check_rank(name: str, x: Node, kth: int, axis: int) -> None:
         raise TypeError(f"[{name}] kth must be an integer; got {kth!r}.")
     if not -n <= kth < n:
         raise ValueError(f"[{name}] kth {kth} is out of range for {n} elements along axis {axis} (shape {x.shape}).")
+
+
+def _selection(x: Node, axis: int, kth: int) -> ArgSelect | None:
+    """What finds the elements up to rank `kth`, or from there on, faster than a sort; None if nothing does."""
+    n = x.shape[axis]
+    if type(n) is not int:
+        return None
+    rank = kth + n if kth < 0 else kth
+    if _is_few(rank + 1, n):
+        return ArgSelect(axis, rank + 1, False, True)
+    return ArgSelect(axis, n - rank, True, True) if _is_few(n - rank, n) else None
+
+
+def _is_few(count: int, n: Any) -> bool:
+    """Whether it pays to select so many of n elements instead of sorting all; rows of unknown length are sorted."""
+    return type(n) is int and n >= 1024 and 0 < count <= n // 64
+
+
+def _taken(x: Node, places: Node, axis: int) -> Node:
+    """The elements at places along an axis, one for each."""
+    where = tuple(None if i == axis else i for i in range(x.ndim))
+    return bind(Gather(where, tuple(range(x.ndim))), x, places)
 
 
 def topk(a: ArrayLike, /, k: int, axis: int | None = -1, *, stream: Stream = None) -> array:
@@ -112,6 +135,8 @@ def topk(a: ArrayLike, /, k: int, axis: int | None = -1, *, stream: Stream = Non
         raise TypeError(f"[topk] k must be an integer; got {k!r}.")
     if not 0 <= k <= n:
         raise ValueError(f"[topk] k {k} is out of range for {n} elements along axis {axis} (shape {x.shape}).")
+    if _is_few(k, n):
+        return wrap(_taken(x, bind(ArgSelect(axis, k, True), x), axis))
     return wrap(slice_axis(bind(Sort(axis), x), axis, n - k, k))
 
 

@@ -15,6 +15,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from weft.config import config
+
 # The public modules of MLX below `mlx`; anything else under that name is as unknown here as it is there.
 PARTS = ("core", "nn", "optimizers", "utils")
 
@@ -32,6 +34,8 @@ def install() -> None:
                 f"[frontends.mlx.install] {name} is already imported from {_origin(module)}; "
                 "call install() before the first `import mlx`, or start the program with `weft run`."
             )
+    if config.mlx_disable_compile:
+        config.disable_compile = True
     sys.meta_path.insert(0, _FINDER)
 
 

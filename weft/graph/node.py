@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from weft.dtypes import Dtype
+from weft.dtypes import Dtype, bool_
 from weft.graph.dims import Dim, prod, shape_key, text_of
 
 if TYPE_CHECKING:
@@ -57,6 +57,62 @@ def kind_of(shape: Shape, dtype: Dtype) -> Kind:
     return found
 
 
+class Bundle(Kind):
+    """The kind of a node with several results: `parts` are theirs. Such a node has no value of its own; the nodes that
+    pick one part of it have."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: tuple[Kind, ...]) -> None:
+        super().__init__((), bool_)
+        self.parts = parts
+        self.symbolic = any(part.symbolic for part in parts)
+
+    def __repr__(self) -> str:
+        return f"({', '.join(map(repr, self.parts))})"
+
+
+class Tape(Kind):
+    """The kind of rows that one loop leaves for another, as many as it takes: `row` is the kind of each. Nothing but
+    loops reads them, so their number is part of no shape."""
+
+    __slots__ = ("row",)
+
+    def __init__(self, row: Kind) -> None:
+        super().__init__((0, *row.shape), row.dtype)
+        self.row, self.symbolic = row, row.symbolic
+
+    def __repr__(self) -> str:
+        return f"tape of {self.row!r}"
+
+
+_TAPES: dict[Kind, Tape] = {}
+
+
+def tape_of(row: Kind) -> Tape:
+    """The one `Tape` of such rows."""
+    found = _TAPES.get(row)
+    if found is None:
+        if len(_TAPES) >= _MOST_KINDS:
+            _TAPES.clear()
+        found = _TAPES[row] = Tape(row)
+    return found
+
+
+_BUNDLES: dict[tuple[Kind, ...], Bundle] = {}
+
+
+def bundle_of(parts: Sequence[Kind]) -> Bundle:
+    """The one `Bundle` of these kinds."""
+    key = tuple(parts)
+    found = _BUNDLES.get(key)
+    if found is None:
+        if len(_BUNDLES) >= _MOST_KINDS:
+            _BUNDLES.clear()
+        found = _BUNDLES[key] = Bundle(key)
+    return found
+
+
 next_id = itertools.count().__next__
 
 
@@ -66,14 +122,21 @@ class Node:
     `value` is the computed data (or the words of a constant), `handle` refers weakly to the user's array(s) for it.
     """
 
-    __slots__ = ("handle", "id", "inputs", "kind", "op", "stream", "value")
+    __slots__ = ("handle", "id", "inputs", "kind", "line", "op", "stream", "value")
 
     def __init__(
         self, op: Primitive, inputs: tuple[Node, ...], kind: Kind, value: Any = None, stream: Any = None
     ) -> None:
-        self.op, self.inputs, self.kind, self.value, self.stream = op, inputs, kind, value, stream
+        self.op = op  # one by one: five together would be a tuple first, and this is the cost of a trace
+        self.inputs = inputs
+        self.kind = kind
+        self.value = value
+        self.stream = stream
         self.handle: ref[Any] | tuple[ref[Any], ...] | None = None
         self.id = next_id()
+
+    line: Any
+    """Where the user's program made it: only there while weft.graph.lines records."""
 
     if TYPE_CHECKING:  # given by weft.primitives, which knows the operations
 
@@ -94,6 +157,16 @@ class Node:
     @property
     def ndim(self) -> int:
         return self.kind.ndim
+
+    def again(self, inputs: tuple[Node, ...], memo: dict[Any, Any]) -> Node:
+        """The same operation on other operands. `memo` belongs to one rebuilding of a graph: nodes that belong together
+        find each other there."""
+        return Node(self.op, inputs, self.kind, None if inputs else self.value)
+
+    @property
+    def identity(self) -> Any:
+        """What tells this operation from another, beside its operands."""
+        return self.op
 
     def __repr__(self) -> str:
         return f"%{self.id} = {self.op} : {self.kind}"

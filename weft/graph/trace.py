@@ -46,7 +46,7 @@ class trace:
 def unknown_value(transform: str) -> ValueError:
     """The error for reading an array that has no value yet because a transform is tracing the function."""
     return ValueError(
-        f"[{transform}] an array has no value while {transform} traces a function: use where(...) in place of a Python "
-        "branch on it, "
-        f"and return what you want to see{at_user_line()}."
+        f"[{transform}] an array has no value while {transform} traces a function: use where(...) or cond(...) in "
+        "place of a Python branch on it, while_loop(...) in place of a loop, and return what you want to see"
+        f"{at_user_line()}."
     )

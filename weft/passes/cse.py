@@ -7,6 +7,7 @@ the next run.
 
 from __future__ import annotations
 
+from weft.graph.lines import inherit
 from weft.graph.node import Graph, Node
 from weft.primitives.base import CONSTANT, Parameter
 
@@ -26,4 +27,5 @@ def cse(graph: Graph) -> Graph:
             found = node if inputs == node.inputs else Node(node.op, inputs, node.kind, node.value)
             numbered[key] = found
         new[node] = found
+    inherit(new)
     return Graph(graph.inputs, [new[o] for o in graph.outputs])

@@ -1,14 +1,19 @@
 """From a plan to something that runs: kernels loaded, argument words and relocations laid out, one native call for all
-of it."""
+of it.
+
+The commands of a loop's body stand between its LOOP and NEXT. An address that differs from step to step (the row of an
+operand, the place of a carry) is a word that the loop moves; where loops are nested, what a loop's words begin from may
+itself be moved by the loop around it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.codegen.launch import Launch, Pointer
+from weft.codegen.launch import Choose, Launch, Pointer, Repeat, Row, Slot
 from weft.graph.node import Node
-from weft.passes.lower import Item, nbytes_of
+from weft.passes.lower import nbytes_of
 from weft.passes.memory import Plan, base_of
 from weft.passes.views import Strided, is_contiguous
 from weft.primitives.base import Constant, ConstantValue, Parameter
@@ -78,60 +83,212 @@ class Executable:
 
 def assemble(plan: Plan) -> Executable:
     """Load the kernels and lay out the program."""
-    read = {node for item in plan.items for node in item.reads if isinstance(node.op, Constant)}
     constants: list[ConstantValue] = []
     places: dict[Node, int] = {}
     inputs = len(plan.graph.inputs)
     at = inputs + len(plan.outputs)
-    for node in sorted(read, key=lambda n: n.id):
+    for node in sorted(_constants(plan), key=lambda n: n.id):
         places[node] = at
         constants.append(node.value)
-        at += len(node.value.words)
-    program = _program(plan, places, inputs, at) if plan.items else None
+        at += -(-node.dtype.size // 8)
+    program = _Assembly(plan, places).program(at) if plan.items else None
     return Executable(plan, program, constants, [_result(plan, output) for output in plan.graph.outputs])
 
 
-def _program(plan: Plan, constants: dict[Node, int], inputs: int, given: int) -> Program:
-    """Commands, words and relocations; a call gives `given` addresses and words of constants."""
-    launches = [launch for item in plan.items for launch in item.launches]
-    addresses = engine.load([launch.source for launch in launches])
-    commands: list[Command] = []
-    words: list[int] = []
-    relocations: list[Reloc] = []
-    number = iter(addresses)
-    for step, item in enumerate(plan.items):
-        for launch in item.launches:
-            first = len(words)
-            for word in launch.words:
-                if isinstance(word, Pointer):
-                    relocations.append(_relocation(plan, step, item, word, len(words), constants, inputs))
-                    words.append(0)
-                else:
-                    words.append(word)
-            commands.append(_command(launch, next(number), first))
-    return Program(commands, words, relocations, plan.arena, given)
+def _constants(plan: Plan) -> set[Node]:
+    """The constants that a plan reads, in its bodies too."""
+    found = {node for item in plan.items for node in item.reads if isinstance(node.op, Constant)}
+    for item in plan.items:
+        for inner in item.plans():
+            found |= _constants(inner)
+    return found
 
 
-def _command(launch: Launch, address: int, first: int) -> Command:
-    kind = CommandKind.CALL if launch.call else CommandKind.KERNEL
-    return Command(kind, address, first, launch.grain, launch.scratch)
+def launches_of(plan: Plan) -> list[Launch]:
+    """All launches of a plan in the order of their commands, those of bodies included."""
+    found: list[Launch] = []
+    for item in plan.items:
+        found.extend(item.launches)
+        for inner in item.plans():
+            found.extend(launches_of(inner))
+    return found
 
 
-def _relocation(
-    plan: Plan, step: int, item: Item, pointer: Pointer, word: int, constants: dict[Node, int], inputs: int
-) -> Reloc:
-    """A pointer of a launch as an address of the call: inputs first, then outputs, then constants; the arena is buffer
-    0."""
-    values = (*item.reads, *item.writes)
-    if pointer.value >= len(values):
-        return Reloc(word, 0, plan.temporaries[step][pointer.value - len(values)] + pointer.offset)
-    node = values[pointer.value]
-    if node in constants:
-        return Reloc(word, INLINE, 8 * constants[node] + pointer.offset)
-    place = plan.places[node]
-    if place.where == "arena":
-        return Reloc(word, 0, place.at + pointer.offset)
-    return Reloc(word, 1 + place.at + (inputs if place.where == "output" else 0), pointer.offset)
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """An address that is known when the program starts."""
+
+    buffer: int
+    offset: int
+
+    def moved(self, nbytes: int) -> _Fixed:
+        return _Fixed(self.buffer, self.offset + nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moving:
+    """An address that changes with the steps of a loop (MOVE_FIELDS of weft.runtime.program)."""
+
+    loop: _Loop
+    first: _Address
+    back: int
+    by: int
+    end: _Address | None = None
+    start: _Address | None = None
+
+    def moved(self, nbytes: int) -> _Moving:
+        end, start = (None if x is None else x.moved(nbytes) for x in (self.end, self.start))
+        return _Moving(self.loop, self.first.moved(nbytes), self.back, self.by, end, start)
+
+
+_Address = _Fixed | _Moving
+
+
+class _Loop:
+    """A loop while its body is laid out: the words that it moves."""
+
+    def __init__(self) -> None:
+        self.moves: list[tuple[int, _Moving]] = []
+
+
+class _Scope:
+    """Where the values of one plan lie."""
+
+    def __init__(self, plan: Plan, inputs: Sequence[_Address], outputs: Sequence[_Address], arena: _Address) -> None:
+        self.plan, self.inputs, self.outputs, self.arena = plan, inputs, outputs, arena
+
+    def address(self, node: Node) -> _Address:
+        place = self.plan.places[node]
+        if place.where == "arena":
+            return self.arena.moved(place.at)
+        return (self.inputs if place.where == "input" else self.outputs)[place.at]
+
+
+class _Assembly:
+    """Commands, words and relocations of a program, from a plan and the plans inside it."""
+
+    def __init__(self, plan: Plan, constants: dict[Node, int]) -> None:
+        self.plan, self.constants = plan, constants
+        self.functions = iter(engine.load([launch.source for launch in launches_of(plan)]))
+        self.commands: list[Command] = []
+        self.words: list[int] = []
+        self.relocations: list[Reloc] = []
+
+    def program(self, given: int) -> Program:
+        """A call gives `given` addresses and words of constants: those of inputs first, then outputs, then constants;
+        the arena is buffer 0."""
+        inputs = len(self.plan.graph.inputs)
+        self._lay_out(
+            _Scope(
+                self.plan,
+                [_Fixed(1 + i, 0) for i in range(inputs)],
+                [_Fixed(1 + inputs + i, 0) for i in range(len(self.plan.outputs))],
+                _Fixed(0, 0),
+            )
+        )
+        return Program(self.commands, self.words, self.relocations, self.plan.arena, given)
+
+    # ---- words ----
+
+    def _put(self, address: _Address) -> int:
+        """A word that holds an address."""
+        word = len(self.words)
+        self.words.append(0)
+        if isinstance(address, _Fixed):
+            self.relocations.append(Reloc(word, address.buffer, address.offset))
+        else:
+            address.loop.moves.append((word, address))
+        return word
+
+    def _table(self, *words: int | _Address | None) -> int:
+        """Words in a row; the place of the first."""
+        first = len(self.words)
+        for word in words:
+            if isinstance(word, int) or word is None:
+                self.words.append(word or 0)
+            else:
+                self._put(word)
+        return first
+
+    def _find(self, scope: _Scope, step: int, pointer: Pointer) -> _Address:
+        item = scope.plan.items[step]
+        values = (*item.reads, *item.writes)
+        if pointer.value >= len(values):
+            offset = scope.plan.temporaries[step][pointer.value - len(values)]
+            return scope.arena.moved(offset + pointer.offset)
+        node = values[pointer.value]
+        if node in self.constants:
+            return _Fixed(INLINE, 8 * self.constants[node] + pointer.offset)
+        return scope.address(node).moved(pointer.offset)
+
+    # ---- commands ----
+
+    def _lay_out(self, scope: _Scope) -> None:
+        for step, item in enumerate(scope.plan.items):
+            for launch in item.launches:
+                words = [self._find(scope, step, w) if isinstance(w, Pointer) else w for w in launch.words]
+                kind = CommandKind.CALL if launch.call else CommandKind.KERNEL
+                function = next(self.functions)
+                self.commands.append(Command(kind, function, self._table(*words), launch.grain, launch.scratch))
+            if isinstance(item.code, Repeat):
+                self._repeat(scope, step, item.code)
+            elif isinstance(item.code, Choose):
+                self._choose(scope, step, item.code)
+
+    def _repeat(self, scope: _Scope, step: int, code: Repeat) -> None:
+        loop = _Loop()
+
+        def place(source: Pointer | Row | Slot) -> _Address:
+            base = self._find(scope, step, source.pointer if isinstance(source, (Row, Slot)) else source)
+            if isinstance(source, Row):
+                stride = source.stride
+                return _Moving(loop, base, stride if code.reverse else 0, -stride if code.reverse else stride)
+            if isinstance(source, Slot):
+                end = base.moved(source.slots * source.stride)
+                return _Moving(loop, base.moved(source.slot * source.stride), 0, source.stride, end, base)
+            return base
+
+        def find(pointer: Pointer | None) -> _Address | None:
+            return None if pointer is None else self._find(scope, step, pointer)
+
+        number = len(self.commands)
+        self.commands.append(Command(CommandKind.LOOP, 0, 0))
+        inner = _Scope(
+            code.plan, [place(x) for x in code.inputs], [place(x) for x in code.outputs], find(code.arena)  # type: ignore[arg-type]
+        )  # fmt: skip
+        self._lay_out(inner)
+        before = self._table(*(x for to, source, n in code.before for x in (find(to), find(source), n)))
+        after = self._table(*(x for to, source, n in code.after for x in (find(to), place(source), n)))
+        clears = self._table(*(x for piece, n in code.clears for x in (find(piece), n)))
+        moves = self._moves(loop)
+        most = -1 if code.most is None else code.most
+        fields = self._table(
+            most, find(code.count), 0, 0, len(loop.moves), moves, len(code.before), before, len(code.after), after,
+            len(code.clears), clears, find(code.go_on), find(code.made), int(code.limited),
+        )  # fmt: skip
+        self.commands[number] = Command(CommandKind.LOOP, len(self.commands), fields)
+        self.commands.append(Command(CommandKind.NEXT, number, fields))
+
+    def _moves(self, loop: _Loop) -> int:
+        """The table of words that a loop moves. What they begin from may be moved by a loop around this one."""
+        first = len(self.words)
+        for word, address in loop.moves:
+            self._table(word, address.first, address.back, address.by, address.end, address.start)
+        return first
+
+    def _choose(self, scope: _Scope, step: int, code: Choose) -> None:
+        first = self._table(self._find(scope, step, code.index), *[0] * len(code.plans))
+        self.commands.append(Command(CommandKind.CHOOSE, 0, first))
+        arena = self._find(scope, step, code.arena)
+        inputs = [self._find(scope, step, x) for x in code.inputs]
+        jumps = []
+        for number, (plan, outputs) in enumerate(zip(code.plans, code.outputs, strict=True)):
+            self.words[first + 1 + number] = len(self.commands)
+            self._lay_out(_Scope(plan, inputs, [self._find(scope, step, x) for x in outputs], arena))
+            jumps.append(len(self.commands))
+            self.commands.append(Command(CommandKind.JUMP, 0, first))
+        for jump in jumps:
+            self.commands[jump] = Command(CommandKind.JUMP, len(self.commands), first)
 
 
 def _result(plan: Plan, output: Node) -> Result:

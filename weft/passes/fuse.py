@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from weft.graph.dims import provably_equal, same_shape
 from weft.graph.node import Graph, Node, Shape, Size
 from weft.passes.views import Materialize, Strided, Strides, contiguous, walked_as_one
-from weft.primitives.base import Constant, Elementwise, Parameter, Reduction
+from weft.primitives.base import Constant, Elementwise, Parameter, Pick, Reduction
 from weft.primitives.creation import Iota
 
 MOST_NODES = 96
@@ -101,6 +101,10 @@ class Fuser:
         for node in self.graph.order():
             if is_stored_leaf(node) or isinstance(node.op, Strided):
                 continue
+            if isinstance(node.op, Pick):
+                self.group_of[node] = self.group_of[node.inputs[0]]
+                self.group_of[node].nodes.append(node)
+                continue
             self._add(node)
         self._merge_siblings()
         return self._scheduled()
@@ -178,14 +182,25 @@ class Fuser:
     # ---- merging ----
 
     def _may_merge(self, producer: Group, group: Group) -> bool:
+        return self.obstacle(producer, group) is None
+
+    def obstacle(self, producer: Group, group: Group) -> str | None:
+        """Why a group cannot take in one that it reads from, in words for explain; None if it can."""
         if "opaque" in (producer.form, group.form):
-            return False
-        if len(producer.nodes) + len(group.nodes) > MOST_NODES or self._operands(producer, group) > MOST_OPERANDS:
-            return False
+            own = group if group.form == "opaque" else producer
+            return f"{own.nodes[0].op.title} has kernels of its own"
+        if len(producer.nodes) + len(group.nodes) > MOST_NODES:
+            return f"together they would have more than {MOST_NODES} operations"
+        if self._operands(producer, group) > MOST_OPERANDS:
+            return f"together they would read more than {MOST_OPERANDS} values"
         merged = self._merged_domain(producer, group)
-        if merged is None or self._between(producer, group):
-            return False
-        return self._edges_fit(producer, group, *merged)
+        if merged is None:
+            return "they loop over different shapes, or reduce differently"
+        if self._between(producer, group):
+            return "another kernel stands between them: it reads the one and is read by the other"
+        if not self._edges_fit(producer, group, *merged):
+            return "values are read in another order than they are made in, or again after a row that is too long"
+        return None
 
     def _merged_domain(self, producer: Group, group: Group) -> tuple[Shape, tuple[int, ...] | None, str] | None:
         """Domain, axes and form of the union, or None when the two loop nests do not fit."""
@@ -335,6 +350,20 @@ class Fuser:
                     ready.append(reader)
         assert len(done) == len(waiting), "fusion made a cycle"
         return done
+
+
+def obstacles(graph: Graph, groups: list[Group], layouts: dict[Node, Strides | None]) -> dict[tuple[int, int], str]:
+    """For explain: why kernels that pass values to each other stayed apart, by their (producer's, reader's) numbers."""
+    fuser = Fuser(graph, layouts)
+    fuser.groups = list(groups)
+    fuser.group_of = {node: group for group in groups for node in group.nodes}
+    number = {id(group): i for i, group in enumerate(groups)}
+    found = {}
+    for i, group in enumerate(groups):
+        for producer in fuser._producers(group):
+            why = fuser.obstacle(producer, group)
+            found[number[id(producer)], i] = why or "they could share a kernel, but the reader was merged elsewhere first"
+    return found
 
 
 def fuse(graph: Graph, layouts: dict[Node, Strides | None] | None = None) -> list[Group]:

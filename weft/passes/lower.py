@@ -8,19 +8,23 @@ the kernel tiled.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
 from weft.codegen import cpu
 from weft.codegen.kernel import BLOCK, LANES, Access, Kernel, Step, Store
-from weft.codegen.launch import Launch, Layout, Lowering, Pointer
+from weft.codegen.launch import Choose, Launch, Layout, Lowering, Pointer, Repeat, Row, Slot
 from weft.dtypes import Dtype
 from weft.graph.dims import provably_equal, same_shape
-from weft.graph.node import Graph, Node, Size
+from weft.graph.body import Body
+from weft.graph.node import Bundle, Graph, Kind, Node, Size, Tape
 from weft.passes.fuse import Group
 from weft.passes.views import Strided, Strides, contiguous, is_contiguous
-from weft.primitives.base import Constant, Opaque, Reduction
+from weft.primitives.base import Constant, Multiple, Opaque, Pick, Reduction
+from weft.primitives.control import Loop, Switch
 from weft.primitives.creation import Iota
 from weft.runtime.engine import Source
 
@@ -48,6 +52,18 @@ class Item:
     writes: tuple[Node, ...]
     temporaries: tuple[int, ...] = ()
     overwritable: frozenset[tuple[int, int]] = frozenset()
+    code: Repeat | Choose | None = None
+    """In place of launches: the plans of a loop's or a branch's bodies."""
+
+    def plans(self) -> tuple[Any, ...]:
+        """The plans inside this item."""
+        if self.code is None:
+            return ()
+        return (self.code.plan,) if isinstance(self.code, Repeat) else self.code.plans
+
+
+PlanBody = Callable[[Body, Mapping[Node, "Strides | None"], Mapping[int, int]], Any]
+"""Plans the body of a loop or branch: `(body, layouts of its inputs, {number of a carry among them: its result})`."""
 
 
 @dataclass(slots=True)
@@ -65,8 +81,14 @@ class _Operand:
 class Lowerer:
     """Lowers the groups of one graph."""
 
-    def __init__(self, graph: Graph, groups: Sequence[Group], layouts: Mapping[Node, Strides | None]) -> None:
-        self.layouts = layouts
+    def __init__(
+        self,
+        graph: Graph,
+        groups: Sequence[Group],
+        layouts: Mapping[Node, Strides | None],
+        plan_body: PlanBody | None = None,
+    ) -> None:
+        self.layouts, self.plan_body = layouts, plan_body
         self.outputs = {o.inputs[0] if isinstance(o.op, Strided) else o for o in graph.outputs}
         self.home = {node: group for group in groups for node in group.nodes}
         self.readers: dict[Node, set[int]] = {}
@@ -77,6 +99,9 @@ class Lowerer:
                 self.readers.setdefault(stored, set()).add(id(group))
 
     def lower(self, group: Group) -> Item:
+        if isinstance(group.nodes[0].op, Multiple):
+            assert self.plan_body is not None
+            return lower_bodies(self, group, self.plan_body)
         if group.form == "opaque":
             return self._opaque(group)
         return _GroupLowering(self, group).item()
@@ -95,6 +120,17 @@ class Lowerer:
     def _opaque(self, group: Group) -> Item:
         (node,) = group.nodes
         assert isinstance(node.op, Opaque)
+        reads, places, layouts = self.operands(node)
+        out = Layout(_ints(node.shape), _ints(contiguous(node.shape)), node.dtype)
+        lowering: Lowering = node.op.lower(layouts, out)
+        launches = tuple(_renumbered(launch, places, len(reads)) for launch in lowering.launches)
+        overwritable = frozenset(
+            (places[k].value, 0) for k in node.op.overwrites if self.lies_like(node.kind, node.inputs, k, places)
+        )
+        return Item(group, launches, tuple(reads), (node,), lowering.temporaries, overwritable)
+
+    def operands(self, node: Node) -> tuple[list[Node], list[Pointer], list[Layout]]:
+        """(stored values, where among them each operand is, how it lies there)."""
         reads: list[Node] = []
         places: list[Pointer] = []
         layouts: list[Layout] = []
@@ -106,24 +142,161 @@ class Lowerer:
                 reads.append(stored)
             places.append(Pointer(reads.index(stored), _int(offset) * operand.dtype.size))
             layouts.append(Layout(_ints(operand.shape), _ints(strides), operand.dtype))
-        out = Layout(_ints(node.shape), _ints(contiguous(node.shape)), node.dtype)
-        lowering: Lowering = node.op.lower(layouts, out)
-        launches = tuple(_renumbered(launch, places, len(reads)) for launch in lowering.launches)
-        overwritable = frozenset(
-            (places[k].value, 0) for k in node.op.overwrites if self._lies_like(node, node.inputs[k], places)
-        )
-        return Item(group, launches, tuple(reads), (node,), lowering.temporaries, overwritable)
+        return reads, places, layouts
 
-    def _lies_like(self, node: Node, operand: Node, places: Sequence[Pointer]) -> bool:
-        """Whether an operand lies in memory exactly as the node's result does, and no other operand reads it."""
+    def lies_like(self, kind: Kind, operands: Sequence[Node], k: int, places: Sequence[Pointer]) -> bool:
+        """Whether operand k lies in memory exactly as a result of this kind does, and no other operand reads it."""
+        operand = operands[k]
         stored, strides, offset = self.place(operand)
-        alone = sum(place.value == places[node.inputs.index(operand)].value for place in places) == 1
+        alone = sum(place.value == places[k].value for place in places) == 1
         return (
             alone
-            and operand.kind is node.kind
+            and operand.kind is kind
+            and not isinstance(stored.op, Constant)
             and provably_equal(offset, 0)
             and is_contiguous(operand.shape, strides)
-            and stored.kind.size == node.kind.size
+            and stored.kind.size == kind.size
+        )
+
+
+ALIGNMENT = 64
+
+
+def lower_bodies(lowerer: Lowerer, group: Group, plan_body: PlanBody) -> Item:
+    """A loop or a branch: its bodies are planned for operands as they lie here."""
+    node = group.nodes[0]
+    assert isinstance(node.kind, Bundle)
+    known = {pick.op.index: pick for pick in group.nodes[1:] if isinstance(pick.op, Pick)}
+    writes = [known.get(i) or Node(Pick(i), (node,), part) for i, part in enumerate(node.kind.parts)]
+    if isinstance(node.op, Switch):
+        return _lower_switch(lowerer, group, node, writes, plan_body)
+    assert isinstance(node.op, Loop)
+    return _LoopLowering(lowerer, group, node.op, writes, plan_body).item()
+
+
+def _lower_switch(
+    lowerer: Lowerer, group: Group, node: Node, writes: Sequence[Node], plan_body: PlanBody
+) -> Item:
+    assert isinstance(node.op, Switch)
+    reads, places, layouts = lowerer.operands(node)
+    results = [Pointer(len(reads) + i) for i in range(len(writes))]
+    plans, outputs = [], []
+    for branch in node.op.branches:
+        plan = plan_body(branch, _body_layouts(branch.inputs, layouts[1:]), {})
+        plans.append(plan)
+        outputs.append(tuple(results[branch_output(plan, i)] for i in range(len(plan.outputs))))
+    arena = Pointer(len(reads) + len(writes))
+    code = Choose(tuple(plans), places[0], tuple(places[1:]), tuple(outputs), arena)
+    return Item(group, (), tuple(reads), tuple(writes), (max(plan.arena for plan in plans),), frozenset(), code)
+
+
+def branch_output(plan: Any, position: int) -> int:
+    """Which result of a body the plan's output number `position` is; they are stored apart."""
+    return list(plan.graph.outputs).index(plan.outputs[position])
+
+
+def _row_stride(rows: Layout, op: Loop) -> int:
+    """Bytes from one row to the next; those of a tape lie one behind the other."""
+    return (math.prod(rows.shape[1:]) if op.length is None else rows.strides[0]) * rows.dtype.size
+
+
+def _body_layouts(inputs: Sequence[Node], layouts: Sequence[Layout]) -> dict[Node, Strides | None]:
+    return {
+        node: None if is_contiguous(layout.shape, layout.strides) else layout.strides
+        for node, layout in zip(inputs, layouts, strict=True)
+    }
+
+
+class _LoopLowering:
+    """A loop on its way to commands."""
+
+    def __init__(
+        self, lowerer: Lowerer, group: Group, op: Loop, writes: Sequence[Node], plan_body: PlanBody
+    ) -> None:
+        self.lowerer, self.group, self.op, self.writes = lowerer, group, op, writes
+        self.node = group.nodes[0]
+        self.reads, self.places, layouts = lowerer.operands(self.node)
+        _, invariants, carries, rows = op.split(layouts)
+        self.row_strides = [_row_stride(layout, op) for layout in rows]
+        inner = [Layout(layout.shape[1:], layout.strides[1:], layout.dtype) for layout in rows]
+        given = _body_layouts(op.body.inputs, [*invariants, *carries, *inner])
+        first = op.invariants
+        self.plan = plan_body(op.body, given, {first + k: k for k in range(op.carries)})
+        self.temporaries: list[int] = []
+
+    def _temporary(self, nbytes: int) -> Pointer:
+        self.temporaries.append(nbytes)
+        return Pointer(len(self.reads) + len(self.writes) + len(self.temporaries) - 1)
+
+    def _result(self, number: int) -> Pointer:
+        return Pointer(len(self.reads) + number)
+
+    def item(self) -> Item:
+        op, plan = self.op, self.plan
+        arena = self._temporary(plan.arena)
+        count, invariants, firsts, rows = op.split(self.places)
+        inputs: list[Pointer | Row | Slot] = list(invariants)
+        outputs: list[Pointer | Row | Slot] = []
+        before: list[tuple[Pointer, Pointer, int]] = []
+        after: list[tuple[Pointer, Slot, int]] = []
+        for k, first in enumerate(firsts):
+            nbytes, home = nbytes_of(self.writes[k]), self._result(k)
+            if plan.places[plan.graph.inputs[op.invariants + k]].where == "output":  # updated in place
+                inputs.append(home)
+                outputs.append(home)
+                before.append((home, first, nbytes))
+                continue
+            stride = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+            ring = self._temporary(2 * stride)
+            inputs.append(Slot(ring, 0, 2, stride))
+            outputs.append(Slot(ring, 1, 2, stride))
+            before.append((ring, first, nbytes))
+            after.append((home, Slot(ring, 0, 2, stride), nbytes))
+        inputs += [Row(place, stride) for place, stride in zip(rows, self.row_strides, strict=True)]
+        made_rows, go_on = op.split_body()[1:]
+        clears = []
+        for number, row in enumerate(made_rows, op.carries):
+            outputs.append(Row(self._result(number), nbytes_of(row)))
+            if op.reports and op.length is not None:
+                clears.append((self._result(number), nbytes_of(self.writes[number])))
+        flag = None
+        if go_on is not None:
+            flag = self._temporary(1)
+            outputs.append(flag)
+        code = Repeat(
+            plan,
+            tuple(inputs),
+            tuple(outputs[branch_output(plan, i)] for i in range(len(plan.outputs))),
+            arena,
+            self._most(),
+            op.reverse,
+            count[0] if count else None,
+            flag,
+            self._result(len(self.writes) - 1) if op.reports else None,
+            tuple(before),
+            tuple(after),
+            tuple(clears),
+            op.length is None and self._most() is not None,
+        )
+        return Item(
+            self.group, (), tuple(self.reads), tuple(self.writes), tuple(self.temporaries), self._overwritable(), code
+        )
+
+    def _most(self) -> int | None:
+        op = self.op
+        if op.length is not None:
+            return _int(op.length)
+        return TAPE_ROWS.get() if op.split_body()[1] else None
+
+    def _overwritable(self) -> frozenset[tuple[int, int]]:
+        """The last carries may lie on the first ones: those are copied before anything is written, or are it
+        already."""
+        start = self.op.counted + self.op.invariants
+        kinds = [write.kind for write in self.writes]
+        return frozenset(
+            (self.places[start + k].value, k)
+            for k in range(self.op.carries)
+            if self.lowerer.lies_like(kinds[k], self.node.inputs, start + k, self.places)
         )
 
 
@@ -142,7 +315,14 @@ def _renumbered(launch: Launch, places: Sequence[Pointer], reads: int) -> Launch
 
 
 def nbytes_of(node: Node) -> int:
-    return _int(node.kind.size) * node.dtype.size
+    kind = node.kind
+    if isinstance(kind, Tape):
+        return TAPE_ROWS.get() * _int(kind.row.size) * kind.dtype.size
+    return _int(kind.size) * kind.dtype.size
+
+
+TAPE_ROWS: ContextVar[int] = ContextVar("tape_rows", default=64)
+"""Rows that a plan has room for on each tape. A program that finds it too few stops, and is planned again for more."""
 
 
 def _int(n: Size) -> int:
@@ -506,7 +686,12 @@ def kernel_source(kernel: Kernel) -> Source:
     return found
 
 
-def lower(graph: Graph, groups: Sequence[Group], layouts: Mapping[Node, Strides | None]) -> list[Item]:
+def lower(
+    graph: Graph,
+    groups: Sequence[Group],
+    layouts: Mapping[Node, Strides | None],
+    plan_body: PlanBody | None = None,
+) -> list[Item]:
     """All groups, in order."""
-    lowerer = Lowerer(graph, groups, layouts)
+    lowerer = Lowerer(graph, groups, layouts, plan_body)
     return [lowerer.lower(group) for group in groups]

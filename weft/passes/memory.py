@@ -9,7 +9,7 @@ same one (`Item.overwritable`). Other temporaries share one arena, packed by lif
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.graph.node import Graph, Node
@@ -68,6 +68,8 @@ class _Home:
     first: int
     last: int
     output: int | None = None
+    heir: Node | None = None
+    """The only value that may take the place of this one, which is not ours: a loop's carry."""
 
 
 def base_of(output: Node) -> Node:
@@ -83,8 +85,9 @@ def last_reads(items: Sequence[Item]) -> dict[Node, int]:
     return last
 
 
-def plan_memory(graph: Graph, items: list[Item]) -> Plan:
-    """Places for all values."""
+def plan_memory(graph: Graph, items: list[Item], carried: Mapping[int, int] | None = None) -> Plan:
+    """Places for all values. `carried` gives, for inputs that are a loop's carries, the number of the output that is
+    their next value: it may take their place."""
     end = len(items)
     last = last_reads(items)
     outputs: list[Node] = []
@@ -94,7 +97,8 @@ def plan_memory(graph: Graph, items: list[Item]) -> Plan:
             last[base] = end
             if base not in outputs:
                 outputs.append(base)
-    homes, reuse = _homes(items, last, outputs)
+    given = {graph.inputs[i]: base_of(graph.outputs[k]) for i, k in (carried or {}).items()}
+    homes, reuse = _homes(items, last, outputs, given)
     temporaries = _temporary_homes(items)
     places = {node: Place("input", i, nbytes_of(node)) for i, node in enumerate(graph.inputs)}
     arena = _pack([h for h in homes if h.output is None] + [t for step in temporaries for t in step])
@@ -108,10 +112,14 @@ def plan_memory(graph: Graph, items: list[Item]) -> Plan:
     return Plan(graph, items, places, outputs, offsets, arena.size, reuse)
 
 
-def _homes(items: Sequence[Item], last: dict[Node, int], outputs: Sequence[Node]) -> tuple[list[_Home], list[str]]:
+def _homes(
+    items: Sequence[Item], last: dict[Node, int], outputs: Sequence[Node], carried: Mapping[Node, Node]
+) -> tuple[list[_Home], list[str]]:
     """Each written value in a home of its own, or in that of an operand that dies there."""
     home_of: dict[Node, _Home] = {}
     homes: list[_Home] = []
+    for node, heir in carried.items():
+        home_of[node] = _Home([node], nbytes_of(node), -1, last.get(node, -1), heir=heir)
     reuse: list[str] = []
     for step, item in enumerate(items):
         taken: set[int] = set()
@@ -119,6 +127,8 @@ def _homes(items: Sequence[Item], last: dict[Node, int], outputs: Sequence[Node]
             home = _dying_operand(item, w, step, home_of, taken)
             if home is not None:
                 reuse.append(f"{node.op} takes the place of {home.nodes[-1].op}")
+                if home.heir is not None:
+                    homes.append(home)
                 home.nodes.append(node)
             else:
                 home = _Home([node], nbytes_of(node), step, step)
@@ -140,6 +150,7 @@ def _dying_operand(item: Item, w: int, step: int, home_of: dict[Node, _Home], ta
         if (
             home.last == step
             and home.output is None
+            and home.heir in (None, item.writes[w])
             and home.nodes[-1] is operand
             and home.nbytes == nbytes_of(item.writes[w])
         ):

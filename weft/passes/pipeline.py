@@ -7,28 +7,40 @@ import sys
 from collections.abc import Callable, Mapping
 
 from weft.config import config
+from weft.graph.body import Body
 from weft.graph.node import Graph, Node
 from weft.graph.show import show
 from weft.passes.cse import cse
 from weft.passes.executable import Executable, assemble
+from weft.passes.growing import Growing, holds_tapes
 from weft.passes.fuse import fuse
-from weft.passes.lower import lower
+from weft.passes.lower import TAPE_ROWS, lower
 from weft.passes.memory import Plan, plan_memory
 from weft.passes.show import show_plan
 from weft.passes.simplify import simplify
 from weft.passes.verify import verify_graph, verify_plan
-from weft.passes.views import Strides, compose_views
+from weft.passes.views import Strides, compose_views, stored_apart
 
 PASSES = (cse, simplify, cse)
 """Graph to graph, in order; after them views are composed, kernels formed, lowered and placed (`plan`)."""
 
 
 Observer = Callable[[str, Graph], None]
+Layouts = Mapping[Node, Strides | None]
+Wrapper = Callable[[Executable, Graph, Layouts], Executable]
+
+WRAPPERS: list[Wrapper] = []
+"""What check and explain put around new executables, with the graph that each was made of; empty unless they are on."""
 
 
-def plan(graph: Graph, layouts: Mapping[Node, Strides | None] | None = None, observe: Observer | None = None) -> Plan:
+def plan(
+    graph: Graph,
+    layouts: Mapping[Node, Strides | None] | None = None,
+    observe: Observer | None = None,
+    carried: Mapping[int, int] | None = None,
+) -> Plan:
     """All passes. `layouts` gives the strides of inputs that are not contiguous; `observe` sees the graph after each
-    pass."""
+    pass. The body of a loop or branch says what is `carried` (plan_memory), and has its results stored apart."""
     layouts = dict(layouts or {})
 
     def stage(name: str, result: Graph) -> Graph:
@@ -39,12 +51,21 @@ def plan(graph: Graph, layouts: Mapping[Node, Strides | None] | None = None, obs
     for step in PASSES:
         graph = stage(step.__name__, step(graph))
     graph = stage("views", cse(compose_views(graph, layouts)))
+    if carried is not None:
+        graph = stage("results apart", stored_apart(graph))
     groups = fuse(graph, layouts)
-    items = lower(graph, groups, layouts)
-    planned = plan_memory(graph, items)
+    items = lower(graph, groups, layouts, plan_body)
+    planned = plan_memory(graph, items, carried)
     if config.check:
         verify_plan(planned)
     return planned
+
+
+def plan_body(body: Body, layouts: Mapping[Node, Strides | None], carried: Mapping[int, int]) -> Plan:
+    """The plan of a loop's or branch's body; made once for operands that lie alike."""
+    key = ("plan", tuple(layouts.get(node) for node in body.inputs), tuple(carried.items()), TAPE_ROWS.get())
+    found: Plan = body.once(key, lambda: plan(body.graph, layouts, carried=carried))
+    return found
 
 
 def compile_graph(graph: Graph, layouts: Mapping[Node, Strides | None] | None = None) -> Executable:
@@ -54,7 +75,10 @@ def compile_graph(graph: Graph, layouts: Mapping[Node, Strides | None] | None = 
     planned = plan(graph, layouts)
     if config.dump & {"plan", "kernels"}:
         print(show_plan(planned, kernels="kernels" in config.dump), file=sys.stderr)
-    return assemble(planned)
+    made = assemble(planned) if not holds_tapes(graph) else Growing(planned, lambda: plan(graph, layouts))
+    for wrapper in WRAPPERS:
+        made = wrapper(made, graph, layouts or {})
+    return made
 
 
 def _checked(graph: Graph) -> Graph:

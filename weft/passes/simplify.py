@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from weft import dtypes as dt
 from weft.graph.dims import same_shape
+from weft.graph.lines import inherit
 from weft.graph.node import Graph, Node, Shape, Size
 from weft.primitives.base import ONE, ZERO, Constant, Elementwise, Primitive, Reduction, bind, constant
 from weft.primitives.creation import Extent
@@ -53,6 +54,7 @@ def simplify(graph: Graph) -> Graph:
         inputs = tuple(new[i] for i in node.inputs)
         current = node if inputs == node.inputs else Node(node.op, inputs, node.kind, node.value)
         new[node] = _rewrite(current)
+    inherit(new)
     return Graph(graph.inputs, [new[o] for o in graph.outputs])
 
 

@@ -123,7 +123,7 @@ def _range(plan: Plan, node: Node) -> Range:
     place = plan.places.get(node)
     if place is None:
         raise VerifyError(f"{node} has no place")
-    if isinstance(node.op, Parameter):
+    if place.where == "input":
         return ("input", place.at, 0, max(nbytes_of(node), 1))
     if place.where == "arena":
         if not 0 <= place.at <= plan.arena - nbytes_of(node):

@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from weft.graph.dims import provably_equal, same_shape
+from weft.graph.lines import inherit
 from weft.graph.node import Graph, Kind, Node, Shape, Size, kind_of
-from weft.primitives.base import Constant, Elementwise, IndexMap, Opaque, Parameter, Primitive, Reduction, View, bind
+from weft.primitives.base import Constant, Elementwise, IndexMap, Multiple, Opaque, Parameter, Primitive, Reduction, View, bind
 from weft.primitives.creation import Iota
 from weft.primitives.elementwise import Identity
 from weft.primitives.views import Reshape
@@ -89,6 +90,8 @@ def compose_views(graph: Graph, layouts: Mapping[Node, Strides | None] | None = 
         )
         if isinstance(node.op, Opaque):  # kernels of their own read memory, not loop indices
             operands = tuple(_stored(x) if _leaf(x).op.__class__ is Iota else x for x in operands)
+        if isinstance(node.op, Multiple):
+            operands = tuple(resolver.ready(node.op, i, x) for i, x in enumerate(operands))
         if operands == node.inputs:
             new[node] = node
         else:
@@ -96,12 +99,25 @@ def compose_views(graph: Graph, layouts: Mapping[Node, Strides | None] | None = 
             new[node] = Node(node.op, operands, kind, node.value)
         if isinstance(node.op, Reduction) and not resolver.walkable(new[node]):
             new[node] = bind(node.op, bind(Materialize(), new[node].inputs[0]))
+    inherit(new)
     return Graph(graph.inputs, [_stored(new[o]) for o in graph.outputs])
 
 
 def _stored(output: Node) -> Node:
     """A result must lie in memory: constants and counts are written out."""
     return bind(Materialize(), output) if isinstance(_leaf(output).op, (Constant, Iota)) else output
+
+
+def stored_apart(graph: Graph) -> Graph:
+    """Every result computed into memory of its own: what is an input, a view, or two results at once is copied."""
+    seen: set[Node] = set()
+    outputs: list[Node] = []
+    for node in graph.outputs:
+        if node in seen or isinstance(node.op, (Strided, Parameter, Constant, Iota)):
+            node = bind(Materialize(), node)
+        seen.add(node)
+        outputs.append(node)
+    return Graph(graph.inputs, outputs)
 
 
 def _leaf(node: Node) -> Node:
@@ -167,6 +183,16 @@ class _Resolver:
             elif not isinstance(node.op, Constant) and not walked_as_one(shape, self.layout(node)[1], axes):
                 return False
         return True
+
+    def ready(self, op: Multiple, position: int, node: Node) -> Node:
+        """An operand of a loop or branch, which read memory; carries lie there in row-major order."""
+        if isinstance(_leaf(node).op, Iota):
+            return _stored(node)
+        if not op.wants_contiguous(position):
+            return node
+        _, strides, offset = self.layout(node)
+        plain = not isinstance(node.op, Constant) and is_contiguous(node.shape, strides) and provably_equal(offset, 0)
+        return node if plain else bind(Materialize(), node)
 
     def _one(self, node: Node, view: View) -> Node:
         kind = view.infer(node.kind)

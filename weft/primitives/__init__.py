@@ -6,6 +6,7 @@ from __future__ import annotations
 from weft.primitives import (
     bits,
     contraction,
+    control,
     creation,
     custom,
     elementwise,
@@ -21,11 +22,13 @@ from weft.primitives import (
     trigonometry,
     views,
 )  # fmt: skip
-from weft.primitives.base import OPERATORS, Primitive
+from weft.graph.body import PARAMETER
+from weft.primitives.base import OPERATORS, Parameter, Primitive
 
 OPERATORS["transpose"] = views.transpose
 OPERATORS["broadcast_front"] = views.broadcast_front
 OPERATORS["sum"] = reductions.sum_over
+PARAMETER.append(Parameter)
 
 REGISTRY: tuple[type[Primitive], ...] = (
     # elementwise: arithmetic
@@ -35,7 +38,7 @@ REGISTRY: tuple[type[Primitive], ...] = (
     rounding.Trunc, rounding.FloorDivide, rounding.Remainder,
     # elementwise: exponentials, trigonometry, special functions
     elementwise.Exp, elementwise.Expm1, elementwise.Log, elementwise.Log1p, elementwise.Tanh, elementwise.Sin,
-    elementwise.Cos, elementwise.Erf, elementwise.ErfInv, elementwise.Sigmoid, elementwise.LogAddExp,
+    elementwise.Cos, elementwise.Erf, elementwise.ErfInv, elementwise.Sigmoid, logarithms.LogAddExp,
     logarithms.Log2, logarithms.Log10, trigonometry.Tan, trigonometry.ArcSin, trigonometry.ArcCos, trigonometry.ArcTan,
     trigonometry.ArcTan2, trigonometry.Sinh, trigonometry.Cosh, trigonometry.ArcSinh, trigonometry.ArcCosh,
     trigonometry.ArcTanh,
@@ -61,9 +64,9 @@ REGISTRY: tuple[type[Primitive], ...] = (
     indexing.Gather, indexing.ScatterSet, indexing.ScatterAdd, indexing.ScatterMultiply, indexing.ScatterMax,
     indexing.ScatterMin,
     # sorting
-    sorting.Sort, sorting.ArgSort, sorting.SearchSorted,
+    sorting.Sort, sorting.ArgSort, sorting.ArgSelect, sorting.SearchSorted,
     # joins
-    joins.Concatenate,
+    joins.Concatenate, joins.Repeat,
     # creation
     creation.Iota, creation.Extent,
     # random

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from weft import dtypes as dt
 from weft import interop
 from weft.dtypes import Dtype
 from weft.graph.dims import key_of, text_of
-from weft.graph.node import Kind, Node, Shape, Size, kind_of
+from weft.graph.node import Bundle, Kind, Node, Shape, Size, kind_of
+from weft.graph.scalars import SCALARS, Scalar, plain
+from weft.graph.trace import unknown_value
 
 _INTERNED: WeakValueDictionary[tuple[Any, ...], Primitive] = WeakValueDictionary()
 
@@ -142,6 +144,48 @@ def bind(op: Primitive, *inputs: Node) -> Node:
     return Node(op, inputs, kind)
 
 
+class Bundled(Node):
+    """A node with several results. It knows the nodes that pick them as long as somebody needs those: evaluation
+    computes all of them at once."""
+
+    __slots__ = ("picks",)
+
+    def __init__(self, op: Multiple, inputs: tuple[Node, ...], kind: Bundle) -> None:
+        super().__init__(op, inputs, kind)
+        self.picks: tuple[ref[Picked], ...] = ()
+
+    def again(self, inputs: tuple[Node, ...], memo: dict[Any, Any]) -> Node:
+        assert isinstance(self.op, Multiple) and isinstance(self.kind, Bundle)
+        return Bundled(self.op, inputs, self.kind)
+
+
+class Picked(Node):
+    """One result of a `Bundled` node."""
+
+    __slots__ = ("__weakref__",)
+
+    def again(self, inputs: tuple[Node, ...], memo: dict[Any, Any]) -> Node:
+        made = Picked(self.op, inputs, self.kind)
+        whole = inputs[0]
+        if isinstance(whole, Bundled):
+            whole.picks = (*whole.picks, ref(made))
+        return made
+
+
+def bind_many(op: Multiple, *inputs: Node) -> list[Node]:
+    """The results of an operation that has several."""
+    return picks(Bundled(op, inputs, op.infer(*[node.kind for node in inputs])))
+
+
+def picks(whole: Node) -> list[Node]:
+    """The results of a node that has several, as nodes."""
+    assert isinstance(whole.kind, Bundle)
+    made = [Picked(Pick(i), (whole,), part) for i, part in enumerate(whole.kind.parts)]
+    if isinstance(whole, Bundled):
+        whole.picks = (*[known for known in whole.picks if known() is not None], *[ref(pick) for pick in made])
+    return list(made)
+
+
 # ---- leaves ----
 
 
@@ -185,11 +229,50 @@ class ConstantValue:
         self.number, self.words = number, words
 
 
+class RunTimeConstant(ConstantValue):
+    """A constant whose number each call gives anew. Whoever reads it here makes the trace one for this number."""
+
+    __slots__ = ("dtype", "scalar")
+
+    def __init__(self, scalar: Scalar, dtype: Dtype) -> None:
+        self.scalar, self.dtype = scalar, dtype
+
+    def fixed(self) -> ConstantValue:
+        """The constant that it is in this trace, which holds for it only from now on."""
+        env = self.scalar.env
+        if not env.is_open() and not env.is_fixed(self.scalar):
+            raise unknown_value("compile")
+        number = to_scalar(self.scalar.number, self.dtype)
+        return ConstantValue(number, _words(number))
+
+    @property
+    def number(self) -> Any:  # type: ignore[override]
+        return self.fixed().number
+
+    @property
+    def words(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.fixed().words
+
+
+def words_of(number: Any, dtype: Dtype) -> tuple[int, ...]:
+    """The words of a constant, as a kernel reads them."""
+    return _words(to_scalar(number, dtype))
+
+
+def _words(scalar: Any) -> tuple[int, ...]:
+    raw = scalar.tobytes()
+    return tuple(int.from_bytes(raw[i : i + 8].ljust(8, b"\0"), "little", signed=True) for i in range(0, len(raw), 8))
+
+
 def constant(number: Any, kind: Kind) -> Node:
     """A leaf of this kind with `number` in every element; the number is converted to the dtype exactly once, here."""
+    if type(number) in SCALARS:
+        if number.env.is_open():
+            to_scalar(number.hint, kind.dtype)  # an error belongs here, at the user's line
+            return Node(CONSTANT, (), kind, RunTimeConstant(number, kind.dtype))
+        number = plain(number)
     scalar = to_scalar(number, kind.dtype)
-    raw = scalar.tobytes()
-    words = tuple(int.from_bytes(raw[i : i + 8].ljust(8, b"\0"), "little", signed=True) for i in range(0, len(raw), 8))
+    raw, words = scalar.tobytes(), _words(scalar)
     op = CONSTANT
     if not any(words):
         op = ZERO
@@ -297,7 +380,7 @@ def _scale(node: Node, factor: Node) -> Node:
         return node
     if node.op is ONE and not factor.dtype.is_complex:
         return factor
-    if isinstance(factor.value, ConstantValue) and factor.value.number == -1 and node.dtype is factor.dtype:
+    if factor.value.__class__ is ConstantValue and factor.value.number == -1 and node.dtype is factor.dtype:
         return -node
     return _cast(node, factor.dtype) * factor
 
@@ -360,7 +443,7 @@ class AxisMap:
 
     axis: int | None
     start: Size = 0
-    step: int = 1
+    step: Size = 1
 
 
 IndexMap = tuple[AxisMap, ...]
@@ -425,6 +508,62 @@ class Opaque(Primitive):
     def lower(self, operands: Sequence[Any], out: Any) -> Any:
         """codegen.launch.Lowering for operands (Layouts) and a contiguous result."""
         raise NotImplementedError
+
+
+class Multiple(Primitive):
+    """An operation with several results: loops, branches, factorizations. Its node is a bundle, `Pick` takes one part.
+
+    The rules speak of all results at once: `reference` gives a tuple, `jvp` tangents and `batch` batched nodes in their
+    order; `vjp` takes a cotangent (or None) for each. Like an Opaque one it has kernels of its own.
+    """
+
+    def wants_contiguous(self, position: int) -> bool:
+        """Whether an operand must lie in memory in row-major order."""
+        return False
+
+    if TYPE_CHECKING:
+        infer: ClassVar[Any]
+        jvp: ClassVar[Any]
+        vjp: ClassVar[Any]
+        batch: ClassVar[Any]
+    else:
+
+        def infer(self, *kinds: Kind) -> Bundle:
+            """The kinds of the results."""
+            raise NotImplementedError
+
+        def jvp(
+            self, outs: Sequence[Node], primals: tuple[Node, ...], tangents: Mapping[int, Node]
+        ) -> Sequence[Node | None]:
+            """Tangents of the results, given tangents of the traced operands by position."""
+            raise NotImplementedError
+
+        def vjp(
+            self,
+            outs: Sequence[Node],
+            primals: tuple[Node, ...],
+            cotangents: Sequence[Node | None],
+            wanted: frozenset[int],
+        ) -> Mapping[int, Node]:
+            """Cotangents of the wanted operands; a missing one is an exact zero."""
+            raise NotImplementedError
+
+        def batch(
+            self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size
+        ) -> Sequence[tuple[Node, int | None]]:
+            """The results for operands that carry a batch axis, each with the place of its own."""
+            raise NotImplementedError
+
+
+class Pick(Primitive):
+    """Result number `index` of an operation that has several."""
+
+    index: int
+
+    def infer(self, *kinds: Kind) -> Kind:
+        (kind,) = kinds
+        assert isinstance(kind, Bundle)
+        return kind.parts[self.index]
 
 
 def reduced_shape(shape: Shape, axes: Sequence[int]) -> Shape:

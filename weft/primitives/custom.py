@@ -9,6 +9,7 @@ application, whose operands the function's rules know about.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +22,17 @@ from weft.primitives.elementwise import Identity, draw
 
 Batched = tuple[Node, int | None]
 """A node and where its batch axis stands."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a vmap maps: the nodes that stood for one element while the function was traced, the batched operands in
+    their place, and where those have their batch axis."""
+
+    elements: tuple[Node, ...]
+    operands: tuple[Node, ...]
+    axes: tuple[int | None, ...]
+    size: Size
 
 
 class Rules(Protocol):
@@ -38,12 +50,12 @@ class Rules(Protocol):
     ) -> Mapping[int, Node]:
         """Cotangents of the wanted operands; a missing one is an exact zero."""
 
-    def batch(self, xs: Sequence[Batched], size: Size) -> Sequence[Batched]:
+    def batch(self, xs: Sequence[Batched], around: Batch) -> Sequence[Batched]:
         """The results for operands that carry a batch axis."""
 
-    def batched(self, axes: Sequence[int | None], size: Size) -> Rules:
+    def batched(self, axes: Sequence[int | None], around: Batch) -> Rules:
         """The rules of the function over a batch, where there is none for batching: operands have these batch axes,
-        results all have theirs in front."""
+        results all have theirs in front. What the rules capture may be mapped as well (`around`)."""
 
 
 class Application:
@@ -64,6 +76,17 @@ class Called(Node):
     def __init__(self, application: Application, index: int, xs: Sequence[Node], ys: Sequence[Node]) -> None:
         super().__init__(IDENTITY, (ys[index], *xs, *ys), ys[index].kind)
         self.application, self.index = application, index
+
+    def again(self, inputs: tuple[Node, ...], memo: dict[Any, Any]) -> Node:
+        old = self.application
+        new = memo.get(old)
+        if new is None:
+            new = memo[old] = Application(old.rules, old.arity)
+        return Called(new, self.index, inputs[1 : 1 + old.arity], inputs[1 + old.arity :])
+
+    @property
+    def identity(self) -> Any:
+        return self.application, self.index
 
     @property
     def xs(self) -> tuple[Node, ...]:

@@ -581,27 +581,6 @@ class Sigmoid(Smooth):
         return vecmath.sigmoid(b, x)
 
 
-class LogAddExp(Elementwise):
-    """log(e ** x + e ** y) without overflow."""
-
-    samples = binary
-    dtypes = dt.FLOATS
-    cost = 40
-    reference = staticmethod(np.logaddexp)
-    cancels = True  # the larger operand and a positive logarithm
-    tolerance = {dt.float32: 6, dt.float64: 4, dt.float16: 1, dt.bfloat16: 1}
-
-    def partials(self, out: Node, x: Node, y: Node) -> Partials:
-        return sigmoid(x - y), sigmoid(y - x)
-
-    def emit(self, b: Builder, x: Any, y: Any) -> Any:
-        larger = b.choose(x > y, x, y)
-        gap = b.abs(x - y)
-        total = larger + vecmath.log1p(b, vecmath.exp(b, -gap))
-        same = b.choose(x.eq(y), larger + math.log(2.0), total)  # also inf, inf and -inf, -inf, whose difference is NaN
-        return b.choose(b.isnan(x) | b.isnan(y), x + y, same)
-
-
 # ---- comparison and logic ----
 
 

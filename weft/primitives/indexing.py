@@ -30,7 +30,6 @@ from weft.primitives.base import (
 )
 from weft.primitives.creation import Iota
 from weft.primitives.elementwise import (
-    REALS,
     Add,
     AsType,
     Maximum,
@@ -328,7 +327,6 @@ class ScatterExtremum(Scatter):
     """The larger or smaller of what is there and the updates; NaN wins. All that are equal to the result share its
     gradient equally."""
 
-    dtypes = REALS
     samples = _samples((-3.0, 3.0))
 
     def _shares(self, out: Node, primals: tuple[Node, ...]) -> tuple[Node, Node]:

@@ -1,4 +1,4 @@
-"""Joins: several arrays become one."""
+"""Joins and repetitions: several arrays, or one several times, become one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 from weft.codegen import moves
 from weft.codegen.launch import Layout, Lowering
 from weft.graph.node import Kind, Node, Size, kind_of
-from weft.primitives.base import Opaque, Sample, bind, move_batch_to_front, zeros
+from weft.primitives.base import Linear, Opaque, Sample, bind, move_batch_to_front, zeros
 from weft.primitives.elementwise import draw
-from weft.primitives.views import Slice
+from weft.primitives.reductions import sum_over
+from weft.primitives.views import Slice, reshape
 
 
 class Concatenate(Opaque):
@@ -65,3 +66,43 @@ class Concatenate(Opaque):
 
     def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
         return moves.concatenate(operands, out, self.axis)
+
+
+class Repeat(Linear, Opaque):
+    """Every element of the last axis `count` times in a row. Its transpose adds them up.
+
+    A broadcast says the same without moving anything, but what reads it then walks an axis of `count` elements, which
+    is slow where that is the innermost one and short.
+    """
+
+    count: int
+    cancels = False
+    samples = tuple(
+        Sample(lambda rng, dtype, shape=shape: [draw(rng, dtype, shape)], {"count": count}, name=name)  # type: ignore[misc]
+        for name, shape, count in (
+            ("pairs", (3, 37), 2),
+            ("triples", (90,), 3),
+            ("many", (2, 3, 21), 16),
+            ("once", (5, 4), 1),
+            ("single", (6, 1), 5),
+            ("empty", (0, 4), 2),
+            ("none", (3, 0), 2),
+        )
+    )
+
+    def infer(self, *kinds: Kind) -> Kind:
+        *before, n = kinds[0].shape
+        return kind_of((*before, n * self.count), kinds[0].dtype)
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        return np.repeat(values[0], self.count, -1)
+
+    def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
+        (x,) = primals
+        return sum_over(reshape(cotangent, (*x.shape, self.count)), (x.ndim,))
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        return bind(self, move_batch_to_front(inputs[0], axes[0], size)), 0
+
+    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
+        return moves.repeat(operands[0], out, self.count)

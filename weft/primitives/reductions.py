@@ -8,16 +8,30 @@ two partial states, `finish`. Most have one accumulator and write only `identity
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen.builder import Builder, Complex, Value
+from weft.codegen.builder import AnyValue, Builder, Complex, Value
 from weft.dtypes import Dtype
 from weft.graph.node import Node
 from weft.primitives.base import Reduction, Sample, bind, full_like
-from weft.primitives.elementwise import EITHER_ZERO, REALS, astype, conjugate, draw, equal, select
+from weft.primitives.elementwise import (
+    EITHER_ZERO,
+    Elementwise,
+    Greater,
+    IsNan,
+    Less,
+    Maximum,
+    Minimum,
+    Ordering,
+    astype,
+    conjugate,
+    draw,
+    equal,
+    select,
+)
 from weft.primitives.views import restore_axes
 
 State = tuple[Any, ...]
@@ -54,11 +68,7 @@ class Fold(Reduction):
 
     def start(self, b: Builder, dtype: Dtype, lanes: int) -> State:
         accumulator = self.accumulator(dtype)
-        identity = self.identity(accumulator)
-        if accumulator.is_complex:
-            part = dt.real_of(accumulator)
-            return (Complex(b.const(part, identity.real, lanes), b.const(part, identity.imag, lanes)),)
-        return (b.const(accumulator, identity, lanes),)
+        return (_everywhere(b, accumulator, self.identity(accumulator), lanes),)
 
     def step(self, b: Builder, state: State, x: Any, index: Value) -> State:
         return (self.combine(b, state[0], b.convert(x, state[0].dtype)),)
@@ -68,6 +78,28 @@ class Fold(Reduction):
 
     def finish(self, b: Builder, state: State, dtype: Dtype) -> Any:
         return b.convert(state[0], self.result(dtype))
+
+
+def _everywhere(b: Builder, dtype: Dtype, number: Any, lanes: int) -> AnyValue:
+    """A number in all lanes."""
+    if not dtype.is_complex:
+        return b.const(dtype, number, lanes)
+    part = dt.real_of(dtype)
+    return Complex(b.const(part, number.real, lanes), b.const(part, number.imag, lanes))
+
+
+def smallest(dtype: Dtype) -> Any:
+    """What no element of a dtype comes before."""
+    if dtype.is_inexact:
+        return complex(-np.inf, -np.inf) if dtype.is_complex else -np.inf
+    return False if dtype.is_bool else np.iinfo(dtype.np).min
+
+
+def largest(dtype: Dtype) -> Any:
+    """What no element of a dtype comes after."""
+    if dtype.is_inexact:
+        return complex(np.inf, np.inf) if dtype.is_complex else np.inf
+    return True if dtype.is_bool else np.iinfo(dtype.np).max
 
 
 def _sum_dtype(dtype: Dtype) -> Dtype:
@@ -166,11 +198,15 @@ class Prod(Fold):
 
 
 class Extremum(Fold):
-    """Max and Min: NaN if any element is NaN; ties share the gradient equally."""
+    """Max and Min: NaN if any element is NaN; ties share the gradient equally. Complex numbers go by their real parts,
+    then by their imaginary parts."""
 
     samples = _samples()
-    dtypes = REALS
     tolerance = EITHER_ZERO
+    op: ClassVar[Elementwise]
+
+    def combine(self, b: Builder, x: Any, y: Any) -> Any:
+        return self.op.emit(b, x, y)
 
     def _share(self, out: Node, x: Node) -> Node:
         """Each winner's part of the gradient."""
@@ -191,14 +227,13 @@ class Extremum(Fold):
 class Max(Extremum):
     """The largest element."""
 
+    op = Maximum()
+
     def identity(self, dtype: Dtype) -> Any:
-        return -np.inf if dtype.is_float else False if dtype.is_bool else np.iinfo(dtype.np).min
+        return smallest(dtype)
 
     def combine(self, b: Builder, x: Any, y: Any) -> Any:
-        if x.dtype.is_bool:
-            return x | y
-        larger = b.choose(x > y, x, y)
-        return b.choose(b.isnan(x), x, larger) if x.dtype.is_float else larger
+        return x | y if x.dtype.is_bool else super().combine(b, x, y)
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return np.max(values[0], self.axes)
@@ -207,14 +242,13 @@ class Max(Extremum):
 class Min(Extremum):
     """The smallest element."""
 
+    op = Minimum()
+
     def identity(self, dtype: Dtype) -> Any:
-        return np.inf if dtype.is_float else True if dtype.is_bool else np.iinfo(dtype.np).max
+        return largest(dtype)
 
     def combine(self, b: Builder, x: Any, y: Any) -> Any:
-        if x.dtype.is_bool:
-            return x & y
-        smaller = b.choose(x < y, x, y)
-        return b.choose(b.isnan(x), x, smaller) if x.dtype.is_float else smaller
+        return x & y if x.dtype.is_bool else super().combine(b, x, y)
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return np.min(values[0], self.axes)
@@ -277,7 +311,7 @@ class ArgExtremum(Reduction):
             "one": ((3, 1), 1),
         }.items()
     )
-    dtypes = REALS
+    order: ClassVar[Ordering]
 
     def result(self, dtype: Dtype) -> Dtype:
         return dt.uint32
@@ -291,17 +325,18 @@ class ArgExtremum(Reduction):
     def start(self, b: Builder, dtype: Dtype, lanes: int) -> State:
         """No element yet: the index past all others loses every comparison."""
         accumulator = self.accumulator(dtype)
-        return b.const(accumulator, self.identity(accumulator), lanes), b.const(dt.int64, (1 << 63) - 1, lanes)
+        none = _everywhere(b, accumulator, self.identity(accumulator), lanes)
+        return none, b.const(dt.int64, (1 << 63) - 1, lanes)
 
     def step(self, b: Builder, state: State, x: Any, index: Value) -> State:
         return self.merge(b, state, (b.convert(x, state[0].dtype), index))
 
     def merge(self, b: Builder, state: State, other: State) -> State:
         (x, i), (y, j) = state, other
-        better = self.beats(y, x)
+        better = self.beats(b, y, x)
         tie = x.eq(y)
-        if x.dtype.is_float:
-            x_nan, y_nan = b.isnan(x), b.isnan(y)
+        if x.dtype.is_inexact:
+            x_nan, y_nan = IsNan().emit(b, x), IsNan().emit(b, y)
             better = (better | y_nan) & ~x_nan
             tie = tie | (x_nan & y_nan)
         take = better | (tie & (j < i))
@@ -310,9 +345,9 @@ class ArgExtremum(Reduction):
     def finish(self, b: Builder, state: State, dtype: Dtype) -> Any:
         return b.convert(state[1], dt.uint32)
 
-    def beats(self, x: Any, y: Any) -> Any:
+    def beats(self, b: Builder, x: Any, y: Any) -> Any:
         """Whether x is more extreme than y."""
-        raise NotImplementedError
+        return self.order.emit(b, x, y)
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
         return None
@@ -324,11 +359,13 @@ class ArgExtremum(Reduction):
 class ArgMax(ArgExtremum):
     """The place of the first largest element."""
 
-    def identity(self, dtype: Dtype) -> Any:
-        return -np.inf if dtype.is_float else False if dtype.is_bool else np.iinfo(dtype.np).min
+    order = Greater()
 
-    def beats(self, x: Any, y: Any) -> Any:
-        return (x & ~y) if x.dtype.is_bool else x > y
+    def identity(self, dtype: Dtype) -> Any:
+        return smallest(dtype)
+
+    def beats(self, b: Builder, x: Any, y: Any) -> Any:
+        return (x & ~y) if x.dtype.is_bool else super().beats(b, x, y)
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return np.argmax(values[0], self.axes[0]).astype(np.uint32)
@@ -337,11 +374,13 @@ class ArgMax(ArgExtremum):
 class ArgMin(ArgExtremum):
     """The place of the first smallest element."""
 
-    def identity(self, dtype: Dtype) -> Any:
-        return np.inf if dtype.is_float else True if dtype.is_bool else np.iinfo(dtype.np).max
+    order = Less()
 
-    def beats(self, x: Any, y: Any) -> Any:
-        return (~x & y) if x.dtype.is_bool else x < y
+    def identity(self, dtype: Dtype) -> Any:
+        return largest(dtype)
+
+    def beats(self, b: Builder, x: Any, y: Any) -> Any:
+        return (~x & y) if x.dtype.is_bool else super().beats(b, x, y)
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return np.argmin(values[0], self.axes[0]).astype(np.uint32)

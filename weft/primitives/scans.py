@@ -21,7 +21,6 @@ from weft.primitives.base import Elementwise, Opaque, Sample, bind, constant, fu
 from weft.primitives.elementwise import (
     INEXACT,
     NUMBERS,
-    REALS,
     Add,
     BitwiseAnd,
     BitwiseInvert,
@@ -29,7 +28,6 @@ from weft.primitives.elementwise import (
     GreaterEqual,
     IsNan,
     LessEqual,
-    LogAddExp,
     Maximum,
     Minimum,
     Multiply,
@@ -38,8 +36,9 @@ from weft.primitives.elementwise import (
     draw,
     equal,
     select,
-    sigmoid,
 )
+from weft.primitives.logarithms import LogAddExp
+from weft.primitives.reductions import largest, smallest
 from weft.primitives.views import Slice, SliceUpdate
 
 
@@ -178,8 +177,12 @@ class Cumulative(Scan):
         if self.exclusive and x.shape[self.axis]:
             first = np.full_like(y.take([0], self.axis), self.identity(wide, True))
             y = np.concatenate([first, y.take(range(x.shape[self.axis] - 1), self.axis)], self.axis)
-        y = self.op.reference.accumulate(y, self.axis, dtype=wide.np).astype(x.dtype)  # type: ignore[attr-defined]
+        y = self.accumulate(y).astype(x.dtype)
         return np.flip(y, self.axis) if self.reverse else y
+
+    def accumulate(self, x: np.ndarray) -> np.ndarray:
+        """The scan of the reference, in the dtype of x."""
+        return self.op.reference.accumulate(x, self.axis, dtype=x.dtype)  # type: ignore[attr-defined, no-any-return]
 
     def weights(self, x: Node, before: Node) -> tuple[Node, Node]:
         """(a, b) of the tangent; `before` is the exclusive scan of x."""
@@ -241,10 +244,10 @@ class CumProd(Cumulative):
 
 
 class CumExtremum(Cumulative):
-    """Running maxima and minima: NaN from the first NaN on. Of equal elements the latest has the gradient."""
+    """Running maxima and minima: NaN from the first NaN on. Of equal elements the latest has the gradient. Complex
+    numbers go by their real parts, then by their imaginary parts."""
 
     samples = _samples(finite=False)
-    dtypes = REALS
     at_least: ClassVar[Elementwise]
 
     def weights(self, x: Node, before: Node) -> tuple[Node, Node]:
@@ -259,7 +262,7 @@ class CumMax(CumExtremum):
     op, at_least = Maximum(), GreaterEqual()
 
     def identity(self, dtype: Dtype, exclusive: bool) -> Any:
-        return -np.inf if dtype.is_float else False if dtype.is_bool else np.iinfo(dtype.np).min
+        return smallest(dtype)
 
 
 class CumMin(CumExtremum):
@@ -268,22 +271,31 @@ class CumMin(CumExtremum):
     op, at_least = Minimum(), LessEqual()
 
     def identity(self, dtype: Dtype, exclusive: bool) -> Any:
-        return np.inf if dtype.is_float else True if dtype.is_bool else np.iinfo(dtype.np).max
+        return largest(dtype)
 
 
 class CumLogAddExp(Cumulative):
     """log of running sums of exponentials, without overflow. An element -inf adds nothing and has gradient 0."""
 
     samples = _samples(1, 0.0, 3.0, finite=False)  # a result near 0 has few correct digits, as log(x) has for x near 1
-    dtypes = dt.FLOATS
-    op = LogAddExp()
+    dtypes = INEXACT
+    op: ClassVar[LogAddExp] = LogAddExp()
     cost = LogAddExp.cost
-    tolerance = {dt.float32: 32, dt.float64: 32, dt.float16: 1, dt.bfloat16: 1}
+    tolerance = {
+        dt.float32: 32, dt.float64: 32, dt.float16: 1, dt.bfloat16: 1, dt.complex64: 512, dt.complex128: 512
+    }  # fmt: skip
 
     def identity(self, dtype: Dtype, exclusive: bool) -> Any:
-        return -np.inf
+        return complex(-np.inf, 0.0) if dtype.is_complex else -np.inf
+
+    def accumulate(self, x: np.ndarray) -> np.ndarray:
+        found = np.moveaxis(x, self.axis, 0).copy()
+        for j in range(1, len(found)):
+            found[j] = self.op.reference(found[j - 1], found[j])
+        return np.moveaxis(found, 0, self.axis)
 
     def weights(self, x: Node, before: Node) -> tuple[Node, Node]:
+        # An element -inf adds nothing. The derivative does not look at it: there it may be NaN.
         nothing = equal(x, constant(-np.inf, x.kind))
-        zero, one = full_like(x, 0), full_like(x, 1)
-        return select(nothing, one, sigmoid(before - x)), select(nothing, zero, sigmoid(x - before))
+        of_before, of_x = self.op.partials(bind(self.op, before, x), before, x)
+        return select(nothing, full_like(x, 1), of_before), select(nothing, full_like(x, 0), of_x)

@@ -8,11 +8,12 @@ NaNs among them, keep their order, and all their bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen import sorting
+from weft.codegen import selection, sorting
 from weft.codegen.launch import Layout, Lowering
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node, Size, kind_of
@@ -82,7 +83,7 @@ class Sorting(Opaque):
     """What sorts along `axis`."""
 
     axis: int
-    samples = _SAMPLES
+    samples: ClassVar[tuple[Sample, ...]] = _SAMPLES
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         return bind(type(self)(self.axis + 1), move_batch_to_front(inputs[0], axes[0], size)), 0
@@ -134,6 +135,59 @@ class ArgSort(Sorting):
 
     def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
         return sorting.lower(operands[0], out, self.axis, places=True)
+
+
+class ArgSelect(Sorting):
+    """The places (uint32) along `axis` of the `count` (1 or more) largest (or smallest) elements of x in sorted order,
+    as ArgSort has them. If `rest`, those of all other elements stand before (or after) them, in the order of x."""
+
+    count: int
+    largest: bool
+    rest: bool = False
+    samples = tuple(
+        Sample(
+            lambda rng, dtype, shape=shape, make=make: [make(rng, dtype, shape)],  # type: ignore[misc]
+            {"axis": axis, "count": count, "largest": largest, "rest": rest},
+            False,
+            f"{name}{'_largest' if largest else ''}{'_rest' if rest else ''}",
+        )
+        for largest in (False, True)
+        for rest in (False, True)
+        for name, shape, axis, count, make in (
+            ("rows", (3, 137), 1, 5, draw),
+            ("columns", (219, 3), 0, 17, _apart),
+            ("middle", (2, 7, 3), 1, 7, draw),
+            ("special", (3, 190), 1, 60, _special),
+            ("long", (1, 5000), 1, 300, draw),
+            ("one", (3, 1), 1, 1, draw),
+            ("empty", (0, 9), 1, 3, draw),
+        )
+    )
+
+    def infer(self, *kinds: Kind) -> Kind:
+        if self.rest:
+            return kind_of(kinds[0].shape, dt.uint32)
+        return kind_of(tuple(self.count if i == self.axis else n for i, n in enumerate(kinds[0].shape)), dt.uint32)
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        order = np.moveaxis(stable_order(values[0], self.axis), self.axis, -1)
+        first = order.shape[-1] - self.count if self.largest else 0
+        before, chosen, after = np.split(order, [first, first + self.count], -1)
+        parts = [np.sort(before, -1), chosen, np.sort(after, -1)] if self.rest else [chosen]
+        return np.moveaxis(np.concatenate(parts, -1), -1, self.axis).astype(np.uint32)
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
+        return None
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Mapping[int, Node]:
+        return {}
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        along = ArgSelect(self.axis + 1, self.count, self.largest, self.rest)
+        return bind(along, move_batch_to_front(inputs[0], axes[0], size)), 0
+
+    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
+        return selection.select(operands[0], out, self.axis, self.count, self.largest, self.rest)
 
 
 # ---- search ----

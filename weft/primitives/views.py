@@ -66,7 +66,7 @@ class Slice(View):
 
     starts: tuple[Size, ...]
     sizes: Shape
-    steps: tuple[int, ...]
+    steps: tuple[Size, ...]
     samples = (
         _sample((7, 5), starts=(1, 0), sizes=(3, 5), steps=(2, 1)),
         _sample((7, 5), starts=(6, 4), sizes=(7, 3), steps=(-1, -2)),
@@ -166,7 +166,7 @@ class SliceUpdate(Linear, Opaque):
     """The first operand with the second written over the slice that begins at `starts` and goes in `steps`."""
 
     starts: tuple[Size, ...]
-    steps: tuple[int, ...]
+    steps: tuple[Size, ...]
     linear = (0, 1)
     overwrites = (0,)
     samples = tuple(

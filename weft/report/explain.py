@@ -1,101 +1,140 @@
-"""explain: what the compiler makes of a function, as text. The graph before and after each pass, kernels with their
-nodes, memory, and code on request."""
+"""explain: what the compiler makes of a function, as text and as a page to look at.
+
+A `Report` holds the facts (weft/report/facts.py) of one program or several; printing it gives the text
+(weft/report/text.py), `html()` and `save()` the page (weft/report/page.py).
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from weft.graph.node import Graph, Node
-from weft.graph.show import show, show_kind
-from weft.passes.lower import Item, nbytes_of
-from weft.passes.memory import Plan
-from weft.passes.pipeline import plan
-from weft.primitives.base import Constant
-from weft.runtime import engine
-from weft.transforms.compile import graph_of
+from weft.array import array
+from weft.graph import lines
+from weft.graph.lines import Line
+from weft.passes.executable import assemble
+from weft.report import page, text
+from weft.report.facts import Facts, gather
+from weft.report.limits import Limits, limits, time_kernels
+from weft.report.retraces import traces_of
+from weft.transforms.compile import Compiled, graph_of
+
+
+BEYOND = 1.15
+"""A kernel that is so much faster than the machine's limit shows that the limit was measured at a bad moment."""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One program: its name, the facts, where it was asked for, how often it ran, and the traces of the compiled
+    function that it belongs to."""
+
+    name: str
+    facts: Facts
+    line: Line | None = None
+    calls: int = 0
+    seconds: float = 0.0
+    traces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Report:
-    """What `explain` found. Print it, or look at `stages` (pass name, graph) and `plan`."""
+    """What `explain` found: print it, or `save("page.html")` and look at it in a browser."""
 
-    stages: tuple[tuple[str, Graph], ...]
-    plan: Plan
-    llvm: bool = False
-    asm: bool = False
+    title: str
+    programs: tuple[Explained, ...]
+    limits: Limits | None
+    llvm: bool = field(default=False, repr=False)
+    asm: bool = field(default=False, repr=False)
+
+    @property
+    def facts(self) -> Facts:
+        """Those of the first program."""
+        return self.programs[0].facts
 
     def __str__(self) -> str:
-        parts = [*_stages(self.stages), *_kernels(self.plan), *_memory(self.plan)]
-        for item in self.plan.items:
-            for launch in item.launches:
-                if self.llvm:
-                    parts.append(f"== LLVM IR of {launch.source.name}\n{engine.llvm_text(launch.source)}")
-                if self.asm:
-                    parts.append(f"== assembly of {launch.source.name}\n{engine.assembly(launch.source)}")
-        return "\n\n".join(parts)
+        return text.render(self, self.llvm, self.asm)
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        """A notebook shows the page in a frame."""
+        return page.framed(self.html())
 
-def explain(fun: Callable[..., Any], *args: Any, llvm: bool = False, asm: bool = False, **kwargs: Any) -> Report:
-    """What the compiler makes of `fun(*args)`: trace, passes, kernels, memory; with `llvm` and `asm` also the code.
+    def html(self) -> str:
+        """One page that needs nothing else: no network, no other file."""
+        return page.render(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page to a file; the path of it."""
+        written = Path(path)
+        written.write_text(self.html(), encoding="utf-8")
+        return written
+
+
+def explain(
+    fun: Callable[..., Any], *args: Any, llvm: bool = False, asm: bool = False, measure: bool = True, **kwargs: Any
+) -> Report:
+    """What the compiler makes of `fun(*args)`: trace, passes, kernels, memory, the time that each kernel takes; with
+    `llvm` and `asm` the text has their code (the page always has).
+
+    The function is traced, not called: nothing that it changes is changed. With `measure` its program runs on the
+    arguments some times and the results are thrown away.
 
     >>> print(weft.explain(lambda x: mx.softmax(x * 0.5, axis=-1), x))
+    >>> weft.explain(step, model, batch).save("step.html")
     """
-    graph, layouts = graph_of(fun, *args, **kwargs)
-    stages = [("traced", graph)]
-    planned = plan(graph, layouts, lambda name, after: stages.append((name, after)))
-    return Report(tuple(stages), planned, llvm, asm)
+    if not callable(fun):
+        raise TypeError(f"[explain] the first argument must be a function; got {type(fun).__name__}.")
+    with lines.recording():
+        traced = graph_of(fun, *args, **kwargs)
+        found = gather(traced.graph, traced.layouts, input_names(fun, args, kwargs, traced.arrays))
+    times = known = None
+    if measure:
+        executable = assemble(found.plan)
+        words = [word for value in executable.constants for word in value.words]
+        times, known = time_kernels(executable, traced.buffers, words), limits()
+    traces = tuple(traces_of(fun, args, kwargs)) if isinstance(fun, Compiled) else ()
+    name = getattr(fun, "__name__", type(fun).__name__)
+    facts = found.facts(times, known)
+    if any((kernel.share_of_limit or 0.0) > BEYOND for kernel in facts.kernels):
+        known = limits(again=True)
+        facts = found.facts(times, known)
+    return Report(name, (Explained(name, facts, _defined(fun), traces=traces),), known, llvm, asm)
 
 
-def _stages(stages: Sequence[tuple[str, Graph]]) -> list[str]:
-    """Each pass that changed something, with the graph it left."""
-    parts, before = [], ""
-    for name, graph in stages:
-        text = show(graph)
-        count = len(graph.order()) - len(graph.inputs)
-        parts.append(f"== {name}: no change" if text == before else f"== {name}: {count} nodes\n{text}")
-        before = text
-    return parts
+def _defined(fun: Any) -> Line | None:
+    code = getattr(inspect.unwrap(getattr(fun, "__wrapped_function__", fun)), "__code__", None)
+    return Line(code.co_filename, code.co_firstlineno, code.co_name) if code is not None else None
 
 
-def _kernels(planned: Plan) -> list[str]:
-    lines = [f"== kernels: {len(planned.items)}"]
-    for number, item in enumerate(planned.items):
-        operations = " ".join(node.op.title for node in item.group.nodes)
-        read, written = _bytes(item.reads), _bytes(item.writes)
-        results = ", ".join(show_kind(node.kind) for node in item.writes)
-        lines.append(f"  {number}: {item.group.form} [{operations}] -> {results}")
-        lines.append(f"     reads {_size(read)}, writes {_size(written)}{_launches(item)}")
-    return ["\n".join(lines)]
+def input_names(
+    fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], arrays: Sequence[array | None]
+) -> list[str]:
+    """What to call the inputs of a graph: the arguments that they are, or stand in."""
+    names: dict[int, str] = {}
+    try:
+        parameters = list(inspect.signature(getattr(fun, "__wrapped_function__", fun)).parameters)
+    except (TypeError, ValueError):
+        parameters = []
+    for i, value in enumerate(args):
+        _name(value, parameters[i] if i < len(parameters) else f"args[{i}]", names, 0)
+    for key, value in kwargs.items():
+        _name(value, key, names, 0)
+    return [names.get(id(a), "captured") if a is not None else "made while tracing" for a in arrays]
 
 
-def _launches(item: Item) -> str:
-    forms = [launch.source.key.split(" ", 1)[0].splitlines()[0] for launch in item.launches]
-    grain = item.launches[0].grain
-    shared = "one thread" if grain == 0 else f"threads share it from {2 * grain} units on"
-    return (
-        f", as {' then '.join(forms)}, {shared}" if item.group.form != "opaque" else f", {len(item.launches)} launches"
-    )
-
-
-def _memory(planned: Plan) -> list[str]:
-    lines = [
-        f"== memory: {_size(planned.arena)} of temporaries (at least {_size(planned.lower_bound)} are alive at once)"
-    ]
-    lines.extend(f"  {line}" for line in planned.reuse)
-    return ["\n".join(lines)]
-
-
-def _bytes(nodes: Sequence[Node]) -> int:
-    return sum(nbytes_of(node) for node in nodes if not isinstance(node.op, Constant))
-
-
-def _size(nbytes: int) -> str:
-    for unit in ("bytes", "KiB", "MiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.4g} {unit}"
-        nbytes /= 1024  # type: ignore[assignment]
-    return f"{nbytes:.4g} GiB"
+def _name(value: Any, name: str, names: dict[int, str], depth: int) -> None:
+    if isinstance(value, array):
+        names.setdefault(id(value), name)
+    elif depth > 8:
+        return
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            _name(item, f"{name}[{i}]", names, depth + 1)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _name(item, f"{name}[{key!r}]", names, depth + 1)

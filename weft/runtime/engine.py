@@ -253,6 +253,11 @@ def _target(cpu: str, level: int) -> Target:
         return _targets.setdefault((cpu, level), Target(cpu, level))
 
 
+def cpu_name() -> str:
+    """What LLVM calls the CPU that we compile for."""
+    return _instruction_set(config.cpu)[0]
+
+
 def has_half_conversions() -> bool:
     """Whether the CPU that we compile for converts float16 in hardware (F16C; all AArch64). LLVM would call a function
     otherwise."""

@@ -31,10 +31,35 @@ from weft.runtime.buffer import ALIGNMENT, block_size, pool
 
 
 class Kind(IntEnum):
-    """What a command does. The kinds from 2 to 15 are kept for loops and branches over commands."""
+    """What a command does."""
 
     KERNEL = 0  # void fn(ptr args, i64 begin, i64 end, ptr scratch), over [0, args[0]), perhaps on several threads
     CALL = 1  # i64 fn(ptr block, ptr args, ptr scratch); anything but 0 ends the program
+    LOOP = 2  # repeats the commands up to its NEXT, whose number is `fn`; arguments are those of `LOOP_FIELDS`
+    NEXT = 3  # ends a step: back behind the LOOP whose number is `fn`, with its arguments, or on
+    CHOOSE = 4  # goes to one of several commands: the address of an int32, then their numbers
+    JUMP = 5  # goes to command number `fn`
+
+
+LOOP_FIELDS: Final = (
+    "most",  # steps at most; negative: any number
+    "count",  # address of an int64, the number of steps; 0: as many as there may be
+    "step", "steps",  # of this run: written by the interpreter
+    "moves", "moves_at",  # words that change from step to step, see MOVE_FIELDS: how many, and where in the block
+    "before", "before_at",  # copies made first: (target, source, bytes)
+    "after", "after_at",  # copies made last
+    "clears", "clears_at",  # pieces of memory that are zeroed first: (address, bytes)
+    "go_on",  # address of a byte that a step leaves: 0 ends the loop; 0: none
+    "made",  # where the number of steps made goes (int64); 0: nowhere
+    "limited",  # 1: `most` is what there is room for, and a loop that wants more steps ends the program
+)  # fmt: skip
+MOVE_FIELDS: Final = (
+    "word",  # its place in the block
+    "first",  # at step 0 it is this, plus `back` for each further step that there will be
+    "back",
+    "by",  # what it moves by after each step
+    "end", "start",  # when it reaches `end`, it is `start` again
+)  # fmt: skip
 
 
 class Command(NamedTuple):
@@ -80,6 +105,9 @@ class ProgramError(RuntimeError):
 _MORE_THREADS: Final = -1  # there are more threads now than the scratch memory was laid out for; nothing has run
 _FEW_ADDRESSES: Final = -2
 _UNKNOWN_KIND: Final = -3
+FULL: Final = -5
+"""The status of a program that a loop ended which had no room for the steps it wants."""
+_INTERRUPTED: Final = -4  # a signal's handler raised an exception, which is set
 
 _RECORD_BYTES: Final = 64
 _COMMAND_WORDS: Final = 8
@@ -104,11 +132,15 @@ _X86_64: Final = {
     "save_float": "call void @llvm.x86.sse.stmxcsr(ptr %saved)",
     "restore_float": "call void @llvm.x86.sse.ldmxcsr(ptr %saved)",
     "more_declarations": "declare void @llvm.x86.sse.stmxcsr(ptr)",
+    "clock": "readcyclecounter",
+    "patience": str(1 << 26),  # ticks between two looks for signals inside a loop: some hundredths of a second
 }
 _AARCH64: Final = {
     "save_float": "%fpcr = call i64 @llvm.aarch64.get.fpcr()",
     "restore_float": "call void @llvm.aarch64.set.fpcr(i64 %fpcr)",
     "more_declarations": "declare i64 @llvm.aarch64.get.fpcr()",
+    "clock": "readsteadycounter",  # counting cycles is not for user programs there
+    "patience": str(1 << 20),
 }
 _MACHINES: Final = {
     "x86_64": {**threads.MACHINES["x86_64"], **_X86_64},
@@ -119,13 +151,204 @@ _IR: Final = Template(r"""
 $declarations
 $more_declarations
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare i64 @llvm.$clock()
 
 @context = internal global ptr null
+
+; Copies a table of (target, source, bytes); what is in its place already stays there.
+define internal void @copy_all(ptr %table, i64 %count) {
+entry:
+  br label %next
+next:
+  %i = phi i64 [ 0, %entry ], [ %i1, %done ]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %one, label %end
+one:
+  %at = mul i64 %i, 3
+  %target_at = getelementptr ptr, ptr %table, i64 %at
+  %source_at = getelementptr ptr, ptr %target_at, i64 1
+  %bytes_at = getelementptr ptr, ptr %target_at, i64 2
+  %target = load ptr, ptr %target_at
+  %source = load ptr, ptr %source_at
+  %bytes = load i64, ptr %bytes_at
+  %there = icmp eq ptr %target, %source
+  br i1 %there, label %done, label %move
+move:
+  call void @llvm.memcpy.p0.p0.i64(ptr %target, ptr %source, i64 %bytes, i1 false)
+  br label %done
+done:
+  %i1 = add i64 %i, 1
+  br label %next
+end:
+  ret void
+}
+
+; Makes a loop ready for its first step, if there is one.
+define internal i1 @begin_loop(ptr %block, ptr %loop) {
+entry:
+  %before = get i64 %loop.before
+  %before_at = get i64 %loop.before_at
+  %copies = getelementptr i64, ptr %block, i64 %before_at
+  call void @copy_all(ptr %copies, i64 %before)
+  %clears = get i64 %loop.clears
+  %clears_at = get i64 %loop.clears_at
+  br label %clear
+clear:
+  %c = phi i64 [ 0, %entry ], [ %c1, %zero ]
+  %more_clears = icmp slt i64 %c, %clears
+  br i1 %more_clears, label %zero, label %count
+zero:
+  %twice = mul i64 %c, 2
+  %clear_word = add i64 %clears_at, %twice
+  %piece_at = getelementptr ptr, ptr %block, i64 %clear_word
+  %piece = load ptr, ptr %piece_at
+  %piece_bytes_at = getelementptr i64, ptr %piece_at, i64 1
+  %piece_bytes = load i64, ptr %piece_bytes_at
+  call void @llvm.memset.p0.i64(ptr %piece, i8 0, i64 %piece_bytes, i1 false)
+  %c1 = add i64 %c, 1
+  br label %clear
+count:
+  %given_most = get i64 %loop.most
+  %unbounded = icmp slt i64 %given_most, 0
+  %most = select i1 %unbounded, i64 9223372036854775807, i64 %given_most
+  %count_at = get ptr %loop.count
+  %counted = icmp ne ptr %count_at, null
+  br i1 %counted, label %read, label %known
+read:
+  %asked = load i64, ptr %count_at
+  %negative = icmp slt i64 %asked, 0
+  %wanted = select i1 %negative, i64 0, i64 %asked
+  br label %known
+known:
+  %limit = phi i64 [ %most, %count ], [ %wanted, %read ]
+  %less = icmp slt i64 %limit, %most
+  %steps = select i1 %less, i64 %limit, i64 %most
+  set i64 %steps, %loop.steps
+  set i64 0, %loop.step
+  %others = sub i64 %steps, 1
+  %moves = get i64 %loop.moves
+  %moves_at = get i64 %loop.moves_at
+  %moves_bytes = mul i64 %moves, ${move_bytes}
+  %first_move = getelementptr i64, ptr %block, i64 %moves_at
+  %moves_end = getelementptr i8, ptr %first_move, i64 %moves_bytes
+  br label %next_move
+next_move:
+  %move = phi ptr [ %first_move, %known ], [ %move1, %one_move ]
+  %more_moves = icmp ne ptr %move, %moves_end
+  br i1 %more_moves, label %one_move, label %ready
+one_move:
+  %word = get i64 %move.word
+  %first = get i64 %move.first
+  %back = get i64 %move.back
+  %all_back = mul i64 %back, %others
+  %value = add i64 %first, %all_back
+  %word_at = getelementptr i64, ptr %block, i64 %word
+  store i64 %value, ptr %word_at
+  %move1 = getelementptr i8, ptr %move, i64 ${move_bytes}
+  br label %next_move
+ready:
+  %some = icmp sgt i64 %steps, 0
+  ret i1 %some
+}
+
+; Ends a step: whether there is another one.
+define internal i1 @next_step(ptr %block, ptr %loop) {
+entry:
+  %moves = get i64 %loop.moves
+  %moves_at = get i64 %loop.moves_at
+  %moves_bytes = mul i64 %moves, ${move_bytes}
+  %first_move = getelementptr i64, ptr %block, i64 %moves_at
+  %moves_end = getelementptr i8, ptr %first_move, i64 %moves_bytes
+  br label %next
+next:
+  %move = phi ptr [ %first_move, %entry ], [ %move1, %one ]
+  %more = icmp ne ptr %move, %moves_end
+  br i1 %more, label %one, label %count
+one:
+  %word = get i64 %move.word
+  %by = get i64 %move.by
+  %end = get i64 %move.end
+  %start = get i64 %move.start
+  %word_at = getelementptr i64, ptr %block, i64 %word
+  %value = load i64, ptr %word_at
+  %moved = add i64 %value, %by
+  %wraps = icmp eq i64 %moved, %end
+  %new = select i1 %wraps, i64 %start, i64 %moved
+  store i64 %new, ptr %word_at
+  %move1 = getelementptr i8, ptr %move, i64 ${move_bytes}
+  br label %next
+count:
+  %step = get i64 %loop.step
+  %step1 = add i64 %step, 1
+  set i64 %step1, %loop.step
+  %steps = get i64 %loop.steps
+  %within = icmp slt i64 %step1, %steps
+  %go_on_at = get ptr %loop.go_on
+  %free = icmp eq ptr %go_on_at, null
+  br i1 %free, label %answer, label %ask
+ask:
+  %go_on = load i8, ptr %go_on_at
+  %yes = icmp ne i8 %go_on, 0
+  br label %answer
+answer:
+  %wanted = phi i1 [ true, %count ], [ %yes, %ask ]
+  %both = and i1 %wanted, %within
+  ret i1 %both
+}
+
+; Whether it ends only because there is no room for more steps.
+define internal i1 @end_loop(ptr %block, ptr %loop) {
+entry:
+  %after = get i64 %loop.after
+  %after_at = get i64 %loop.after_at
+  %copies = getelementptr i64, ptr %block, i64 %after_at
+  call void @copy_all(ptr %copies, i64 %after)
+  %made = get ptr %loop.made
+  %unasked = icmp eq ptr %made, null
+  br i1 %unasked, label %end, label %tell
+tell:
+  %step = get i64 %loop.step
+  store i64 %step, ptr %made
+  br label %end
+end:
+  %limited = get i64 %loop.limited
+  %unlimited = icmp eq i64 %limited, 0
+  br i1 %unlimited, label %fine, label %compare
+fine:
+  ret i1 false
+compare:
+  %all = get i64 %loop.step
+  %most = get i64 %loop.most
+  %short = icmp slt i64 %all, %most
+  br i1 %short, label %fine, label %asked
+asked:
+  %count_at = get ptr %loop.count
+  %uncounted = icmp eq ptr %count_at, null
+  br i1 %uncounted, label %flag, label %counted
+counted:
+  %count = load i64, ptr %count_at
+  %enough = icmp sle i64 %count, %most
+  br i1 %enough, label %fine, label %flag
+flag:
+  %go_on_at = get ptr %loop.go_on
+  %unflagged = icmp eq ptr %go_on_at, null
+  br i1 %unflagged, label %full, label %read
+read:
+  %go_on = load i8, ptr %go_on_at
+  %more = icmp ne i8 %go_on, 0
+  ret i1 %more
+full:
+  ret i1 true
+}
 
 define internal i64 @weft_run(ptr %context, ptr %program, ptr %buffers) {
 entry:
   %saved = alloca i64
   %control = alloca i64
+  %looked = alloca i64
+  %started = call i64 @llvm.$clock()
+  store i64 %started, ptr %looked
   %threads = get i64 %context.threads
   %slots = get i64 %program.slots
   %crowded = icmp sgt i64 %threads, %slots
@@ -173,7 +396,7 @@ relocated:
   br label %relocate
 
 next:
-  %number = phi i64 [ 0, %relocate ], [ %number1, %done ]
+  %number = phi i64 [ 0, %relocate ], [ %number1, %done ], [ %there, %go_to ]
   %more_commands = icmp slt i64 %number, %command_count
   br i1 %more_commands, label %dispatch, label %finish
 dispatch:
@@ -186,7 +409,67 @@ dispatch:
   switch i64 %kind, label %unknown [
     i64 0, label %kernel
     i64 1, label %call
+    i64 2, label %loop
+    i64 3, label %step
+    i64 4, label %choose_one
+    i64 5, label %jump
   ]
+
+jump:
+  %target_number = ptrtoint ptr %fn to i64
+  br label %go_to
+
+choose_one:
+  %index_at = load ptr, ptr %args
+  %index = load i32, ptr %index_at
+  %index_wide = sext i32 %index to i64
+  %entry_of = add i64 %index_wide, 1
+  %chosen_at = getelementptr i64, ptr %args, i64 %entry_of
+  %chosen = load i64, ptr %chosen_at
+  br label %go_to
+
+loop:
+  %loop_end = ptrtoint ptr %fn to i64
+  %some_steps = call i1 @begin_loop(ptr %block, ptr %args)
+  br i1 %some_steps, label %done, label %past_loop
+past_loop:
+  %never_full = call i1 @end_loop(ptr %block, ptr %args)
+  %behind_loop = add i64 %loop_end, 1
+  br label %go_to
+
+step:
+  %loop_start = ptrtoint ptr %fn to i64
+  %more_steps = call i1 @next_step(ptr %block, ptr %args)
+  br i1 %more_steps, label %look, label %last_step
+last_step:
+  %full = call i1 @end_loop(ptr %block, ptr %args)
+  br i1 %full, label %failed, label %done
+look:
+  %now = call i64 @llvm.$clock()
+  %last_look = load i64, ptr %looked
+  %waited = sub i64 %now, %last_look
+  %impatient = icmp ugt i64 %waited, $patience
+  br i1 %impatient, label %signals, label %again
+signals:
+  %thread_at = getelementptr i64, ptr %workspace, i64 1
+  %thread = load ptr, ptr %thread_at
+  %restore_thread = get ptr %context.PyEval_RestoreThread
+  %check_signals = get ptr %context.PyErr_CheckSignals
+  %save_thread = get ptr %context.PyEval_SaveThread
+  call void %restore_thread(ptr %thread)
+  %raised = call i32 %check_signals()
+  %same_thread = call ptr %save_thread()
+  %looked_at = call i64 @llvm.$clock()
+  store i64 %looked_at, ptr %looked
+  %interrupted = icmp ne i32 %raised, 0
+  br i1 %interrupted, label %failed, label %again
+again:
+  %body_start = add i64 %loop_start, 1
+  br label %go_to
+
+go_to:
+  %there = phi i64 [ %target_number, %jump ], [ %chosen, %choose_one ], [ %behind_loop, %past_loop ], [ %body_start, %again ]
+  br label %next
 
 kernel:
   %extent = load i64, ptr %args
@@ -216,7 +499,7 @@ call:
 unknown:
   br label %failed
 failed:
-  %failure = phi i64 [ %status, %call ], [ $unknown_kind, %unknown ]
+  %failure = phi i64 [ %status, %call ], [ $unknown_kind, %unknown ], [ $interrupted, %signals ], [ $full, %last_step ]
   store i64 %number, ptr %workspace
   br label %finish
 done:
@@ -273,9 +556,12 @@ converted:
   br label %convert
 go:
   %thread = call ptr %save_thread()
+  %thread_at = getelementptr i64, ptr %workspace, i64 1
+  store ptr %thread, ptr %thread_at
   %ran = call i64 @weft_run(ptr %context, ptr %program, ptr %buffers)
   call void %restore_thread(ptr %thread)
-  br label %report
+  %interrupted = icmp eq i64 %ran, $interrupted
+  br i1 %interrupted, label %raise, label %report
 report:
   %status = phi i64 [ $few_addresses, %entry ], [ %ran, %go ]
   %result = call ptr %from_integer(i64 %status)
@@ -301,8 +587,19 @@ def native_code(machine: str) -> str:
         command_words=_COMMAND_WORDS,
         reloc_bytes=8 * _RELOC_WORDS,
         record_bytes=_RECORD_BYTES,
+        interrupted=_INTERRUPTED,
+        full=FULL,
+        move_bytes=8 * len(MOVE_FIELDS),
     )
-    return threads.expand(text, {"context": threads.CONTEXT, "program": _HEADER, "command": _COMMAND, "reloc": _RELOC})
+    fields = {
+        "context": threads.CONTEXT,
+        "program": _HEADER,
+        "command": _COMMAND,
+        "reloc": _RELOC,
+        "loop": {name: word for word, name in enumerate(LOOP_FIELDS)},
+        "move": {name: word for word, name in enumerate(MOVE_FIELDS)},
+    }
+    return threads.expand(text, fields)
 
 
 class _MethodDefinition(ctypes.Structure):
@@ -400,6 +697,22 @@ class Program:
         else:
             raise ProgramError(command, status)
 
+    @property
+    def length(self) -> int:
+        """The number of commands."""
+        return len(self._commands)
+
+    def only(self, first: int, end: int) -> Program:
+        """The same program with all commands but [first, end) left out, over a workspace of the same layout as all
+        other such parts: run one after the other they do what the program does, and each can be timed. Loops and
+        branches are in it whole or not at all."""
+        nothing = len(self._args)  # the extent of a kernel that has nothing to do
+        commands = [
+            c if first <= i < end else Command(Kind.KERNEL, 1, nothing, _kept_grain(c), c.scratch_bytes_per_thread)
+            for i, c in enumerate(self._commands)
+        ]
+        return Program(commands, (*self._args, 0), self._relocs, self.workspace_bytes, self._addresses)
+
     def _buffers(self) -> int:
         """The number of buffers that a call gives and relocations name, the workspace included."""
         last = [r.byte_offset // 8 + 1 if r.buffer == INLINE else r.buffer for r in self._relocs]
@@ -443,6 +756,11 @@ class Program:
         return table.buffer_info()[0], size, pool.blocks(size)
 
 
+def _kept_grain(command: Command) -> int:
+    """That of a kernel; calls have the caller's scratch memory, like kernels without grain."""
+    return command.grain if command.kind == Kind.KERNEL else 0
+
+
 def _check(commands: Sequence[Command], words: int, relocations: Sequence[Reloc], workspace_bytes: int) -> None:
     """Nothing that the interpreter could stumble over may reach it."""
     if workspace_bytes < 0:
@@ -454,6 +772,12 @@ def _check(commands: Sequence[Command], words: int, relocations: Sequence[Reloc]
             raise ValueError(
                 f"[Program] command {number} has its arguments at word {command.first_arg_word} of a block of {words}."
             )
+        if command.kind in (Kind.LOOP, Kind.NEXT, Kind.JUMP):
+            if not 0 <= command.fn <= len(commands):
+                raise ValueError(f"[Program] command {number} goes to command {command.fn} of {len(commands)}.")
+            continue
+        if command.kind == Kind.CHOOSE:
+            continue
         if not command.fn or command.grain < 0 or command.scratch_bytes_per_thread < 0:
             raise ValueError(f"[Program] command {number} has no function, or a negative size: {command}.")
     for number, reloc in enumerate(relocations):

@@ -1,60 +1,96 @@
 """What a call of a function can see: its arguments, and the state it captures through closures, globals, defaults,
-bound objects and containers.
+bound objects, containers and modules.
 
-A `Walk` goes over all of it in a fixed order. It yields a key (two calls with equal keys run the same trace), the
-arrays (inputs of the trace, read anew at each call) and the containers (whose changes a trace records and a call
-replays). Python values are part of the key; what cannot be told apart reliably makes the walk `opaque`, and the
-function then runs plain.
+A `Walk` goes over all of it in a fixed order. It yields a key (two calls with equal keys may run the same trace), the
+arrays (inputs of the trace, read anew at each call), the numbers (run-time scalars) and the containers (whose changes a
+trace records and a call replays). Other Python values are part of the key; what cannot be told apart reliably makes the
+walk `opaque`, and the function then runs plain.
 """
 
 from __future__ import annotations
 
+import argparse
 import builtins
 import functools
 import site
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from weft.array import array
 from weft.dtypes import Dtype
+from weft.transforms.code import names_of
+from weft.transforms.state import Appended, ClassFields, Fields, Globals, is_class_field, items_of
 
 MOST = 20_000
 """Objects that one walk looks at before it gives up."""
+MOST_BYTES = 1 << 16
+"""Bytes of a NumPy array that are compared at each call; a larger one makes the function run plain."""
 
-_PLAIN = frozenset({type(None), bool, int, str, bytes, type(Ellipsis), slice, range, Dtype, type(NotImplemented)})
+_PLAIN = frozenset({type(None), bool, str, bytes, type(Ellipsis), Dtype, type(NotImplemented)})
 _CODE = (
-    types.BuiltinFunctionType,
-    types.ModuleType,
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
     types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.MethodWrapperType,
+    np.ufunc,
+    np.dtype,
 )
 _INSTALLED = tuple(
     {*(sysconfig.get_paths()[kind] + "/" for kind in ("stdlib", "purelib", "platlib")),
      *(p + "/" for p in site.getsitepackages())}
 )  # fmt: skip
+_CHANGING = ("random", "time", "secrets", "uuid", "numpy.random")
+"""Modules whose functions give something else at each call."""
+_BY_IDENTITY = ("weft.core", "weft.primitives", "weft.transforms", "weft.graph", "weft.dtypes", "weft.array")
+_NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+_LIVE = {int: ("number", int), float: ("number", float)}
+
+Slot = tuple[Any, Any]
+"""Where a number stands: the id of what holds it (the slot of a tuple, which is another one each time), and the name or
+index there."""
 
 
 class Walk:
     """One pass over everything that a call can see. Call `visit` for each root, then read the results."""
 
-    __slots__ = ("arrays", "containers", "count", "key", "opaque", "seen", "shapeless")
+    __slots__ = (
+        "arrays", "asks_type", "containers", "key", "live", "numbers", "objects", "opaque", "places", "repeats",
+        "scalars", "seen", "shapeless", "tuples", "varying",
+    )  # fmt: skip
 
-    def __init__(self, shapeless: bool = False) -> None:
+    def __init__(self, shapeless: bool = False, varying: frozenset[Slot] = frozenset(), record: bool = False) -> None:
         self.shapeless = shapeless
         """Whether sizes of arrays are left out of the key (but for 0 and 1, which are never symbols)."""
+        self.live = False
+        """Whether numbers are run-time scalars: those in arguments are, captured ones if they are `varying`."""
+        self.varying = varying
         self.key: list[Any] = []
         self.arrays: list[array] = []
+        self.scalars: list[int | float] = []
+        self.places: list[tuple[Any, Any]] = []
+        """Of each scalar: what holds it, and where."""
         self.containers: list[Any] = []
+        self.objects: list[Any] = []
+        self.tuples: dict[int, tuple[Any, Any, Any]] = {}
+        """Tuples by id, each with what holds it, and where: to replace a number in a tuple is to replace the tuple."""
+        self.repeats: list[tuple[Any, Any, Any]] = []
+        """Other places of tuples that have been seen already."""
         self.seen: dict[int, int] = {}
+        """By id: the number of an array, or ~ the number of an object."""
+        self.numbers: dict[Slot, int | float] | None = {} if record else None
+        """Captured numbers that are part of the key."""
+        self.asks_type = False
         self.opaque: str | None = None
-        self.count = 0
 
-    def visit(self, value: Any) -> None:
-        """Add one value to the key, and what it holds."""
+    def visit(self, value: Any, holder: Any = None, name: Any = None) -> None:
+        """Add one value to the key, and what it holds. `holder` has it under `name`, and it could be replaced there."""
         cls = value.__class__
         key = self.key
         if cls is array:
@@ -67,70 +103,112 @@ class Walk:
                 key.append(place)
             kind = value._node.kind
             key.append((kind.dtype, tuple(n if n < 2 else -1 for n in kind.shape)) if self.shapeless else kind)
-            return
-        if cls in _PLAIN:
+        elif cls is float or cls is int:
+            self._visit_number(value, cls, holder, name)
+        elif cls in _PLAIN:
             key.append(cls)
-            key.append(value if cls is not slice else (value.start, value.stop, value.step))
-            return
-        if cls is float or cls is complex:
-            key.append(cls)
-            key.append(repr(value))  # tells 0.0 from -0.0, and nan is equal to nan
-            return
-        self._visit_object(value, cls)
+            key.append(value)
+        else:
+            self._visit_object(value, cls, holder, name)
 
-    def _visit_object(self, value: Any, cls: type) -> None:
+    def _visit_number(self, value: Any, cls: type, holder: Any, name: Any) -> None:
+        if holder is not None and (self.live or (self.varying and self._slot(holder, name) in self.varying)):
+            self.key.append(_LIVE[cls])
+            self.scalars.append(value)
+            self.places.append((holder, name))
+            return
+        self.key.append(cls)
+        self.key.append(number_key(value))
+        if self.numbers is not None and holder is not None:
+            self.numbers[self._slot(holder, name)] = value
+
+    def _slot(self, holder: Any, name: Any) -> Slot:
+        if isinstance(holder, tuple):
+            _, outer, place = self.tuples[id(holder)]
+            return self._slot(outer, place), name
+        return id(holder), name
+
+    def by_value(self, value: Any) -> None:
+        """Visit what may not be replaced: keys of dicts, bounds of slices."""
+        live, self.live = self.live, False
+        self.visit(value)
+        self.live = live
+
+    def _visit_object(self, value: Any, cls: type, holder: Any, name: Any) -> None:
         key = self.key
         place = self.seen.get(id(value))
         if place is not None:
             key.append(("again", place))
+            if isinstance(value, tuple):
+                self.repeats.append((value, holder, name))
             return
-        self.count += 1
-        if self.count > MOST:
-            self.opaque = f"more than {MOST} captured objects"
+        if len(self.objects) > MOST:
+            self.opaque = f"more than {MOST} objects"
             return
-        self.seen[id(value)] = -len(self.seen) - 1
+        self.seen[id(value)] = ~len(self.objects)
+        self.objects.append(value)
         if isinstance(value, tuple):
-            key.append((cls, len(value)))
-            for item in value:
-                self.visit(item)
-        elif cls is list or cls is dict:
+            self._visit_tuple(value, cls, holder, name)
+        elif cls is list or cls is dict or cls is set:
             self._visit_container(value, cls)
+        elif cls is complex:
+            key.append((cls, repr(value)))  # tells 0.0 from -0.0, and nan is equal to nan
+        elif cls is slice or cls is range:
+            key.append(cls)
+            for part in (value.start, value.stop, value.step):
+                self.by_value(part)
         elif isinstance(value, types.FunctionType):
             self._visit_function(value)
-        elif isinstance(value, types.MethodType):
-            key.append(types.MethodType)
-            self.visit(value.__func__)
-            self.visit(value.__self__)
-        elif isinstance(value, functools.partial):
-            key.append(functools.partial)
-            for part in (value.func, value.args, value.keywords):
-                self.visit(part)
-        elif isinstance(value, _CODE):
-            key.append(value)
+        elif isinstance(value, types.ModuleType):
+            self._visit_whole_module(value)
+        elif isinstance(value, types.BuiltinFunctionType):
+            self._visit_builtin(value)
         elif isinstance(value, type):
             self._visit_class(value)
+        elif isinstance(value, _CODE):
+            key.append(value)
         else:
-            self._visit_instance(value, cls)
+            self._visit_wrapper(value, cls)
+
+    def _visit_tuple(self, value: tuple[Any, ...], cls: type, holder: Any, name: Any) -> None:
+        self.key.append((cls, len(value)))
+        if holder is not None:
+            self.tuples[id(value)] = (value, holder, name)
+        for i, item in enumerate(value):
+            self.visit(item, value if holder is not None else None, i)
 
     def _visit_container(self, value: Any, cls: type) -> None:
         self.containers.append(value)
         self.key.append((cls, len(value)))
         if isinstance(value, dict):
-            for name, item in value.items():
-                self.visit(name)
-                self.visit(item)
+            for name, item in items_of(value):
+                if name.__class__ is str:
+                    self.key.append(name)
+                else:
+                    self.by_value(name)
+                self.visit(item, value, name)
+        elif isinstance(value, list):
+            for i, item in enumerate(list.__iter__(value)):
+                self.visit(item, value, i)
+        elif any(item.__class__ is array for item in value):
+            self.opaque = "a set of arrays"
         else:
-            for item in value:
-                self.visit(item)
+            self.key.append(tuple(sorted(map(repr, value))))
+
+    # ---- code ----
 
     def _visit_function(self, function: types.FunctionType) -> None:
-        self.key.append(function.__code__)
-        ours = function.__module__ is not None and function.__module__.partition(".")[0] == "weft"
-        if not ours and _is_installed(function.__code__.co_filename):
+        code = function.__code__
+        names = names_of(code)
+        self.key.append(names)
+        ours = (function.__module__ or "").partition(".")[0] == "weft"
+        if not ours and _is_installed(code.co_filename):
             return
-        for cell in function.__closure__ or ():
+        for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            if variable in names.written:
+                self.containers.append(cell)
             try:
-                self.visit(cell.cell_contents)
+                self._visit_variable(cell.cell_contents, cell, variable, None, names.only_appended)
             except ValueError:  # not assigned yet
                 self.key.append(None)
         for part in (function.__defaults__, function.__kwdefaults__):
@@ -138,65 +216,172 @@ class Walk:
                 self.visit(part)
         if ours:
             return
-        for name in global_names(function.__code__):
-            if name in function.__globals__:
+        self.asks_type |= names.asks_type
+        if names.stores:
+            self.containers.append(Globals(function.__globals__, names.stores))
+        for module in names.imports:
+            if module in sys.modules:
+                self.visit(sys.modules[module])
+        self._visit_globals(function.__globals__, names.loads, names.only_appended)
+
+    def _visit_globals(self, scope: dict[str, Any], loads: Iterable[tuple[str, ...]], appended: frozenset[str]) -> None:
+        done = set()
+        for name, *attributes in loads:
+            if name not in scope:
+                continue
+            value = scope[name]
+            self.key.append(name)
+            if isinstance(value, types.ModuleType):
+                self._visit_module(value, attributes)
+            elif name not in done:
+                done.add(name)
+                self._visit_variable(value, scope, name, name, appended)
+
+    def _visit_variable(self, value: Any, holder: Any, variable: str, name: Any, appended: frozenset[str]) -> None:
+        """A global, or a variable of an enclosing function. A list that is only appended to need not be read."""
+        if variable in appended and value.__class__ is list and id(value) not in self.seen:
+            self.key.append("appended")
+            self.containers.append(Appended(value))
+        else:
+            self.visit(value, holder, name)
+
+    def _visit_module(self, module: types.ModuleType, attributes: Sequence[str]) -> None:
+        """What a function reads from a module; all of it if that cannot be told."""
+        if not attributes:
+            self.visit(module)
+            return
+        scope, first = vars(module), attributes[0]
+        inner = scope.get(first)
+        if isinstance(inner, types.ModuleType):
+            self._visit_module(inner, attributes[1:])
+        elif module.__name__ in _CHANGING or not _is_users(module):
+            self._visit_whole_module(module)
+        elif first in scope:
+            self.key.append(first)
+            self.visit(inner, scope, first)
+
+    def _visit_whole_module(self, module: types.ModuleType) -> None:
+        self.key.append(module)
+        if module.__name__ in _CHANGING:
+            self.opaque = f"the module {module.__name__}, which gives something else at each call"
+        if not _is_users(module):
+            return
+        for name, value in list(vars(module).items()):
+            if not name.startswith("__") and not isinstance(value, types.ModuleType):
                 self.key.append(name)
-                self.visit(function.__globals__[name])
+                self.visit(value, vars(module), name)
+
+    def _visit_builtin(self, value: Any) -> None:
+        self.key.append(value)
+        owner = value.__self__
+        where = owner.__name__ if isinstance(owner, types.ModuleType) else type(owner).__module__
+        if where.startswith("numpy.random") or where in _CHANGING:
+            self.opaque = f"{value.__qualname__} of {where}, which gives something else at each call"
 
     def _visit_class(self, cls: type) -> None:
+        """A class of the user's: its attributes and the code of its methods."""
         self.key.append(cls)
-        module = sys.modules.get(cls.__module__)
-        if cls.__module__ in ("builtins", "weft") or cls.__module__.startswith("weft.") or module is None:
-            return
-        if _is_installed(getattr(module, "__file__", None) or ""):
-            return
-        for name, value in vars(cls).items():
-            if (
-                not name.startswith("__") and not callable(value) and not hasattr(type(value), "__get__")
-            ):  # no methods or properties
-                self.key.append(name)
-                self.visit(value)
+        for base in cls.__mro__:
+            if not _is_users(sys.modules.get(base.__module__)):
+                continue
+            self.containers.append(ClassFields(base))
+            for name, value in list(vars(base).items()):
+                function = _function_of(value)
+                if function is not None:
+                    self.visit(function)
+                elif is_class_field(name, value):
+                    self.key.append(name)
+                    self.visit(value, base, name)
+
+    # ---- objects ----
+
+    def _visit_wrapper(self, value: Any, cls: type) -> None:
+        """What stands for a function or holds another value: bound methods, partials, compiled functions, numbers and
+        arrays of NumPy."""
+        key = self.key
+        if isinstance(value, types.MethodType):
+            key.append(types.MethodType)
+            self.visit(value.__func__)
+            self.visit(value.__self__)
+        elif isinstance(value, functools.partial):
+            key.append(functools.partial)
+            for part in (value.func, value.args, value.keywords):
+                self.by_value(part)
+        elif cls is np.ndarray and value.nbytes <= MOST_BYTES and value.dtype.kind not in "OV":
+            key.append((cls, value.dtype.str, value.shape, value.flags.c_contiguous, value.tobytes()))
+            self.containers.append(value)
+        elif isinstance(value, np.generic) and value.dtype.kind not in "OV":
+            key.append((cls, value.tobytes()))
+        elif isinstance(value, frozenset):
+            key.append((cls, tuple(sorted(map(repr, value)))))
+        else:
+            fun = getattr(value, "__wrapped_function__", None)
+            if fun is None:
+                self._visit_instance(value, cls)
+                return
+            key.append(cls)
+            self.visit(fun)
 
     def _visit_instance(self, value: Any, cls: type) -> None:
-        fun = getattr(value, "__wrapped_function__", None)
-        if fun is not None:
-            self.key.append(cls)
-            self.visit(fun)
-            return
         if isinstance(value, array):
             self.opaque = f"a subclass of array ({cls.__name__})"
             return
-        if isinstance(value, (set, frozenset)):
-            self.key.append((cls, tuple(sorted(map(repr, value)))))
-            return
-        if cls.__module__.partition(".")[0] == "weft" and not isinstance(value, (dict, list)):
+        holds = isinstance(value, (dict, list, set))
+        if cls.__module__.startswith(_BY_IDENTITY) and not holds:
             self.key.append(value)
             return
+        module = sys.modules.get(cls.__module__)
+        ours = cls.__module__.partition(".")[0] == "weft"
         state = getattr(value, "__dict__", None)
-        file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
-        unknown = state is None or _is_installed(file) or cls.__module__ == "builtins"
-        if unknown and not isinstance(value, (dict, list)):
+        if not ours and not holds and not _is_users(module) and cls not in _NAMESPACES:
             self.opaque = f"an object of type {cls.__module__}.{cls.__qualname__}"
             return
-        self._visit_class(cls)
-        if isinstance(value, (dict, list)):
+        self.visit(cls)
+        if holds:
             self._visit_container(value, cls)
+        fields = Fields(value)
+        if fields.names:
+            self._visit_fields(fields)
         if state is not None:
             self.containers.append(state)
             self.key.append(len(state))
-            for name, item in state.items():
+            for name, item in list(state.items()):
                 self.key.append(name)
-                self.visit(item)
+                self.visit(item, state, name)
+
+    def _visit_fields(self, fields: Fields) -> None:
+        """Attributes in __slots__."""
+        self.containers.append(fields)
+        owner = None if isinstance(fields.owner, (dict, list, tuple)) else fields.owner
+        for name, item in fields.read().items():
+            self.key.append(name)
+            self.visit(item, owner, name)
 
 
-@functools.lru_cache(maxsize=4096)
-def global_names(code: types.CodeType) -> tuple[str, ...]:
-    """Names that a function, or a function defined inside it, may read from its globals."""
-    names: dict[str, None] = dict.fromkeys(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names.update(dict.fromkeys(global_names(constant)))
-    return tuple(name for name in names if not hasattr(builtins, name))
+def number_key(value: int | float) -> Any:
+    """A number in a key: tells 0.0 from -0.0, and nan is equal to nan."""
+    if value.__class__ is float and (not value or value != value):
+        return repr(value)
+    return value
+
+
+def _function_of(value: Any) -> types.FunctionType | None:
+    """The function behind an attribute of a class."""
+    for name in ("__func__", "fget", "func"):
+        inner = getattr(value, name, None) if not isinstance(value, types.FunctionType) else None
+        if isinstance(inner, types.FunctionType):
+            return inner
+    return value if isinstance(value, types.FunctionType) else None
+
+
+def _is_users(module: types.ModuleType | None) -> bool:
+    """Whether a module is neither Python's, nor an installed package's, nor ours."""
+    if module is None or module.__name__.partition(".")[0] == "weft" or module.__name__ in sys.builtin_module_names:
+        return False
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return module.__name__ == "__main__" or getattr(module, "__spec__", None) is None
+    return not _is_installed(file)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -205,39 +390,64 @@ def _is_installed(filename: str) -> bool:
     return filename.startswith(_INSTALLED) or filename.startswith("<frozen")
 
 
-class Snapshot:
-    """The state of containers and arrays before a trace, to be compared with and put back after it."""
-
-    def __init__(self, walk: Walk) -> None:
-        self.containers = [(c, c.copy() if isinstance(c, dict) else list(c)) for c in walk.containers]
-        self.nodes = [(a, a._node) for a in walk.arrays]
-
-    def changed_containers(self) -> Iterator[tuple[int, Any]]:
-        """(position, contents) of containers that are not as they were."""
-        for i, (container, before) in enumerate(self.containers):
-            if isinstance(container, dict) and isinstance(before, dict):
-                same = len(container) == len(before) and all(
-                    k1 is k2 and v1 is v2 for (k1, v1), (k2, v2) in zip(container.items(), before.items(), strict=True)
-                )
-                if not same:
-                    yield i, dict(container)
-            elif len(container) != len(before) or any(x is not y for x, y in zip(container, before, strict=True)):
-                yield i, list(container)
-
-    def restore(self) -> None:
-        for container, before in self.containers:
-            put_back(container, before)
-        for a, node in self.nodes:
-            a._node = node
+_ABSENT = object()
 
 
-def put_back(container: Any, contents: Any) -> None:
-    """Make a container hold exactly `contents`, in their order."""
-    if isinstance(container, dict):
-        dict.clear(container)
-        dict.update(container, contents)
-    else:
-        list.__setitem__(container, slice(None), contents)
+class Bindings:
+    """What a function that sees nothing but its arguments and things that never change (modules, functions of ours,
+    builtins) is bound to. That is compared with at each call."""
+
+    __slots__ = ("code", "defaults", "fun", "globals", "kwdefaults")
+
+    def __init__(self, fun: types.FunctionType, found: dict[str, Any]) -> None:
+        self.fun, self.code, self.defaults, self.kwdefaults = fun, fun.__code__, fun.__defaults__, fun.__kwdefaults__
+        self.globals = tuple((fun.__globals__, name, value) for name, value in found.items())
+
+    def hold(self) -> bool:
+        """Whether they are what they were."""
+        fun = self.fun
+        if fun.__code__ is not self.code or fun.__defaults__ is not self.defaults:
+            return False
+        for scope, name, value in self.globals:
+            if scope.get(name, _ABSENT) is not value:
+                return False
+        return fun.__kwdefaults__ is self.kwdefaults
 
 
-Function = Callable[..., Any]
+def closed_bindings(fun: Callable[..., Any]) -> Bindings | None:
+    """The bindings of such a function; None if it sees more."""
+    if not isinstance(fun, types.FunctionType) or fun.__closure__ or _holds_state(fun):
+        return None
+    names = names_of(fun.__code__)
+    if names.stores or names.imports or names.written or names.asks_type:
+        return None
+    found = {}
+    for name, *attributes in names.loads:
+        value = found[name] = fun.__globals__.get(name, _ABSENT)
+        for attribute in attributes:
+            if not isinstance(value, types.ModuleType):
+                break
+            if not _never_changes(value):
+                return None
+            value = vars(value).get(attribute, _ABSENT)
+        if value is _ABSENT and found[name] is _ABSENT:
+            if not hasattr(builtins, name):
+                return None
+        elif not _never_changes(value):
+            return None
+    return Bindings(fun, found)
+
+
+def _holds_state(fun: types.FunctionType) -> bool:
+    walk = Walk()
+    for part in (fun.__defaults__, fun.__kwdefaults__):
+        if part is not None:
+            walk.visit(tuple(part.values()) if isinstance(part, dict) else part)
+    return bool(walk.opaque or walk.arrays or walk.containers or len(walk.objects) > 2)
+
+
+def _never_changes(value: Any) -> bool:
+    if isinstance(value, types.ModuleType):
+        return not _is_users(value) and value.__name__ not in _CHANGING and value.__name__ != "weft.core.random"
+    module = getattr(value, "__module__", None) or type(value).__module__
+    return module.startswith("weft.core") and not module.startswith("weft.core.random")

@@ -15,10 +15,10 @@ from typing import Any
 
 from weft import tree
 from weft.array import array, wrap
-from weft.graph.node import Node, Size, next_id
+from weft.graph.node import Node, next_id
 from weft.graph.trace import is_tracing
 from weft.primitives.base import Constant, View, bind
-from weft.primitives.custom import IDENTITY, Barrier, Batched, Called, called
+from weft.primitives.custom import IDENTITY, Barrier, Batch, Batched, Called, called
 from weft.transforms.arguments import second_names
 from weft.transforms.paths import between, rebuild
 from weft.transforms.vjp import pull_back
@@ -94,10 +94,10 @@ class Recompute:
     def jvp(self, xs: Sequence[Node], outs: Sequence[Node], tangents: Mapping[int, Node]) -> Sequence[Node | None]:
         raise AssertionError("forward mode looks inside a checkpointed function")
 
-    def batch(self, xs: Sequence[Batched], size: Size) -> Sequence[Batched]:
+    def batch(self, xs: Sequence[Batched], around: Batch) -> Sequence[Batched]:
         raise AssertionError("vmap looks inside a checkpointed function")
 
-    def batched(self, axes: Sequence[int | None], size: Size) -> Recompute:
+    def batched(self, axes: Sequence[int | None], around: Batch) -> Recompute:
         return self
 
 

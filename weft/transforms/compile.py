@@ -1,104 +1,76 @@
 """compile: a function traced once, then run as a program. It gives what the plain function gives, or traces again, or
-runs plain.
+says why it cannot.
 
-A call walks its arguments and captured state (capture.py). Equal keys mean that the trace holds: its program runs on
-the arrays as they are now, changes that the function made to arrays and containers are made again, and the results are
-put together as the function returned them.
+A call walks its arguments and captured state (capture.py). Equal keys mean that a trace may hold: if its numbers and
+sizes decide as they did, its program runs on the arrays as they are now, changes that the function made to arrays and
+containers are made again, and the results are put together as the function returned them (variant.py, replay.py).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import sys
+import threading
+import types
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from weft import tree
-from weft.array import array, evaluate_nodes, wrap
+from weft.array import array, evaluate_nodes
+from weft.config import config
 from weft.evaluate import Recipe, close
-from weft.graph.dims import Dim, DimEnv, key_of
-from weft.graph.node import Graph, Kind, Node, Size, kind_of, reachable
+from weft.graph.node import Graph, Kind, Node, reachable
 from weft.graph.trace import is_tracing, trace
-from weft.passes.pipeline import compile_graph
-from weft.primitives.base import DATA, Constant, Parameter, Placeholder, Primitive, bind
+from weft.primitives.base import DATA
 from weft.runtime.data import Buffer, numpy_view, to_buffer
-from weft.transforms.capture import Snapshot, Walk, put_back
+from weft.transforms.capture import Bindings, Slot, Walk, closed_bindings, number_key
+from weft.transforms.tracing import Attempt, Snapshot, placeholders
+from weft.transforms.variant import Variant
 
-MOST_VARIANTS = 256
+MOST_VARIANTS = 4096
+"""Traces that one function keeps."""
 MANY_VARIANTS = 32
+"""Traces after which a function is said to keep retracing."""
+MOST_DECISIONS = 8
+"""Traces that differ in how numbers were compared; beyond them the numbers themselves are looked up."""
+PATIENCE = 60.0
+"""Seconds that a call waits for another thread's trace."""
 
 
-class _Array:
-    """In a recorded result: the array made of output `index`."""
+class Entry:
+    """The traces for one key: by the numbers that they hold for, where they hold for certain numbers only."""
 
-    __slots__ = ("index",)
+    __slots__ = ("by_value", "table")
 
-    def __init__(self, index: int) -> None:
-        self.index = index
+    def __init__(self) -> None:
+        self.by_value: tuple[int, ...] = ()
+        """Which of a call's scalars are looked up."""
+        self.table: dict[tuple[Any, ...], list[Variant]] = {}
 
+    def key(self, scalars: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple([number_key(scalars[i]) for i in self.by_value])
 
-class _Known:
-    """In a recorded result: the array number `index` of the walk itself."""
+    def look_up(self, more: Sequence[int]) -> None:
+        """More scalars are to be looked up; traces that did not are forgotten."""
+        together = tuple(sorted({*self.by_value, *more}))
+        if together != self.by_value:
+            self.by_value = together
+            self.table.clear()
 
-    __slots__ = ("index",)
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-
-class Variant:
-    """One trace: the program, where its inputs come from (a position in the walk, or a buffer made while tracing), and
-    what to do with its outputs."""
-
-    __slots__ = ("containers", "inputs", "overwritten", "recipe", "result", "single", "structure", "words")
-
-    def __init__(self, recipe: Recipe | None, inputs: list[int | Buffer]) -> None:
-        self.recipe, self.inputs = recipe, inputs
-        self.words: Sequence[int] = recipe.words([]) if recipe is not None else ()
-        self.result: list[Any] = []
-        self.structure: tree.Structure | None = None
-        self.single = False
-        self.overwritten: list[tuple[int, int]] = []
-        self.containers: list[tuple[int, Any]] = []
-
-    def recipe_for(self, arrays: Sequence[array]) -> Recipe | None:
-        """The program for these arrays; None if the trace does not hold for them."""
-        return self.recipe
-
-    def run(self, recipe: Recipe, arrays: Sequence[array], walk: Walk) -> Any:
-        buffers: list[Buffer] = []
-        for i in self.inputs:
-            buffers.append(arrays[i]._node.value if i.__class__ is int else i)  # type: ignore[index, arg-type]
-        executable = recipe.executable
-        results = executable.run(buffers, self.words if recipe is self.recipe else recipe.words([]))
-        kinds = executable.plan.graph.outputs
-        if self.single:
-            return wrap(Node(DATA, (), kinds[0].kind, results[0]))
-        made = [wrap(Node(DATA, (), output.kind, buffer)) for output, buffer in zip(kinds, results, strict=True)]
-        answer = self.structure.unflatten([_rebuilt(x, made, arrays) for x in self.result]) if self.structure else None
-        for place, output in self.overwritten:
-            arrays[place]._overwrite(made[output])
-        for place, contents in self.containers:
-            put_back(walk.containers[place], _rebuilt_contents(contents, made, arrays))
-        return answer
+    def __iter__(self) -> Iterator[Variant]:
+        return (variant for variants in self.table.values() for variant in variants)
 
 
-def _rebuilt(x: Any, made: Sequence[array], arrays: Sequence[array]) -> Any:
-    if x.__class__ is _Array:
-        return made[x.index]
-    return arrays[x.index] if x.__class__ is _Known else x
+class Seen(NamedTuple):
+    """What one call sees."""
 
-
-def _rebuilt_contents(contents: Any, made: Sequence[array], arrays: Sequence[array]) -> Any:
-    if isinstance(contents, dict):
-        return {k: _rebuilt_tree(v, made, arrays) for k, v in contents.items()}
-    return [_rebuilt_tree(v, made, arrays) for v in contents]
-
-
-def _rebuilt_tree(value: Any, made: Sequence[array], arrays: Sequence[array]) -> Any:
-    leaves, structure = value
-    return structure.unflatten([_rebuilt(x, made, arrays) for x in leaves])
+    walk: Walk
+    key: tuple[Any, ...]
+    buffers: list[Buffer]
+    kinds: list[Kind]
+    symbolic: int
+    """How many arrays, the first ones, have symbols for sizes."""
 
 
 class Compiled:
@@ -109,188 +81,340 @@ class Compiled:
         self.__wrapped_function__ = fun
         self._roots = (fun, inputs, outputs)
         self._shapeless = shapeless
-        self._variants: dict[tuple[Any, ...], list[Variant | str]] = {}
-        self._simple = is_closed(fun) and inputs is None and outputs is None
-        self._warned = False
+        self._variants: dict[tuple[Any, ...], Entry] = {}
+        self._count = 0
+        self._bindings: Bindings | None = None
+        self._open: bool | None = None
+        self._varying: frozenset[Slot] = frozenset()
+        self._quick: dict[tuple[Any, ...], Entry] = {}
+        """The same entries by shorter keys, for `_call_quickly`."""
+        self._numbers: dict[Slot, int | float] = {}
+        self._last: tuple[tuple[Any, ...], Sequence[Any]] | None = None
+        self._warned: set[str] = set()
+        self.traces = 0
+        """How often the function has been traced."""
+        self.plain_because: str | None = None
+        """What made the function run plain the last time that it did."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if is_tracing() or DISABLED[0]:
+        if is_tracing() or config.disable_compile:
             return self.__wrapped_function__(*args, **kwargs)
-        walk = Walk(self._shapeless)
-        visit = walk.visit
+        if self._quick and not kwargs:
+            answer = self._call_quickly(args)
+            if answer is not None:
+                return answer
+        while True:
+            seen = self._see(args, kwargs)
+            if seen is None:
+                continue
+            walk = seen.walk
+            if walk.opaque is not None:
+                return self._plain(walk.opaque, args, kwargs)
+            found = self._find(seen)
+            if found is not None:
+                variant, recipe, numbers = found
+                return variant.run(recipe, numbers, seen.buffers, walk)
+            made = self._miss(seen, args, kwargs)
+            if isinstance(made, str):
+                return self._plain(made, args, kwargs)
+            if made is not None:
+                return _run_first(made, seen)
+
+    def _find(self, seen: Seen) -> tuple[Variant, Recipe, Sequence[Any]] | None:
+        """A trace that holds for a call, with its program and numbers."""
+        entry = self._variants.get(seen.key)
+        if entry is None:
+            return None
+        scalars = seen.walk.scalars
+        for variant in entry.table.get(entry.key(scalars) if entry.by_value else (), ()):
+            numbers = _numbers(variant, scalars)
+            if numbers is not None:
+                recipe = variant.recipe_for(seen.kinds)
+                if recipe is not None:
+                    return variant, recipe, numbers
+        return None
+
+    def _call_quickly(self, args: tuple[Any, ...]) -> array | None:
+        """The usual call, in few steps: a function that sees nothing but its arguments, which are arrays and numbers,
+        and does nothing but return one array. None if this is no such call."""
+        epoch = _EPOCH[0]
+        key: list[Any] = []
+        buffers: list[Buffer] = []
+        scalars: list[Any] = []
         for argument in args:
-            visit(argument)
+            cls = argument.__class__
+            if cls is array:
+                node = argument._node
+                value = node.value
+                if value.__class__ is not Buffer or value.strides is not None:
+                    return None
+                key.append(node.kind)
+                buffers.append(value)
+            elif cls is float or cls is int:
+                key.append(cls)
+                scalars.append(argument)
+            else:
+                return None
+        entry = self._quick.get(tuple(key))
+        if entry is None or epoch & 1 or _EPOCH[0] != epoch or not self._bindings.hold():  # type: ignore[union-attr]
+            return None
+        if len(buffers) > 1 and len(set(map(id, args))) != len(args):
+            return None  # one array in two places: `is` could tell
+        for variant in entry.table.get(entry.key(scalars) if entry.by_value else (), ()):
+            numbers = _numbers(variant, scalars)
+            if numbers is not None and variant.effects.single and variant._recipe is not None:
+                return variant.run(variant._recipe, numbers, buffers, None)  # type: ignore[no-any-return]
+        return None
+
+    def _see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:
+        """Walk over all that a call can see. None if a trace of another thread came in between."""
+        epoch = _EPOCH[0]
+        if epoch & 1:
+            _wait()
+            return None
+        walk = Walk(self._shapeless, self._varying)
+        try:
+            symbolic = self._visit(walk, args, kwargs)
+        except RuntimeError:
+            if _EPOCH[0] == epoch:
+                raise
+            return None  # a container changed while we looked at it
+        buffers: list[Buffer] = []
+        kinds: list[Kind] = []
+        for i, a in enumerate(walk.arrays):
+            node = a._node
+            value = node.value
+            if value.__class__ is not Buffer:
+                if _EPOCH[0] != epoch:
+                    return None
+                evaluate_nodes([node])
+                value = node.value
+            if value.strides is not None:
+                if self._shapeless:
+                    node = a._node = _contiguous(node)
+                    value = node.value
+                else:
+                    walk.key.append((i, value.strides))
+            buffers.append(value)
+            kinds.append(node.kind)
+        if _EPOCH[0] != epoch:
+            return None
+        return Seen(walk, tuple(walk.key), buffers, kinds, symbolic)
+
+    def _visit(self, walk: Walk, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        visit = walk.visit
+        walk.live = True
+        for i, argument in enumerate(args):
+            visit(argument, args, i)
         if kwargs:
             walk.key.append(tuple(kwargs))
-            for argument in kwargs.values():
-                visit(argument)
-        symbolic, walk.shapeless = len(walk.arrays) if self._shapeless else 0, False
-        if not self._simple:
+            for name, argument in kwargs.items():
+                visit(argument, kwargs, name)
+        walk.live = False
+        symbolic = len(walk.arrays) if self._shapeless else 0
+        walk.shapeless = False
+        if self._open is None:
+            self._bindings = closed_bindings(self.__wrapped_function__) if self._roots[1:] == (None, None) else None
+            self._open = self._bindings is None
+        if self._open or not self._bindings.hold():  # type: ignore[union-attr]
             for root in self._roots:
                 visit(root)
             visit(RANDOM_STATE[0])
-        if walk.opaque is not None:
-            return self._plain(walk.opaque, args, kwargs)
-        for a in walk.arrays:
-            value = a._node.value
-            if value.__class__ is not Buffer:
-                evaluate_nodes([a._node])
-                value = a._node.value
-            if value.strides is not None:
-                if self._shapeless:
-                    a._node = _contiguous(a._node)
-                else:
-                    walk.key.append((a._node.kind, value.strides))
-        key = tuple(walk.key)
-        for variant in self._variants.get(key, ()):
-            if isinstance(variant, str):
-                return self._plain(variant, args, kwargs)
-            recipe = variant.recipe_for(walk.arrays)
-            if recipe is not None:
-                return variant.run(recipe, walk.arrays, walk)
-        made = self._trace(key, walk, symbolic, args, kwargs)
+        return symbolic
+
+    def _miss(self, seen: Seen, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Variant | str | None:
+        """Make a trace. None if the call should look again: captured numbers turned out to change, or there is a trace
+        by now."""
+        if self._open and self._found_varying(args, kwargs):
+            return None
+        with _Tracing():
+            if self._find(seen) is not None:
+                return None  # another thread was faster
+            entry = self._variants.get(seen.key) or Entry()
+            made, by_value = self._trace(seen, entry, args, kwargs)
         if isinstance(made, str):
-            return self._plain(made, args, kwargs)
-        recipe = made.recipe_for(walk.arrays)
-        assert recipe is not None, "a trace holds for the call it was made for"
-        return made.run(recipe, walk.arrays, walk)
+            return made
+        entry.look_up(by_value)
+        self._variants[seen.key] = entry
+        if not self._open and not self._shapeless and not kwargs and made.effects.single:
+            self._remember_quickly(entry, args, seen.buffers)
+        known = entry.table.setdefault(entry.key(seen.walk.scalars), [])
+        known.insert(0, made)
+        if len(known) > MOST_DECISIONS and seen.walk.scalars:
+            entry.look_up(range(len(seen.walk.scalars)))
+        self._count += 1
+        self.traces += 1
+        if self._count > MOST_VARIANTS:
+            self._forget()
+        self._say_retracing(seen)
+        return made
+
+    def _remember_quickly(self, entry: Entry, args: tuple[Any, ...], buffers: Sequence[Buffer]) -> None:
+        plain = all(a.__class__ in (array, int, float) for a in args) and len(set(map(id, args))) == len(args)
+        if plain and all(buffer.strides is None for buffer in buffers):
+            self._quick[tuple(a._node.kind if a.__class__ is array else a.__class__ for a in args)] = entry
+
+    def _trace(
+        self, seen: Seen, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Variant | str, Sequence[int]]:
+        """The trace, and the scalars that it holds for certain numbers of only. If something cannot live with what
+        stands for a number, the function is traced again on plain numbers."""
+        everything = range(len(seen.walk.scalars))
+        fixed = set(everything) if seen.walk.asks_type else set(entry.by_value)
+        attempt = Attempt(self.__wrapped_function__, seen.walk, seen.buffers, seen.kinds, seen.symbolic)
+        try:
+            return attempt.run(args, kwargs, fixed)
+        except Exception:
+            if fixed == set(everything):
+                raise
+        return attempt.run(args, kwargs, set(everything))
+
+    def _found_varying(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a captured number is not what it was at the last trace: it is a run-time scalar from now on."""
+        walk = Walk(self._shapeless, self._varying, record=True)
+        self._visit(walk, args, kwargs)
+        numbers, before = walk.numbers or {}, self._numbers
+        changed = {
+            slot
+            for slot, value in numbers.items()
+            if slot in before and type(value) is type(before[slot]) and number_key(value) != number_key(before[slot])
+        }
+        self._numbers = numbers
+        self._varying |= changed
+        return bool(changed)
+
+    def _forget(self) -> None:
+        """Drop the oldest traces."""
+        self._quick.clear()
+        key = next(iter(self._variants))
+        table = self._variants[key].table
+        if len(self._variants) > 1 or not table:
+            self._count -= sum(map(len, table.values()))
+            del self._variants[key]
+        else:
+            self._count -= len(table.pop(next(iter(table))))
+
+    def _plain(self, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.plain_because = why
+        self._warn(f"runs uncompiled: it captures {why}.")
+        return self.__wrapped_function__(*args, **kwargs)
+
+    def _say_retracing(self, seen: Seen) -> None:
+        """Warn once if the function keeps retracing, with what was different this time."""
+        before, self._last = self._last, (seen.key, tuple(seen.walk.scalars))
+        if self._count >= MANY_VARIANTS and before is not None:
+            self._warn(
+                f"keeps retracing ({self._count} traces by now). The last time because {_cause(before, self._last)}. "
+                "What changes at every call should be an array, or a number that is used with arrays only."
+            )
+
+    def _warn(self, message: str) -> None:
+        kind = message.partition(":")[0].partition("(")[0]
+        if kind in self._warned:
+            return
+        self._warned.add(kind)
+        warnings.warn(f"[compile] {_name(self.__wrapped_function__)} {message}", stacklevel=_user_level())
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """As a method: bound like the function."""
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
+        fun = self.__wrapped_function__
+        found: Any = sys.modules.get(getattr(fun, "__module__", None) or "")
+        for name in getattr(fun, "__qualname__", "").split("."):
+            found = getattr(found, name, None)
+        if found is self:  # a decorated function: its name means this
+            return fun.__qualname__
         return Compiled, (*self._roots, self._shapeless)
 
-    def _plain(self, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not self._warned:
-            self._warned = True
-            name = getattr(self.__wrapped_function__, "__name__", "function")
-            warnings.warn(f"[compile] {name} runs uncompiled: it captures {why}.", stacklevel=3)
-        return self.__wrapped_function__(*args, **kwargs)
 
-    def _trace(
-        self, key: tuple[Any, ...], walk: Walk, symbolic: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Variant | str:
-        variant = trace_call(self.__wrapped_function__, walk, symbolic, args, kwargs)
-        if len(self._variants) >= MOST_VARIANTS:
-            del self._variants[next(iter(self._variants))]
-        known = self._variants.setdefault(key, [])
-        known.insert(0, variant)
-        del known[MOST_VARIANTS:]
-        if max(len(self._variants), len(known)) == MANY_VARIANTS:
-            name = getattr(self.__wrapped_function__, "__name__", "function")
-            warnings.warn(
-                f"[compile] {name} has been traced for {MANY_VARIANTS} different signatures; arguments or captured "
-                "values that change at every call should be arrays.",
-                stacklevel=4,
-            )
-        return variant
-
-
-def is_closed(fun: Callable[..., Any]) -> bool:
-    """Whether a plain function sees nothing but its arguments (and modules), so that a call need not look at captured
-    state."""
-    walk = Walk()
-    walk.visit(fun)
-    if walk.opaque is not None or walk.arrays or walk.containers or getattr(fun, "__closure__", None):
-        return False
-    return (
-        hasattr(fun, "__code__")
-        and not any(
-            name in fun.__globals__ and not isinstance(fun.__globals__[name], type(functools))
-            for name in fun.__code__.co_names
-        )
-        and not _uses_random(fun.__code__)
-    )
-
-
-def _uses_random(code: Any) -> bool:
-    return "random" in code.co_names or any(_uses_random(c) for c in code.co_consts if hasattr(c, "co_names"))
-
-
-def trace_call(
-    fun: Callable[..., Any], walk: Walk, symbolic: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Variant | str:
-    """Run the function on placeholders and make a program of what it did; the caller's state is as before
-    afterwards. Sizes of the first `symbolic` arrays are symbols."""
-    snapshot = Snapshot(walk)
-    sizes = SymbolicSizes()
-    kinds = [sizes.kind(i, a._node.kind) if i < symbolic else a._node.kind for i, a in enumerate(walk.arrays)]
-    inputs = [Node(Placeholder("compile"), (), kind) for kind in kinds]
-    first = inputs[0].id if inputs else Node(DATA, (), None).id  # type: ignore[arg-type]
+def _numbers(variant: Variant, scalars: Sequence[Any]) -> Sequence[Any] | None:
+    """The numbers that a trace needs of a call with these scalars; None if it does not hold for them."""
+    if variant.numbers is None:
+        return ()
     try:
-        for a, node in zip(walk.arrays, inputs, strict=True):
-            a._node = node
-        with trace():
-            value = fun(*args, **kwargs)
-            return _record(value, walk, snapshot, inputs, first, sizes if sizes.places else None)
-    finally:
-        sizes.env.close()
-        snapshot.restore()
+        return variant.numbers(*scalars)
+    except ArithmeticError:  # the plain function may raise that, or never come to it: a trace will tell
+        return None
 
 
-def _record(
-    value: Any, walk: Walk, snapshot: Snapshot, inputs: list[Node], first: int, sizes: SymbolicSizes | None
-) -> Variant | str:
-    """What the traced function returned and changed, as a variant."""
-    known = {id(a): i for i, a in enumerate(walk.arrays)}
-    outputs: list[Node] = []
-    output_of: dict[int, int] = {}
-
-    def output(node: Node) -> int:
-        place = output_of.get(id(node))
-        if place is None:
-            place = output_of[id(node)] = len(outputs)
-            outputs.append(node)
-        return place
-
-    def described(x: Any) -> Any:
-        if isinstance(x, array):
-            return _Known(known[id(x)]) if id(x) in known else _Array(output(x._node))
-        return int(x) if type(x) is Dim else x  # a size that leaves as a number is guarded
-
-    leaves, structure = tree.flatten(value)
-    result = [described(x) for x in leaves]
-    overwritten = [
-        (i, output(a._node)) for i, (a, node) in enumerate(zip(walk.arrays, inputs, strict=True)) if a._node is not node
-    ]
-    containers = []
-    for place, contents in snapshot.changed_containers():
-        containers.append((place, _described_contents(contents, described)))
-    numbers = {id(node): i for i, node in enumerate(inputs)}
-    order = reachable(outputs)
-    sources: list[int | Buffer] = []
-    for node in order:
-        if id(node) in numbers:
-            sources.append(numbers[id(node)])
-        elif isinstance(node.value, Buffer):
-            if node.id < first:
-                return "an array in a way that compile cannot follow"
-            sources.append(node.value)
-    variant: Variant
-    if sizes is None:
-        variant = Variant(_program(order, outputs, snapshot, inputs), sources)
-    else:
-        variant = ShapelessVariant(order, outputs, sizes, sources)
-    variant.result, variant.structure = result, structure
-    variant.overwritten, variant.containers = overwritten, containers
-    variant.single = (
-        isinstance(value, array)
-        and len(outputs) == 1
-        and not overwritten
-        and not containers
-        and result[0].__class__ is _Array
-    )
-    return variant
+def _run_first(variant: Variant, seen: Seen) -> Any:
+    """Run a new trace for the call that it was made for."""
+    numbers, recipe = _numbers(variant, seen.walk.scalars), variant.recipe_for(seen.kinds)
+    assert numbers is not None, "a trace holds for the numbers it was made for"
+    assert recipe is not None, "a trace holds for the sizes it was made for"
+    return variant.run(recipe, numbers, seen.buffers, seen.walk)
 
 
-def _described_contents(contents: Any, described: Callable[[Any], Any]) -> Any:
-    def one(value: Any) -> Any:
-        leaves, structure = tree.flatten(value)
-        return [described(x) for x in leaves], structure
+# ---- one trace at a time ----
 
-    return {k: one(v) for k, v in contents.items()} if isinstance(contents, dict) else [one(v) for v in contents]
+_EPOCH = [0]
+"""Odd while a function is traced, on any thread. A call that walked meanwhile walks again, because a traced function
+sees, and changes, the caller's own objects."""
+_LOCK = threading.RLock()
+
+
+class _Tracing:
+    """While open, no other thread traces, and calls of compiled functions wait."""
+
+    def __enter__(self) -> None:
+        _acquire()
+        _EPOCH[0] += 1
+
+    def __exit__(self, *error: object) -> None:
+        _EPOCH[0] += 1
+        _LOCK.release()
+
+
+def _acquire() -> None:
+    if not _LOCK.acquire(timeout=PATIENCE):
+        raise RuntimeError(
+            f"[compile] another thread has been tracing a function for {PATIENCE:.0f} seconds; a function that is "
+            "being compiled must not wait for threads that call compiled functions."
+        )
+
+
+def _wait() -> None:
+    """Until no function is being traced."""
+    _acquire()
+    _LOCK.release()
+
+
+# ---- words ----
+
+
+def _name(fun: Any) -> str:
+    return getattr(fun, "__name__", type(fun).__name__)
+
+
+def _user_level() -> int:
+    """The `stacklevel` of a warning that points at the user's call."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "weft":
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _cause(old: tuple[Any, Sequence[Any]], new: tuple[Any, Sequence[Any]]) -> str:
+    """The first difference of two calls, in words."""
+    for x, y in zip(old[0], new[0], strict=False):
+        if type(x) is not type(y) or x != y:
+            return f"{_words(x)} became {_words(y)}"
+    if len(old[0]) != len(new[0]):
+        return "there are more or fewer captured values"
+    for x, y in zip(old[1], new[1], strict=True):
+        if number_key(x) != number_key(y):
+            return f"a number that is read as such (a branch, a size, an axis, `range`) was {x!r} and is {y!r}"
+    return "sizes differ in a way that the function looks at"
+
+
+def _words(part: Any) -> str:
+    if isinstance(part, Kind):
+        return f"an array {part!r}"
+    if isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], type):
+        return f"a {part[0].__name__} of {part[1]}"
+    return f"a value {part!r}"
 
 
 def _contiguous(node: Node) -> Node:
@@ -300,130 +424,55 @@ def _contiguous(node: Node) -> Node:
     return made
 
 
-class SymbolicSizes:
-    """The symbols of a shapeless trace: which axis of which array each one is."""
-
-    def __init__(self) -> None:
-        self.env = DimEnv()
-        self.places: list[tuple[int, int]] = []
-
-    def kind(self, position: int, kind: Kind) -> Kind:
-        """The kind of array number `position` with symbols for its sizes; 0 and 1 stay numbers."""
-        shape: list[Size] = []
-        for axis, n in enumerate(kind.shape):
-            if n < 2:
-                shape.append(n)
-                continue
-            self.places.append((position, axis))
-            shape.append(self.env.symbol(f"n{len(self.places) - 1}", int(n)))
-        return kind_of(tuple(shape), kind.dtype)
-
-    def read(self, arrays: Sequence[array]) -> tuple[int, ...]:
-        return tuple(arrays[i]._node.kind.shape[axis] for i, axis in self.places)  # type: ignore[misc]
-
-
-class ShapelessVariant(Variant):
-    """One trace for all sizes that satisfy its guards. A new size fills in the numbers and plans; machine code is the
-    same."""
-
-    __slots__ = ("check", "order", "outputs", "recipes", "sizes")
-
-    def __init__(
-        self, order: list[Node], outputs: list[Node], sizes: SymbolicSizes, inputs: list[int | Buffer]
-    ) -> None:
-        super().__init__(None, inputs)
-        self.order, self.outputs, self.sizes = order, outputs, sizes
-        self.check = sizes.env.compiled_check()
-        self.recipes: dict[tuple[int, ...], Recipe] = {}
-
-    def recipe_for(self, arrays: Sequence[array]) -> Recipe | None:
-        numbers = self.sizes.read(arrays)
-        recipe = self.recipes.get(numbers)
-        if recipe is None and self.check(*numbers):
-            if len(self.recipes) >= MOST_VARIANTS:
-                self.recipes.clear()
-            recipe = self.recipes[numbers] = Recipe(compile_graph(self._concrete(numbers)), [])
-        return recipe
-
-    def _concrete(self, numbers: tuple[int, ...]) -> Graph:
-        """The graph with numbers for symbols."""
-        env = self.sizes.env
-        values = dict(zip(env.symbols, numbers, strict=True))
-        new: dict[Node, Node] = {}
-        inputs: list[Node] = []
-        for node in self.order:
-            kind = kind_of(tuple(env.evaluate(n, values) for n in node.shape), node.dtype)
-            if isinstance(node.op, Constant):
-                new[node] = Node(node.op, (), kind, node.value)
-            elif isinstance(node.op, Placeholder) or node.value is not None:
-                new[node] = Node(Parameter(len(inputs)), (), kind)
-                inputs.append(new[node])
-            else:
-                new[node] = bind(_filled(node.op, env, values), *[new[i] for i in node.inputs])
-        return Graph(inputs, [new[o] for o in self.outputs])
-
-
-def _filled(op: Primitive, env: DimEnv, values: dict[str, int]) -> Primitive:
-    """The primitive with numbers for the symbols in its parameters."""
-    parameters = tuple(getattr(op, f.name) for f in dataclasses.fields(op))  # type: ignore[arg-type]
-    return op if key_of(parameters) is parameters else type(op)(*_fill(parameters, env, values))
-
-
-def _fill(value: Any, env: DimEnv, values: dict[str, int]) -> Any:
-    if type(value) is Dim:
-        return env.evaluate(value, values)
-    return tuple(_fill(v, env, values) for v in value) if type(value) is tuple else value
-
-
-def _program(order: list[Node], outputs: list[Node], snapshot: Snapshot, inputs: list[Node]) -> Recipe:
-    return Recipe(compile_graph(*_closed(order, outputs, snapshot, inputs)), [])
-
-
 def _closed(
     order: list[Node], outputs: list[Node], snapshot: Snapshot, inputs: list[Node]
 ) -> tuple[Graph, dict[Node, tuple[int, ...] | None]]:
     """The graph. Placeholders become parameters with the layouts that the arrays have now."""
-    layouts_now = {id(node): before.value.strides for node, (_, before) in zip(inputs, snapshot.nodes, strict=True)}
-    for node in order:
-        if id(node) in layouts_now:
-            node.value = _Layout(layouts_now[id(node)])
+    given = [(node, before.value) for node, (_, before) in zip(inputs, snapshot.nodes, strict=True)]
+    for node, buffer in given:
+        node.value = buffer
     try:
         return close(order, outputs)
     finally:
-        for node in order:
-            if id(node) in layouts_now:
-                node.value = None
+        for node, _ in given:
+            node.value = None
 
 
-def graph_of(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Graph, dict[Node, tuple[int, ...] | None]]:
-    """The graph that a call of the function computes, and the layouts of its inputs; nothing is run or changed."""
+class Traced(NamedTuple):
+    """What a call would compute: the graph, the layouts of its inputs that are not row-major, and where the inputs are
+    now. `arrays` has None for what the function made while it was traced."""
+
+    graph: Graph
+    layouts: dict[Node, tuple[int, ...] | None]
+    buffers: list[Buffer]
+    arrays: list[array | None]
+
+
+def graph_of(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
+    """The graph of what a call of the function returns and of the arrays that it changes; nothing is run or changed."""
     walk = Walk()
     for root in (*args, kwargs, getattr(fun, "__wrapped_function__", fun), RANDOM_STATE[0]):
         walk.visit(root)
     evaluate_nodes([a._node for a in walk.arrays])
     snapshot = Snapshot(walk)
-    inputs = [Node(Placeholder("explain"), (), a._node.kind) for a in walk.arrays]
+    inputs: list[Node] = []
     try:
-        for a, node in zip(walk.arrays, inputs, strict=True):
-            a._node = node
+        inputs = placeholders(walk, "explain")
         with trace():
-            leaves = tree.leaves(fun(*args, **kwargs))
-            outputs = list(dict.fromkeys(x._node for x in leaves if isinstance(x, array)))
-            return _closed(reachable(outputs), outputs, snapshot, inputs)
+            leaves = [x._node for x in tree.leaves(fun(*args, **kwargs)) if isinstance(x, array)]
+            changed = [a._node for a, node in zip(walk.arrays, inputs, strict=True) if a._node is not node]
+            outputs = list(dict.fromkeys([*leaves, *changed]))
+            order = reachable(outputs)
+            graph, layouts = _closed(order, outputs, snapshot, inputs)
+            given = {id(node): pair for node, pair in zip(inputs, snapshot.nodes, strict=True)}
+            sources: list[tuple[array | None, Node]] = [
+                given.get(id(n), (None, n)) for n in order if id(n) in given or isinstance(n.value, Buffer)
+            ]
+            return Traced(graph, layouts, [n.value for _, n in sources], [a for a, _ in sources])
     finally:
         snapshot.restore()
 
 
-class _Layout:
-    """Stands in for a buffer while a graph is closed: only its strides are looked at."""
-
-    __slots__ = ("strides",)
-
-    def __init__(self, strides: tuple[int, ...] | None) -> None:
-        self.strides = strides
-
-
-DISABLED = [False]
 RANDOM_STATE: list[Any] = [None]
 """The global random state (an array in a list), put here by weft.core.random: compiled functions draw new numbers at
 each call."""
@@ -449,9 +498,9 @@ def compile(
 
 def disable_compile() -> None:
     """Compiled functions run plain from now on."""
-    DISABLED[0] = True
+    config.disable_compile = True
 
 
 def enable_compile() -> None:
     """Compiled functions run compiled from now on."""
-    DISABLED[0] = False
+    config.disable_compile = False

@@ -1,8 +1,9 @@
 """Functions with rules of their own: `custom_function`.
 
 The function is traced as any other; its results carry its rules (primitives/custom.py). A rule sees the arguments as
-the function saw them. Under vmap, a function without a rule for it is looked into, and its other rules are mapped with
-it: the gradient of a mapped function is its rule, mapped.
+the function saw them. Where it has no rule for a transform, a function is looked into, as in MLX; if it left nothing to
+look into, because it computed elsewhere (with NumPy, say), that is an error. Under vmap, the other rules of a function
+that is looked into are mapped with it: the gradient of a mapped function is its rule, mapped.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from weft.array import array, wrap
 from weft.graph.node import Node, Size, kind_of
 from weft.graph.trace import is_tracing, trace
 from weft.primitives.base import OPERATORS, Placeholder, move_batch_to_front
-from weft.primitives.custom import Batched, called
+from weft.primitives.custom import Batch, Batched, called
 from weft.transforms.arguments import handed_out, or_zeros, second_names, zeros
+from weft.transforms.paths import between
 from weft.transforms.vmap import batch
 
 Function = Callable[..., Any]
 
 
 class custom_function:
-    """A function whose derivatives and batching are given by rules; without a rule the function itself is transformed.
+    """A function whose derivatives and batching are given by rules; without a rule the function itself is transformed
+    (which raises if it computes outside of Weft).
 
     `@f.vjp` takes (primals, cotangents, outputs, **keywords) and returns cotangents in the structure of the primals,
     `@f.jvp` takes (primals, tangents) and returns tangents in the structure of the outputs, `@f.vmap` takes (inputs,
@@ -84,11 +87,24 @@ class custom_function:
                 raise ValueError(
                     f"[custom_function] {rules.name} has rules and must return arrays; it returned {type(y).__name__}."
                 )
-        return rules.out_structure.unflatten([wrap(node) for node in called(rules, xs, [y._node for y in outs])])
+        ys = [y._node for y in outs]
+        rules.is_opaque = bool(xs) and not _is_connected(xs, ys)
+        return rules.out_structure.unflatten([wrap(node) for node in called(rules, xs, ys)])
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """As a method: bound like the function."""
         return self if instance is None else functools.partial(self, instance)
+
+
+SIGNATURES = {
+    "vjp": ("rule(primals, cotangents, outputs)", "cotangents in the structure of the primals"),
+    "jvp": ("rule(primals, tangents)", "tangents in the structure of the outputs"),
+}
+
+
+def _is_connected(xs: Sequence[Node], ys: Sequence[Node]) -> bool:
+    """Whether some result was computed from an operand, as far as the graph knows."""
+    return not set(xs).isdisjoint(ys) or bool(between(xs, ys)[0])
 
 
 class CustomRules:
@@ -105,9 +121,22 @@ class CustomRules:
         self.positional = structure.children[0].num_leaves
         """Leaves before this one are of positional arguments."""
         self.out_structure = tree.LEAF
+        self.is_opaque = False
+        """Whether the results came from elsewhere, so that there is nothing to look into for a derivative."""
 
     def has(self, rule: str) -> bool:
-        return rule in self.rules
+        return rule in self.rules or (self.is_opaque and rule in SIGNATURES)
+
+    def _rule(self, rule: str) -> Function:
+        if rule not in self.rules:
+            head, result = SIGNATURES[rule]
+            known_as = self.name if self.name.isidentifier() else "f"
+            raise ValueError(
+                f"[custom_function] {self.name} has no {rule} rule, and computes outside of Weft, where no derivative "
+                f"can be taken. Add the rule:\n\n    @{known_as}.{rule}\n    def {head}:\n"
+                f"        return ...  # {result}\n"
+            )
+        return self.rules[rule]
 
     # ---- the rules, on nodes ----
 
@@ -123,7 +152,7 @@ class CustomRules:
                 )
         given = [or_zeros(ct, out.kind) for ct, out in zip(cotangents, outs, strict=True)]
         results = self.out_structure.unflatten([wrap(out) for out in outs])
-        found = self.rules["vjp"](self._primals(args), self.out_structure.unflatten(given), results, **kwargs)
+        found = self._rule("vjp")(self._primals(args), self.out_structure.unflatten(given), results, **kwargs)
         return self._cotangents(xs, found, wanted)
 
     def jvp(self, xs: Sequence[Node], outs: Sequence[Node], tangents: Mapping[int, Node]) -> Sequence[Node | None]:
@@ -132,14 +161,14 @@ class CustomRules:
         given, _ = self._arguments(
             [handed_out(tangents[i]) if i in tangents else None for i in range(len(xs))], plain=False
         )
-        found = self.rules["jvp"](self._primals(args), self._primals(given))
+        found = self._rule("jvp")(self._primals(args), self._primals(given))
         parts = self._flat("jvp", self.out_structure, "its outputs", found)
         return [
             None if t is None else self._checked("jvp", "tangent of output", i, t, out)
             for i, (t, out) in enumerate(zip(parts, outs, strict=True))
         ]
 
-    def batch(self, xs: Sequence[Batched], size: Size) -> Sequence[Batched]:
+    def batch(self, xs: Sequence[Batched], around: Batch) -> Sequence[Batched]:
         args, _ = self._arguments([handed_out(x) for x, _ in xs])
         self._refuse_keywords("vmap")
         axes, _ = self._arguments([axis for _, axis in xs], plain=False)
@@ -151,10 +180,18 @@ class CustomRules:
             )
         outs = self._flat("vmap", self.out_structure, "its outputs", found[0])
         places = self._axes(found[0], found[1])
-        return [self._batched_output(i, y, axis, size) for i, (y, axis) in enumerate(zip(outs, places, strict=True))]
+        results = [
+            self._batched_output(i, y, axis, around.size) for i, (y, axis) in enumerate(zip(outs, places, strict=True))
+        ]
+        if _is_connected(around.elements, [node for node, _ in results]):
+            raise ValueError(
+                f"[custom_function] the vmap rule of {self.name} uses an array that is mapped but no argument of "
+                f"{self.name}: pass it as an argument, so that the rule gets all of it and its axis."
+            )
+        return results
 
-    def batched(self, axes: Sequence[int | None], size: Size) -> MappedRules:
-        return MappedRules(self, axes, size)
+    def batched(self, axes: Sequence[int | None], around: Batch) -> MappedRules:
+        return MappedRules(self, axes, around)
 
     # ---- between arrays and nodes ----
 
@@ -241,20 +278,20 @@ class CustomRules:
 
 
 class MappedRules:
-    """The rules of a function that was mapped by looking inside: each rule, mapped over the same operands. Results have
-    their batch in front."""
+    """The rules of a function that was mapped by looking inside: each rule, mapped over the same operands, and over
+    what it captured of the mapped function (`around`). Results have their batch in front."""
 
-    def __init__(self, rules: Any, axes: Sequence[int | None], size: Size) -> None:
-        self.rules, self.axes, self.size = rules, tuple(axes), size
+    def __init__(self, rules: Any, axes: Sequence[int | None], around: Batch) -> None:
+        self.rules, self.axes, self.around = rules, tuple(axes), around
 
     def has(self, rule: str) -> bool:
         return rule != "batch" and self.rules.has(rule)  # type: ignore[no-any-return]
 
-    def batch(self, xs: Sequence[Batched], size: Size) -> Sequence[Batched]:
+    def batch(self, xs: Sequence[Batched], around: Batch) -> Sequence[Batched]:
         raise AssertionError("a function that was mapped by looking inside is looked into again")
 
-    def batched(self, axes: Sequence[int | None], size: Size) -> MappedRules:
-        return MappedRules(self, axes, size)
+    def batched(self, axes: Sequence[int | None], around: Batch) -> MappedRules:
+        return MappedRules(self, axes, around)
 
     def jvp(self, xs: Sequence[Node], outs: Sequence[Node], tangents: Mapping[int, Node]) -> Sequence[Node | None]:
         positions = list(tangents)
@@ -299,10 +336,15 @@ class MappedRules:
             found = rule(elements)
         mapped = [i for i, axis in enumerate(axes) if axis is not None]
         present = [node for node in found if node is not None]
+        around = self.around
         made = batch(
-            [elements[i] for i in mapped], present, [nodes[i] for i in mapped], [axes[i] for i in mapped], self.size
+            [*around.elements, *[elements[i] for i in mapped]],
+            present,
+            [*around.operands, *[nodes[i] for i in mapped]],
+            [*around.axes, *[axes[i] for i in mapped]],
+            around.size,
         )
-        front = iter([move_batch_to_front(node, axis, self.size) for node, axis in made])
+        front = iter([move_batch_to_front(node, axis, around.size) for node, axis in made])
         return [None if node is None else next(front) for node in found]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from typing import Any
 
 from weft.graph.node import Node
 from weft.primitives.custom import Application, Called
@@ -23,20 +24,19 @@ def between(inputs: Sequence[Node], outputs: Sequence[Node], rule: str | None = 
     if not inputs:
         return [], active
     oldest = min([node.id for node in inputs])
-    seen = {node for node in outputs if node.id >= oldest}
-    seen |= active
-    stack = [node for node in seen if node not in active]
-    pop, push, see = stack.pop, stack.append, seen.add
-    while stack:
-        node = pop()
-        operands = node.inputs if node.__class__ is Node else _operands(node, rule)
-        for operand in operands:
+    seen = active.copy()
+    found = [node for node in dict.fromkeys(outputs) if node.id >= oldest and node not in seen]
+    seen.update(found)
+    see, push = seen.add, found.append
+    for node in found:  # which grows by what the nodes in it are made of
+        for operand in node.inputs if node.__class__ is Node else _operands(node, rule):
             if operand not in seen and operand.id >= oldest:
                 see(operand)
                 push(operand)
+    found.sort(key=_by_id)  # of a chain it is the order reversed, which sorts in linear time
     path: list[Node] = []
     is_free, add, follow = active.isdisjoint, active.add, path.append
-    for node in sorted(seen - active, key=_by_id):
+    for node in found:
         if not is_free(node.inputs if node.__class__ is Node else _operands(node, rule)):
             add(node)
             follow(node)
@@ -61,16 +61,10 @@ class Rebuilder:
     one."""
 
     def __init__(self) -> None:
-        self.applications: dict[Application, Application] = {}
+        self.memo: dict[Any, Any] = {}
 
     def node(self, node: Node, operands: tuple[Node, ...]) -> Node:
-        if not isinstance(node, Called):
-            return Node(node.op, operands, node.kind)
-        old = node.application
-        new = self.applications.get(old)
-        if new is None:
-            new = self.applications[old] = Application(old.rules, old.arity)
-        return Called(new, node.index, operands[1 : 1 + old.arity], operands[1 + old.arity :])
+        return node.again(operands, self.memo)
 
 
 def rebuild(outputs: Sequence[Node], replacements: Mapping[Node, Node]) -> list[Node]:

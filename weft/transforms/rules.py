@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.graph.node import Kind, Node, reachable
+from weft.graph.node import Kind, Node, Tape, reachable
 from weft.primitives.base import Constant, Placeholder, Primitive, View, constant
+from weft.primitives.control import add_tapes
 from weft.primitives.elementwise import Add
 from weft.transforms.check import checked
 
@@ -29,7 +30,12 @@ Gathered = dict[Node, Node]
 def give(gathered: Gathered, node: Node, cotangent: Node) -> None:
     """Add to a node's cotangent."""
     held = gathered.get(node)
-    gathered[node] = cotangent if held is None else Node(ADD, (held, cotangent), held.kind)
+    gathered[node] = cotangent if held is None else total(held, cotangent)
+
+
+def total(x: Node, y: Node) -> Node:
+    """The sum of two cotangents."""
+    return add_tapes(x, y) if x.kind.__class__ is Tape else Node(ADD, (x, y), x.kind)
 
 
 class Steps:
@@ -109,8 +115,7 @@ class Backward(Steps):
         tail = []
         for position, i in zip(self.positions, self._results, strict=True):
             x = given[position + 2]
-            tail.append(f"held = gathered.get({x})")
-            tail.append(f"gathered[{x}] = n{i} if held is None else Node(ADD, (held, n{i}), held.kind)")
+            tail.append(f"gathered[{x}] = Node(ADD, (gathered[{x}], n{i}), {x}.kind) if {x} in gathered else n{i}")
         return f"def function(gathered, {', '.join(given)}):", tail
 
 

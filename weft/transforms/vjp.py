@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.graph.node import Node
-from weft.primitives.base import ONE
+from weft.graph.lines import on_behalf_of
+from weft.graph.node import Bundle, Node
+from weft.primitives.base import ONE, Multiple, Pick, picks
 from weft.primitives.custom import Application, Called, called
-from weft.transforms.check import checked_results
+from weft.transforms.check import checked, checked_results
 from weft.transforms.paths import between, groups
-from weft.transforms.rules import BACKWARD, Gathered, backward, give
+from weft.transforms.rules import BACKWARD, Gathered, backward, give, total
 
 
+@on_behalf_of("node")
 def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Sequence[Node | None]) -> list[Node | None]:
     """Cotangents of the inputs, given those of the outputs; None is an exact zero, in and out."""
     gathered: Gathered = {}
@@ -25,14 +27,23 @@ def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Seque
             give(gathered, node, cotangent)
     path, active = between(inputs, outputs, "vjp")
     applications = groups(path)
-    take, known = gathered.pop, BACKWARD.get
+    bundles: dict[Node, dict[int, Node]] = {}
+    known = BACKWARD.get
     key: tuple[Any, ...]
     for node in reversed(path):
         if node.__class__ is Called:
             _through_call(node, applications, gathered, active)  # type: ignore[arg-type]
             continue
-        cotangent = take(node, None)
-        if cotangent is None:
+        if node.kind.__class__ is Bundle:
+            _through_many(node, bundles.pop(node, {}), gathered, active)
+            continue
+        if node not in gathered:
+            continue
+        cotangent = gathered[node]
+        if node.op.__class__ is Pick:
+            given = bundles.setdefault(node.inputs[0], {})
+            place = node.op.index  # type: ignore[attr-defined]
+            given[place] = total(given[place], cotangent) if place in given else cotangent
             continue
         # The same for one, two and more operands, spelt out: this loop is the cost of a gradient's trace.
         operands = node.inputs
@@ -50,6 +61,19 @@ def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Seque
             key = (node.op, mask, *[x.kind for x in operands])
             (known(key) or backward(key, node)).run(gathered, cotangent, node, *operands)
     return [gathered.get(node) for node in inputs]
+
+
+def _through_many(node: Node, given: dict[int, Node], gathered: Gathered, active: set[Node]) -> None:
+    """An operation with several results: whatever picks one is newer, so the cotangents of all are known."""
+    op, xs, kind = node.op, node.inputs, node.kind
+    assert isinstance(op, Multiple) and isinstance(kind, Bundle)
+    if not given:
+        return
+    wanted = frozenset([i for i, x in enumerate(xs) if x in active])
+    found = op.vjp(picks(node), xs, [given.get(i) for i in range(len(kind.parts))], wanted)
+    for position, cotangent in found.items():
+        if position in wanted:
+            give(gathered, xs[position], checked(cotangent, xs[position].kind, op, "vjp"))
 
 
 def _through_call(

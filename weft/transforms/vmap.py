@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.graph.lines import on_behalf_of
 from weft.graph.node import Node, Size
-from weft.primitives.base import move_batch_to_front
-from weft.primitives.custom import Application, Batched, Called, called
+from weft.primitives.base import Multiple, Pick, move_batch_to_front
+from weft.primitives.custom import Application, Batch, Batched, Called, called
 from weft.transforms.paths import Rebuilder, between, groups
 
 
+@on_behalf_of("node")
 def batch(
     inputs: Sequence[Node], outputs: Sequence[Node], batched: Sequence[Node], axes: Sequence[int | None], size: Size
 ) -> list[Batched]:
@@ -20,20 +22,27 @@ def batch(
     again = Rebuilder()
     path, _ = between(inputs, outputs, "batch")
     applications = groups(path)
+    around = Batch(tuple(inputs), tuple(batched), tuple(axes), size)
+    bundles: dict[Node, Sequence[Batched]] = {}
     for node in path:
+        if node.op.__class__ is Pick and node.inputs[0] in bundles:
+            new[node] = bundles[node.inputs[0]][node.op.index]  # type: ignore[attr-defined]
+            continue
         found = [new.get(operand, (operand, None)) for operand in node.inputs]
         operands, places = tuple([n for n, _ in found]), tuple([axis for _, axis in found])
         if places.count(None) == len(places):
             new[node] = (again.node(node, operands), None)
         elif node.__class__ is Called:
-            _through_call(node, applications, new, size)  # type: ignore[arg-type]
+            _through_call(node, applications, new, around)  # type: ignore[arg-type]
+        elif isinstance(node.op, Multiple):
+            bundles[node] = node.op.batch(operands, places, size)
         else:
             new[node] = node.op.batch(operands, places, size)
     return [new.get(node, (node, None)) for node in outputs]
 
 
 def _through_call(
-    node: Called, applications: dict[Application, list[Called]], new: dict[Node, Batched], size: Size
+    node: Called, applications: dict[Application, list[Called]], new: dict[Node, Batched], around: Batch
 ) -> None:
     """A result of a function with rules: all results are batched when the first is met."""
     rules = node.application.rules
@@ -43,10 +52,10 @@ def _through_call(
     xs = [new.get(x, (x, None)) for x in node.xs]
     results: Sequence[Batched]
     if rules.has("batch"):
-        results = rules.batch(xs, size)
+        results = rules.batch(xs, around)
     else:
-        ys = [move_batch_to_front(*new.get(y, (y, None)), size) for y in node.ys]
-        batched = rules.batched([axis for _, axis in xs], size)
+        ys = [move_batch_to_front(*new.get(y, (y, None)), around.size) for y in node.ys]
+        batched = rules.batched([axis for _, axis in xs], around)
         results = [(out, 0) for out in called(batched, [x for x, _ in xs], ys)]
     for member in members:
         new[member] = results[member.index]

@@ -178,13 +178,17 @@ def _tanh64(b: Builder, x: Value) -> Value:
 
 
 def _tanh32(b: Builder, x: Value) -> Value:
-    """A polynomial for |x| < 0.69, from there on 1 - 2 / (e**(2a) + 1), which hides most of the errors of its parts."""
+    """A polynomial for |x| < 0.69, from there on 1 - 2 / (e**(2a) + 1), which hides most of the errors of its parts but
+    not that of the quotient."""
     a = b.abs(x)
     biased, r, _ = reduce(b, 2.0 * at_most(b, a, 9.1), FLOAT32.bias)
     s = power_of_two(b, biased)
     even, odd = split(b, r, EXP.of(x))
     rise = b.fma(r * r, b.fma(odd, r, even), r)
-    large = 1.0 - 2.0 / b.fma(s, rise, s + 1.0)
+    d = b.fma(s, rise, s + 1.0)
+    q = 2.0 / d
+    hi = 1.0 - q
+    large = hi + b.fma(b.fma(-q, d, 2.0), -0.5 * q, (1.0 - hi) - q)
     square = x * x
     small = b.fma(x * square, horner(b, square, TANH), x)
     return b.copysign(b.choose(a < 0.69, small, large), x)

@@ -1,0 +1,220 @@
+"""compile equals eager: generated Python programs, with control flow on numbers and sizes, containers and captured
+state, run plain, compiled and shapeless. Results, state and errors are compared to the bit."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import weft.core as mx
+from weft.array import array
+
+# A program is Python text, so that what it does is done by Python: frames, cells, bytecode and all. Its variables:
+# x, y (arrays), a (float), n (int), p (a tuple of numbers and a list), kw (a keyword), and captured ones: W (array),
+# K (float), C (int), S (dict), L (list), LOG (a list that is appended to), M (an object).
+
+ARRAY_UNARY = [
+    "mx.exp({})",
+    "mx.sin({})",
+    "-{}",
+    "mx.abs({})",
+    "{}[::-1]",
+    "{} * {}",
+    "mx.cumsum({}, axis=0)",
+    "mx.sort({}, axis=0)",
+]
+NUMBERS = ["a", "n", "K", "C", "p[0]", "p[1][0]", "S['k']", "M.rate", "kw", "2", "0.5", "-1", "True"]
+SIZES = ["x.shape[0]", "y.size", "len(x)", "x.ndim", "x.shape[-1]"]
+
+
+@st.composite
+def numbers(draw: st.DrawFn, depth: int = 2) -> str:
+    if depth == 0 or draw(st.booleans()):
+        return draw(st.sampled_from(NUMBERS))
+    op = draw(st.sampled_from(["({} + {})", "({} - {})", "({} * {})", "min({}, {})", "max({}, {})", "abs({} - {})"]))
+    return op.format(draw(numbers(depth - 1)), draw(numbers(depth - 1)))
+
+
+@st.composite
+def arrays(draw: st.DrawFn, depth: int = 3) -> str:
+    kind = draw(st.integers(0, 6)) if depth else 0
+    if kind == 0:
+        return draw(st.sampled_from(["x", "y", "x", "W * x", "S['w'] + x", "L[0] * x", "M.w - x"]))
+    inner = draw(arrays(depth - 1))
+    if kind == 1:
+        return "(" + draw(st.sampled_from(ARRAY_UNARY)).replace("{}", inner) + ")"
+    if kind == 2:
+        op = draw(st.sampled_from(["+", "-", "*"]))
+        return f"({inner} {op} {draw(numbers())})" if draw(st.booleans()) else f"({draw(numbers())} {op} {inner})"
+    if kind == 3:
+        return f"({inner} + {draw(arrays(depth - 1))})"
+    if kind == 4:
+        return f"mx.where({inner} > {draw(numbers(1))}, {inner}, {draw(numbers(1))})"
+    if kind == 5:
+        return f"({inner} * {draw(st.sampled_from(SIZES))})"
+    return f"({inner} / (1 + mx.sum(mx.abs({draw(arrays(depth - 1))}))))"
+
+
+CONDITIONS = ["a > 0", "n % 2 == 0", "K < C", "x.shape[0] > 3", "p[1][0] == n", "S['flag']", "kw", "math.floor(a) > 1",
+              "isinstance(n, int) and n > 1", "'extra' in S", "len(L) > 2", "M.mode == 'b'", "a == a"]  # fmt: skip
+EFFECTS = [
+    "LOG.append({x})",
+    "S['w'] = mx.sum({x})",
+    "S['k'] = S['k'] + {n}",
+    "S['extra'] = [{x}, {n}]",
+    "S.pop('extra', None)",
+    "L[0] = mx.mean({x})",
+    "L.append({n})",
+    "del L[1:]",
+    "M.rate = M.rate * {n}",
+    "M.w = mx.mean({x}) * M.w",
+    "M.bump()",
+    "M.seen = {{'n': {n}, 'x': {x}}}",
+    "nonlocal_set({n})",
+    "x[0] = {n}",
+    "x += {n}",
+    "y *= {x}",
+    "p[1].append({n})",
+    "p[1][0] = p[1][0] + 1",
+]
+
+
+@st.composite
+def statements(draw: st.DrawFn, depth: int = 2) -> list[str]:
+    lines: list[str] = []
+    for _ in range(draw(st.integers(1, 3))):
+        kind = draw(st.integers(0, 6))
+        if kind <= 1:
+            lines.append(f"x = {draw(arrays())}")
+        elif kind == 2:
+            lines.append(f"y = {draw(arrays(2))}")
+        elif kind == 3:
+            effect = draw(st.sampled_from(EFFECTS))
+            lines.append(effect.format(x=draw(arrays(1)), n=draw(numbers(1))))
+        elif kind == 4:
+            lines.append(f"a = {draw(numbers())}")
+        elif kind == 5 and depth:
+            body = draw(statements(depth - 1))
+            other = draw(statements(depth - 1))
+            lines.append(f"if {draw(st.sampled_from(CONDITIONS))}:")
+            lines += ["    " + line for line in body]
+            lines.append("else:")
+            lines += ["    " + line for line in other]
+        elif depth:
+            count = draw(st.sampled_from(["3", "abs(n) % 4", "min(x.shape[0], 3)", "C % 3"]))
+            lines.append(f"for i in range({count}):")
+            lines += ["    " + line for line in draw(statements(depth - 1))]
+    return lines or ["pass"]
+
+
+RESULTS = ["x", "(x, y)", "{{'x': x, 'a': a, 'p': p}}", "[x, [n, {n}], None]", "x, S", "a", "(y, y, M)", "x * {n}", "L"]
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> str:
+    body = draw(statements())
+    result = draw(st.sampled_from(RESULTS)).format(n=draw(numbers()))
+    lines = ["def make(mx, math, W, K, C, S, L, LOG, M):"]
+    lines += ["    def nonlocal_set(v):", "        nonlocal K", "        K = K + v"]
+    lines += ["    def fun(x, y, a, n, p, *, kw=1.5):"]
+    lines += ["        " + line for line in [*body, f"return {result}"]]
+    lines += ["    def turn(i):", "        nonlocal K, C, W", "        K = K * 0.5 if i % 2 else K"]
+    lines += [
+        "        if i % 4 == 3: C += 1",
+        "        if i == 4: W = W * 2",
+        "        if i == 8: S['flag'] = not S['flag']",
+    ]
+    lines += ["        if i == 6: M.mode = 'b'", "    def state(): return (K, C, W, S, L, LOG, vars(M))"]
+    lines += ["    return fun, turn, state"]
+    return "\n".join(lines)
+
+
+class Model:
+    """An object that programs capture."""
+
+    count = 0
+
+    def __init__(self) -> None:
+        self.w = mx.array(1.5)
+        self.rate = 0.25
+        self.mode = "a"
+
+    def bump(self) -> None:
+        self.rate += 1
+        self.__class__.count += 1
+
+
+def bits(value: Any) -> Any:
+    """A value in which equal means equal to the bit, and of the same types."""
+    if isinstance(value, array):
+        return value.dtype, value.shape, np.asarray(value).tobytes()
+    if isinstance(value, dict):
+        return [(k, bits(v)) for k, v in value.items()]
+    if isinstance(value, (list, tuple)):
+        return type(value), [bits(v) for v in value]
+    return (type(value), repr(value)) if not isinstance(value, Model) else ("model", bits(vars(value)))
+
+
+def built(text: str) -> Any:
+    scope: dict[str, Any] = {"__name__": "generated"}
+    exec(text, scope)
+    model = type("Model", (Model,), {"count": 0})()
+    state = {"k": 2.0, "w": mx.array(0.5), "flag": True}
+    return scope["make"](mx, math, mx.array(3.0), 1.0, 2, state, [mx.array(2.0), 7], [], model)
+
+
+def arguments(i: int, size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    rng = np.random.default_rng(i * 100 + size)
+    x, y = (mx.array(rng.normal(size=(size, 3)).astype(np.float32)) for _ in range(2))
+    number = [1, 2, -3, 5, 2, 0, 1][i % 7]
+    keyword: dict[str, Any] = [{}, {}, {"kw": 0.25}, {"kw": 2.0}, {}, {"kw": True}, {}][i % 7]
+    a = [0.5, 1.25, -3.0, 3.75, -0.0, math.nan, 0.0][i % 7]
+    return (x, y, a, number, (a * 2, [number, 1.5])), keyword
+
+
+def outcome(fun: Any, i: int, size: int) -> Any:
+    """What a call returned or raised, and what it did to its arguments."""
+    args, keywords = arguments(i, size)
+    try:
+        value = fun(*args, **keywords)
+        found = bits(value)
+    except (ValueError, TypeError, IndexError, KeyError, ArithmeticError) as error:
+        return type(error)
+    return found, bits(args)
+
+
+CALLS = [(0, 4), (1, 4), (2, 4), (3, 4), (4, 2), (0, 4), (1, 7), (3, 4), (6, 4), (2, 4), (5, 4), (0, 4)]
+"""(arguments, size): mostly what traces exist for by then."""
+
+
+def check(text: str, shapeless: bool) -> None:
+    plain, plain_turn, plain_state = built(text)
+    original, turn, state = built(text)
+    compiled = mx.compile(original, shapeless=shapeless)
+    for i, (which, size) in enumerate(CALLS):
+        expected = outcome(plain, which, size)
+        assert outcome(compiled, which, size) == expected, f"call {i} of\n{text}"
+        if isinstance(expected, type):
+            return  # a failed trace undoes what the function did until then, the plain function does not
+        assert bits(state()) == bits(plain_state()), f"state after call {i} of\n{text}"
+        plain_turn(i)
+        turn(i)
+
+
+@pytest.mark.filterwarnings("ignore:.*keeps retracing")
+@settings(max_examples=120, deadline=None)
+@given(programs())
+def test_programs_compiled(text: str) -> None:
+    check(text, shapeless=False)
+
+
+@pytest.mark.filterwarnings("ignore:.*keeps retracing")
+@settings(max_examples=80, deadline=None)
+@given(programs())
+def test_programs_shapeless(text: str) -> None:
+    check(text, shapeless=True)

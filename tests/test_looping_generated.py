@@ -1,0 +1,287 @@
+"""Random bodies of loops: the loop as an operation gives the bits of the Python loop over the same body, eager, compiled,
+for any length from one trace, and on the reference back end; its derivatives and batches are those of the Python loop.
+
+A body is a list of small choices, so a failing one shrinks to the few steps that matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+import weft.core as mx
+from tests import contract
+from tests.gradients import reference
+from tests.loops import Native, Plain, assert_close, assert_same
+from tests.test_fusion_property import STEPS as STRAIGHT
+from weft import dtypes as dt
+from weft.array import array
+from weft.dtypes import Dtype
+from weft.primitives.elementwise import draw as random_values
+
+SHAPES = ((3,), (2, 3), (), (3, 3), (17,), (4, 1), (0, 3), (2, 3, 17))
+DTYPES = (
+    dt.float32, dt.int32, dt.bool_, dt.float16, dt.bfloat16, dt.float64, dt.uint8, dt.int64, dt.complex64,
+)  # fmt: skip
+STEPS_IN_A_BODY = 8
+LARGEST = 1 << 11
+ROWS = 9
+
+# ---- bodies as data ----
+
+
+@dataclass(frozen=True)
+class Leaf:
+    shape: tuple[int, ...]
+    dtype: Dtype
+
+
+@dataclass(frozen=True)
+class Case:
+    """Kinds of carries, rows and captured arrays; steps (a name and numbers that choose operands and parameters); for
+    each carry the value that it gets, and the values that are stacked."""
+
+    carries: tuple[Leaf, ...]
+    rows: tuple[Leaf, ...]
+    outer: tuple[Leaf, ...]
+    steps: tuple[tuple[str, int, int, int], ...]
+    next_carries: tuple[int, ...]
+    stacked: tuple[int, ...]
+    length: int
+    reverse: bool
+    layout: str
+    seed: int
+
+
+def operands(case: Case) -> tuple[dict[str, array], list[array], tuple[array, ...]]:
+    """First carries (a dict), rows (a list; more than there are steps) and captured arrays (a tuple)."""
+    rng = np.random.default_rng(case.seed)
+
+    def made(leaf: Leaf, *more: int, layout: str = "contiguous") -> array:
+        values = np.asarray(random_values(rng, leaf.dtype, (*more, *leaf.shape)))
+        return contract.lay_out([values], layout)[0]
+
+    return (
+        {f"c{i}": made(leaf, layout=case.layout) for i, leaf in enumerate(case.carries)},
+        [made(leaf, ROWS, layout=case.layout) for leaf in case.rows],
+        tuple(made(leaf) for leaf in case.outer),
+    )
+
+
+def body_of(case: Case, ways: Any, outer: Sequence[array]) -> Callable[..., Any]:
+    """f(carry, x) that makes its inner loops and branches in one of two ways."""
+
+    def f(carry: dict[str, array], x: list[array]) -> Any:
+        values = [*outer, *x, *carry.values()]
+        for name, first, second, extra in case.steps:
+            if name == "skip":
+                continue
+            # Counted from the end, so that small numbers mean recent values and bodies are deep.
+            a, b = values[-1 - first % len(values)], values[-1 - second % len(values)]
+            made = LOOPING[name](ways, a, b, extra) if name in LOOPING else STRAIGHT[name](a, b, extra)
+            if made is not None and made.size <= LARGEST:
+                values.append(made)
+        after = {
+            name: conform(values[-1 - pick % len(values)], leaf)
+            for name, leaf, pick in zip(carry, case.carries, case.next_carries, strict=True)
+        }
+        return after, [values[-1 - pick % len(values)] for pick in case.stacked]
+
+    return f
+
+
+def conform(x: array, leaf: Leaf) -> array:
+    """A value in the shape and dtype of a carry: itself where it fits, which makes swaps and rotations of carries."""
+    if x.shape != leaf.shape:
+        size = int(np.prod(leaf.shape))
+        flat = mx.reshape(x, (-1,))
+        if flat.size < size:
+            flat = mx.broadcast_to(mx.sum(flat), (size,))
+        x = mx.reshape(flat[:size], leaf.shape)
+    return x.astype(leaf.dtype)
+
+
+@st.composite
+def cases(draw: Callable[[Any], Any]) -> Case:
+    leaf = st.builds(Leaf, st.sampled_from(SHAPES), st.sampled_from(DTYPES))
+    carries = tuple(draw(st.lists(leaf, min_size=1, max_size=3)))
+    if draw(st.booleans()):
+        carries = (*carries, carries[0])  # two that can be swapped
+    rows = tuple(draw(st.lists(leaf, max_size=2)))
+    number = st.integers(0, 1 << 12)
+    step = st.tuples(st.sampled_from(["skip", *STRAIGHT, *LOOPING, *LOOPING]), number, number, number)
+    steps = tuple(draw(st.lists(step, min_size=STEPS_IN_A_BODY, max_size=STEPS_IN_A_BODY)))
+    picks = st.integers(0, STEPS_IN_A_BODY + 6)
+    return Case(
+        carries,
+        rows,
+        tuple(draw(st.lists(leaf, max_size=2))),
+        steps,
+        tuple(draw(picks) for _ in carries),
+        tuple(draw(st.lists(picks, max_size=3))),
+        draw(st.integers(0, 5)),
+        draw(st.booleans()),
+        draw(st.sampled_from(list(contract.LAYOUTS))),
+        draw(number),
+    )
+
+
+# ---- steps with control flow in them ----
+
+
+def choice(x: array) -> array:
+    """A number from 0 to 3 that the data decide."""
+    whole = mx.sum(mx.abs(mx.real(x) if x.dtype.is_complex else x).astype(dt.float32))
+    return mx.where(mx.isfinite(whole), mx.remainder(mx.floor(whole), 4), 0).astype(dt.int32)
+
+
+def inner_scan(ways: Any, x: array, y: array, extra: int) -> array | None:
+    """Over the rows of x, with one row and a count carried, y captured, and what is stacked given."""
+    if not x.ndim or not x.shape[0] or x.dtype.is_bool:
+        return None
+    near = choice(y).astype(x.dtype)
+
+    def f(carry: Any, row: array) -> Any:
+        held, count = carry
+        return (mx.maximum(held, row) if not x.dtype.is_complex else held + row, count + 1), held * near + row
+
+    (held, count), ys = ways.scan(f, (x[0], mx.array(0)), x, reverse=bool(extra & 1))
+    return ys + count.astype(x.dtype) + held
+
+
+def inner_while(ways: Any, x: array, y: array, extra: int) -> array | None:
+    """As many steps as the data say."""
+    if x.dtype.is_bool:
+        return None
+    end = choice(y)
+    found, _ = ways.while_loop(lambda s: s[1] < end, lambda s: (s[0] * 2 + 1, s[1] + 1), (x, mx.array(extra % 2)))
+    return found
+
+
+def inner_fori(ways: Any, x: array, y: array, extra: int) -> array | None:
+    """Rows of a carried buffer overwritten in turn."""
+    if not x.ndim or x.shape[0] < 2:
+        return None
+
+    def body(i: array, buffer: array) -> array:
+        buffer = mx.array(buffer)
+        buffer[i % x.shape[0]] = mx.flip(buffer[0]) if x.ndim > 1 else buffer[0]
+        return buffer
+
+    return ways.fori_loop(extra % 3, choice(y) if extra & 4 else 4, body, x)
+
+
+def inner_cond(ways: Any, x: array, y: array, extra: int) -> array | None:
+    if x.dtype.is_bool:
+        return None
+    return ways.cond(choice(y) > extra % 4, lambda a: mx.negative(a.astype(dt.float32)), lambda a: a.astype(dt.float32), x)
+
+
+def inner_switch(ways: Any, x: array, y: array, extra: int) -> array | None:
+    """The index runs past both ends; one branch loops."""
+    if not x.ndim or x.dtype.is_bool:
+        return None
+
+    def loops(a: array) -> array:
+        return ways.scan(lambda total, row: (total + row, total), mx.zeros_like(a[:1]).sum(0).astype(a.dtype), a)[1]
+
+    return ways.switch(choice(y) - 1, [lambda a: a + a, mx.flip, loops if x.shape[0] else mx.flip], x)
+
+
+def update(ways: Any, x: array, y: array, extra: int) -> array | None:
+    """Part of a buffer overwritten at a place that the data decide."""
+    if not x.ndim or x.shape[0] < 4:
+        return None
+    return mx.slice_update(x, x[:1] * 0 if extra & 1 else x[-1:], choice(y), (0,))
+
+
+LOOPING: dict[str, Callable[[Any, array, array, int], array | None]] = {
+    "scan": inner_scan,
+    "while": inner_while,
+    "fori": inner_fori,
+    "cond": inner_cond,
+    "switch": inner_switch,
+    "update": update,
+}
+
+
+# ---- values ----
+
+
+def plain(case: Case, length: int | None = None) -> Any:
+    init, xs, outer = operands(case)
+    steps = case.length if length is None else length
+    carry, ys = Plain.scan(body_of(case, Plain, outer), init, [x[:steps] for x in xs], steps, case.reverse)
+    return carry, ys
+
+
+def native(case: Case, init: Any, xs: Any, outer: Any) -> Any:
+    return mx.scan(body_of(case, Native, outer), init, xs, length=case.length, reverse=case.reverse)
+
+
+def check(case: Case, found: Any, expected: Any, how: str) -> None:
+    """Without a step the Python loop knows nothing of its rows: they must be empty."""
+    (carry, ys), (wanted, wanted_ys) = found, expected
+    assert_same(carry, wanted, how)
+    assert len(ys) == len(case.stacked)
+    if wanted_ys is None:
+        assert all(y.shape[0] == 0 for y in ys)
+    else:
+        assert_same(ys, wanted_ys, how)
+
+
+@given(cases())
+def test_a_scan_is_the_python_loop(case: Case) -> None:
+    expected = plain(case)
+    check(case, native(case, *operands(case)), expected, "eager")
+    check(case, mx.compile(lambda *given: native(case, *given))(*operands(case)), expected, "compiled")
+
+
+@given(cases())
+def test_on_the_reference_back_end(case: Case) -> None:
+    with reference():
+        check(case, native(case, *operands(case)), plain(case), "reference")
+
+
+@examples(max_examples=25)
+@given(cases(), st.integers(1, 4))
+def test_unrolled(case: Case, unroll: int) -> None:
+    init, xs, outer = operands(case)
+    found = mx.scan(body_of(case, Native, outer), init, xs, length=case.length, reverse=case.reverse, unroll=unroll)
+    check(case, found, native(case, init, xs, outer), f"unrolled by {unroll}")
+
+
+@examples(max_examples=25)
+@given(cases(), st.integers(1, 4))
+def test_checkpointed(case: Case, every: int) -> None:
+    init, xs, outer = operands(case)
+    found = mx.scan(body_of(case, Native, outer), init, xs, length=case.length, reverse=case.reverse, checkpoint_every=every)
+    check(case, found, native(case, init, xs, outer), f"checkpoints every {every}")
+
+
+@examples(max_examples=25)
+@given(cases())
+def test_one_trace_for_all_lengths(case: Case) -> None:
+    """The rows are taken by number from tables, so that the length is the only size that is not known."""
+    case = replace(case, reverse=False, length=4)
+    init, tables, outer = operands(case)
+    held = [np.array(contract.values_of(x)) for x in (*init.values(), *tables, *outer)]
+
+    def run(numbers: array) -> Any:
+        made = [mx.array(x, dtype=dt.from_numpy(x.dtype)) for x in held]
+        first = dict(zip(init, made, strict=False))
+        rows, captured = made[len(init) : len(init) + len(tables)], made[len(init) + len(tables) :]
+        f = body_of(case, Native, captured)
+        return mx.scan(lambda carry, i: f(carry, [x[i] for x in rows]), first, numbers)
+
+    compiled = mx.compile(run, shapeless=True)
+    for length in (4, 2, 9):
+        found = compiled(mx.arange(length))
+        check(case, found, plain(case, length), f"{length} steps")
+    assert compiled.traces == 1

@@ -1,0 +1,578 @@
+"""Control flow as operations: loops and branches that are part of the graph, run natively, and have derivatives.
+
+All functions here take and give trees of arrays. Bodies are traced once; arrays that they capture are operands like any
+other, gradients included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from weft import dtypes as dt
+from weft import tree
+from weft.core._common import array, astype, bind, constant, kind_of, plain, to_node, wrap
+from weft.core.joining import concatenate
+from weft.core.shaping import slice_axis
+from weft.graph.body import body_of
+from weft.graph.dims import same_shape
+from weft.graph.node import Kind, Node, Size
+from weft.primitives import elementwise as e
+from weft.primitives.base import bind_many
+from weft.primitives.control import COUNT, Loop, Switch
+from weft.primitives.views import Slice, reshape
+from weft.transforms.bodies import Traced, captured, trace_body
+from weft.transforms.checkpoint import checkpoint
+from weft.transforms.compile import RANDOM_STATE
+
+Function = Callable[..., Any]
+Tree = Any
+
+_ENDLESS = 1 << 62
+_NUMBERS = (bool, int, float, complex)
+
+
+class _Carry:
+    """The first value of a carry: nodes, structure, and which leaves were Python numbers, whose dtype may still
+    follow the body's."""
+
+    def __init__(self, init: Tree) -> None:
+        leaves, self.structure = tree.flatten(init)
+        self.soft = [type(plain(leaf)) in _NUMBERS for leaf in leaves]
+        self.nodes = [to_node(leaf) for leaf in leaves]
+
+    @property
+    def kinds(self) -> list[Kind]:
+        return [node.kind for node in self.nodes]
+
+    def build(self, arrays: Sequence[array]) -> Tree:
+        return self.structure.unflatten(arrays)
+
+    def fits(self, name: str, given: Sequence[Any], structure: tree.Structure) -> list[Node] | None:
+        """The nodes of the carry after a step; None if the carry's first value had to take another dtype, and the body
+        must be traced again. An error says which leaf changed."""
+        if structure is not self.structure:
+            raise ValueError(f"[{name}] the carry is {self.structure} at first, but {structure} after a step.")
+        nodes = [to_node(leaf) for leaf in given]
+        again = False
+        for i, (before, after) in enumerate(zip(self.nodes, nodes, strict=True)):
+            if same_shape(before.shape, after.shape) and before.dtype is after.dtype:
+                continue
+            if self.soft[i] and same_shape(before.shape, after.shape) and _follows(before, after):
+                self.nodes[i], again = astype(before, after.dtype), True
+                continue
+            where = str(self.structure.paths()[i])
+            raise ValueError(
+                f"[{name}] the carry must keep its shape and dtype, but the leaf {where or 'itself'} is {before.kind} "
+                f"at first and {after.kind} after a step; convert one of them (astype, reshape, broadcast_to)."
+            )
+        return None if again else nodes
+
+
+def _follows(before: Node, after: Node) -> bool:
+    """Whether a Python number may become an element of the other dtype."""
+    order = "ifc"
+    kinds = [("c" if x.dtype.is_complex else "f" if x.dtype.is_float else "i") for x in (before, after)]
+    return order.index(kinds[0]) <= order.index(kinds[1])
+
+
+def _callable(name: str, what: str, fun: Any) -> Function:
+    if not callable(fun):
+        raise TypeError(f"[{name}] {what} must be a function; got {type(fun).__name__}.")
+    return fun  # type: ignore[no-any-return]
+
+
+# ---- loops ----
+
+
+def _loop(
+    name: str,
+    traced: Traced,
+    carry: Sequence[Node],
+    outputs: Sequence[Node],
+    rows: Sequence[Node],
+    length: Size | None,
+    reverse: bool = False,
+    count: Node | None = None,
+    stops: bool = False,
+) -> tuple[list[array], list[array], array | None]:
+    """Bind a Loop of what was traced: `outputs` are the next carries, rows, and whether to go on. Gives the last
+    carries, the stacked rows and the number of steps."""
+    params = traced.params
+    carries = len(carry)
+    carry_params, row_params = list(params[:carries]), list(params[carries:])
+    first, outputs = list(carry), list(outputs)
+    if traced.random is not None:
+        carry_params.append(traced.random_param)
+        first.append(RANDOM_STATE[0][0]._node)
+        outputs.insert(carries, traced.random)
+    inside = captured([*carry_params, *row_params], outputs)
+    body = body_of([*inside, *carry_params, *row_params], outputs)
+    op = Loop(body, len(inside), len(first), length, reverse, count is not None, stops)
+    results = bind_many(op, *([] if count is None else [count]), *inside, *first, *rows)
+    last, stacked, steps = op.split_results(results)
+    if traced.random is not None:
+        RANDOM_STATE[0][0] = wrap(last.pop())
+    return [wrap(x) for x in last], [wrap(x) for x in stacked], None if steps is None else wrap(steps)
+
+
+def scan(
+    f: Function,
+    init: Tree,
+    xs: Tree = None,
+    length: int | array | None = None,
+    reverse: bool = False,
+    unroll: int = 1,
+    *,
+    until: Function | None = None,
+    checkpoint_every: int | None = None,
+) -> Any:
+    """Run `f(carry, x) -> (carry, y)` over the rows of `xs` and give (the last carry, the `y` of all steps stacked).
+
+    Parameters
+    ----------
+    xs : a tree of arrays with a common first axis, or None
+    length : how many steps; an array means that the number is known only when the loop runs, and rows of `ys` that
+        were not reached are zeros. By default as many as `xs` has rows; with more rows than steps the rest is left out.
+    reverse : take the rows from the last to the first; `ys` stand where their rows do
+    unroll : how many steps the body holds; a hint about speed
+    until : `until(carry, y) -> bool`: the step for which it holds is the last. Gives (carry, ys, number of steps).
+    checkpoint_every : keep only every so many carries for the gradient, and compute the rest again
+
+    >>> scan(lambda total, x: (total + x, total * x), array(0), array([1, 2, 3]))
+    (array(6, dtype=int32), array([0, 2, 9], dtype=int32))
+    """
+    _callable("scan", "the first argument", f)
+    row_leaves, row_structure = tree.flatten(xs)
+    rows = [to_node(leaf) for leaf in row_leaves]
+    count, steps = _length("scan", rows, length)
+    if checkpoint_every is not None or unroll != 1:
+        if until is not None or count is not None or type(steps) is not int:
+            raise ValueError(
+                "[scan] unroll and checkpoint_every need a number of steps that is known: without `until`, and with an "
+                "integer `length`."
+            )
+        every = _positive("checkpoint_every", checkpoint_every) if checkpoint_every is not None else None
+        return _in_chunks(f, init, xs, steps, reverse, _positive("unroll", unroll), every)
+    if reverse and (until is not None or count is not None):
+        return _reversed(f, init, rows, row_structure, count, steps, until)
+    return _scan("scan", f, _Carry(init), rows, row_structure, count, steps, reverse, until)
+
+
+def _scan(
+    name: str,
+    f: Function,
+    carry: _Carry,
+    rows: list[Node],
+    row_structure: tree.Structure,
+    count: Node | None,
+    steps: Size | None,
+    reverse: bool,
+    until: Function | None,
+) -> Any:
+    kinds = [kind_of(x.shape[1:], x.dtype) for x in rows]
+    shape: list[Any] = [None, 0]
+
+    def body(*arrays: array) -> Any:
+        carried = carry.build(arrays[: len(carry.nodes)])
+        result = f(carried, row_structure.unflatten(arrays[len(carry.nodes) :]))
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise ValueError(f"[{name}] the body must return a pair (carry, y); got {_described(result)}.")
+        after, y = result
+        go_on = None if until is None else _flag(name, "until", until(after, y))
+        shape[0] = tree.flatten(y)[1]
+        return after, [] if y is None else tree.leaves(y), [] if go_on is None else [go_on]
+
+    for _ in range(len(carry.nodes) + 1):
+        traced = trace_body(name, body, [*carry.kinds, *kinds])
+        assert traced.structure is not None
+        after, ys, stop = traced.structure.unflatten(traced.leaves)
+        leaves, structure = tree.flatten(after)
+        nodes = carry.fits(name, leaves, structure)
+        if nodes is not None:
+            break
+    assert nodes is not None
+    made = [to_node(y) for y in ys]
+    if steps is None and made:
+        raise ValueError(
+            f"[{name}] the rows of `ys` need a largest number of steps: give `xs`, or an integer `length` and `until`."
+        )
+    flags = [bind(e.Equal(), to_node(flag), constant(False, kind_of((), dt.bool_))) for flag in stop]
+    last, stacked, done = _loop(
+        name, traced, carry.nodes, [*nodes, *made, *flags], [_rows(x, steps) for x in rows], steps, reverse, count,
+        until is not None,
+    )  # fmt: skip
+    result = carry.build(last), shape[0].unflatten(stacked)
+    if until is None:
+        return result
+    assert done is not None
+    return (*result, wrap(astype(done._node, dt.int32)))
+
+
+def _rows(x: Node, steps: Size | None) -> Node:
+    """The first `steps` rows."""
+    if steps is None or same_shape((x.shape[0],), (steps,)):
+        return x
+    return bind(Slice((0,) * x.ndim, (steps, *x.shape[1:]), (1,) * x.ndim), x)
+
+
+def _length(name: str, rows: Sequence[Node], length: Any) -> tuple[Node | None, Size | None]:
+    """(number of steps at run time or None, largest number of steps or None)."""
+    sizes: list[Size] = []
+    for x in rows:
+        if x.ndim == 0:
+            raise ValueError(f"[{name}] `xs` must have a first axis to step along; got a 0-d array.")
+        sizes.append(x.shape[0])
+    for n in sizes[1:]:
+        if not same_shape((n,), sizes[:1]):  # type: ignore[arg-type]
+            raise ValueError(f"[{name}] the arrays of `xs` differ in their number of rows: {sizes[0]} and {n}.")
+    most = sizes[0] if sizes else None
+    length = plain(length)
+    if length is None:
+        if most is None:
+            raise ValueError(f"[{name}] how many steps? Give `xs` or `length`.")
+        return None, most
+    if isinstance(length, array):
+        return _scalar_count(name, "length", length), most
+    if isinstance(length, bool) or not hasattr(length, "__index__"):
+        raise TypeError(f"[{name}] `length` must be an integer or an array of one; got {length!r}.")
+    if length < 0:
+        raise ValueError(f"[{name}] `length` must not be negative; got {length}.")
+    if most is not None and length > most:
+        raise ValueError(f"[{name}] {length} steps need as many rows of `xs`, which has {most}.")
+    return None, length
+
+
+def _scalar_count(name: str, what: str, value: array) -> Node:
+    node = value._node
+    if node.kind.size != 1 or not node.dtype.is_integer:
+        raise ValueError(f"[{name}] `{what}` must be a single integer; got {node.kind}.")
+    return astype(reshape(node, ()), dt.int64)
+
+
+def _positive(what: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"[scan] {what} must be a positive integer; got {value!r}.")
+    return value
+
+
+def _flag(name: str, what: str, value: Any) -> array:
+    """A single bool."""
+    node = to_node(value)
+    if node.kind.size != 1:
+        raise ValueError(f"[{name}] {what} must give a single true or false; got {node.kind}.")
+    return wrap(astype(reshape(node, ()), dt.bool_))
+
+
+def _described(value: Any) -> str:
+    return f"a tuple of {len(value)}" if isinstance(value, tuple) else type(value).__name__
+
+
+def _flipped(x: Node) -> Node:
+    starts = (x.shape[0] - 1, *(0 for _ in x.shape[1:]))
+    return bind(Slice(starts, x.shape, (-1, *(1 for _ in x.shape[1:]))), x)
+
+
+def _reversed(
+    f: Function,
+    init: Tree,
+    rows: list[Node],
+    structure: tree.Structure,
+    count: Node | None,
+    steps: Size | None,
+    until: Function | None,
+) -> Any:
+    """A reversed loop that may end early is a loop over reversed rows."""
+    if steps is None:
+        return _scan("scan", f, _Carry(init), rows, structure, count, steps, False, until)
+    rows = [_flipped(_rows(x, steps)) for x in rows]
+    carry, ys, *done = _scan("scan", f, _Carry(init), rows, structure, count, steps, False, until)
+    return (carry, tree.map(lambda y: wrap(_flipped(y._node)), ys), *done)
+
+
+def _in_chunks(f: Function, init: Tree, xs: Tree, steps: int, reverse: bool, unroll: int, every: int | None) -> Any:
+    """The steps in chunks: unrolled, or with a gradient that starts each chunk anew from its first carry."""
+    size = unroll if every is None else every
+
+    def chunk(carry: Tree, part: Tree) -> Any:
+        if every is not None:
+            inner = checkpoint(lambda c, p: scan(f, c, p, length=size, reverse=reverse, unroll=unroll))
+            return inner(carry, part)
+        return _unrolled(f, carry, part, size, reverse)
+
+    whole = steps // size
+    parts = tree.map(lambda x: wrap(_rows(to_node(x), steps)), xs)
+    cut = steps - whole * size if reverse else 0  # the chunk that is shorter is the last one that is run
+
+    def piece(start: int, stop: int) -> Tree:
+        return tree.map(lambda x: wrap(slice_axis(x._node, 0, start, stop - start)), parts)
+
+    def stacked(x: array, n: int) -> array:
+        return wrap(reshape(x._node, (n, size, *x._node.shape[1:])))
+
+    rest = steps - whole * size
+    main = tree.map(lambda x: stacked(x, whole), piece(cut, cut + whole * size))
+    carry, ys = scan(chunk, init, main, length=whole, reverse=reverse)
+    ys = tree.map(lambda y: wrap(reshape(y._node, (whole * size, *y._node.shape[2:]))), ys)
+    if not rest:
+        return carry, ys
+    start = 0 if reverse else whole * size
+    carry, more = scan(f, carry, piece(start, start + rest), length=rest, reverse=reverse)
+    order = (lambda a, b: [b, a]) if reverse else (lambda a, b: [a, b])
+    return carry, tree.map(lambda a, b: concatenate(order(a, b), 0), ys, more)
+
+
+def _unrolled(f: Function, carry: Tree, part: Tree, size: int, reverse: bool) -> Any:
+    made: list[Any] = [None] * size
+    for i in reversed(range(size)) if reverse else range(size):
+        carry, made[i] = f(carry, tree.map(lambda x, i=i: x[i], part))
+    ys = tree.map(lambda *rows: concatenate([wrap(reshape(to_node(y), (1, *to_node(y).shape))) for y in rows], 0), *made)
+    return carry, ys
+
+
+def while_loop(cond: Function, body: Function, init: Tree) -> Tree:
+    """`state = init; while cond(state): state = body(state)`, as one operation.
+
+    >>> while_loop(lambda x: x < 100, lambda x: x * 3, array(1))
+    array(243, dtype=int32)
+    """
+    _callable("while_loop", "the condition", cond)
+    _callable("while_loop", "the body", body)
+    carry = _Carry(init)
+
+    def step(*arrays: array) -> Any:
+        after = body(carry.build(arrays))
+        return after, _flag("while_loop", "the condition", cond(after))
+
+    for _ in range(len(carry.nodes) + 1):
+        traced = trace_body("while_loop", step, carry.kinds)
+        assert traced.structure is not None
+        after, flag = traced.structure.unflatten(traced.leaves)
+        leaves, structure = tree.flatten(after)
+        nodes = carry.fits("while_loop", leaves, structure)
+        if nodes is not None:
+            break
+    assert nodes is not None
+    begin = _flag("while_loop", "the condition", cond(carry.build([wrap(x) for x in carry.nodes])))._node
+    count = bind(e.Select(), begin, constant(_ENDLESS, COUNT), constant(0, COUNT))
+    last, _, _ = _loop("while_loop", traced, carry.nodes, [*nodes, flag._node], [], None, count=count, stops=True)
+    return carry.build(last)
+
+
+def fori_loop(lower: int | array, upper: int | array, body: Function, init: Tree) -> Tree:
+    """`for i in range(lower, upper): state = body(i, state)`, as one operation; the bounds may be arrays.
+
+    >>> fori_loop(0, 5, lambda i, x: x + i, array(0))
+    array(10, dtype=int32)
+    """
+    _callable("fori_loop", "the body", body)
+    bounds = [_bound("lower", lower), _bound("upper", upper)]
+    carry = _Carry(init)
+    wide = any(x.dtype in (dt.int64, dt.uint32, dt.uint64) for x in bounds)
+    first = astype(bounds[0], dt.int64 if wide else dt.int32)
+    known = not isinstance(plain(lower), array) and not isinstance(plain(upper), array)
+    length: Any = None
+    count = None
+    if known:
+        length = max(upper - lower, 0)  # type: ignore[operator, type-var, call-overload]
+    else:
+        count = bind(e.Subtract(), astype(bounds[1], dt.int64), astype(bounds[0], dt.int64))
+
+    def step(i: array, *arrays: array) -> Any:
+        return wrap(bind(e.Add(), i._node, constant(1, i._node.kind))), body(i, carry.build(arrays))
+
+    for _ in range(len(carry.nodes) + 1):
+        traced = trace_body("fori_loop", step, [first.kind, *carry.kinds])
+        assert traced.structure is not None
+        i, after = traced.structure.unflatten(traced.leaves)
+        leaves, structure = tree.flatten(after)
+        nodes = carry.fits("fori_loop", leaves, structure)
+        if nodes is not None:
+            break
+    assert nodes is not None
+    last, _, _ = _loop("fori_loop", traced, [first, *carry.nodes], [i._node, *nodes], [], length, count=count)
+    return carry.build(last[1:])
+
+
+def _bound(what: str, value: Any) -> Node:
+    node = to_node(value)
+    if node.kind.size != 1 or not node.dtype.is_integer:
+        raise ValueError(f"[fori_loop] the {what} bound must be a single integer; got {value!r}.")
+    return reshape(node, ())
+
+
+def map(f: Function, xs: Tree) -> Tree:
+    """`f` of each row of `xs`, one after the other, stacked. (`vmap` does all rows at once, in more memory.)
+
+    >>> map(lambda x: x.sum(), array([[1, 2], [3, 4]]))
+    array([3, 7], dtype=int32)
+    """
+    _callable("map", "the first argument", f)
+    leaves, structure = tree.flatten(xs)
+    rows = [to_node(leaf) for leaf in leaves]
+    count, steps = _length("map", rows, None)
+    _, ys = _scan("map", lambda carry, x: (carry, f(x)), _Carry(()), rows, structure, count, steps, False, None)
+    return ys
+
+
+# ---- branches ----
+
+
+def cond(pred: Any, true_fn: Function, false_fn: Function, *operands: Tree) -> Tree:
+    """`true_fn(*operands) if pred else false_fn(*operands)`, where `pred` may be known only when the program runs. Only
+    the branch that is taken is computed.
+
+    >>> cond(array(2) > 1, lambda x: x + 1, lambda x: x - 1, array(10))
+    array(11, dtype=int32)
+    """
+    _callable("cond", "the true branch", true_fn)
+    _callable("cond", "the false branch", false_fn)
+    if type(plain(pred)) is bool:
+        return (true_fn if pred else false_fn)(*operands)
+    index = astype(_flag("cond", "the predicate", pred)._node, dt.int32)
+    return _switch("cond", index, (false_fn, true_fn), ("false", "true"), operands)
+
+
+def switch(index: Any, branches: Sequence[Function], *operands: Tree) -> Tree:
+    """`branches[index](*operands)`; an index outside takes the first or the last branch.
+
+    >>> switch(array(1), [lambda x: x, lambda x: -x, lambda x: x * x], array(3))
+    array(-3, dtype=int32)
+    """
+    functions = tuple(_callable("switch", f"branch {i}", branch) for i, branch in enumerate(branches))
+    if not functions:
+        raise ValueError("[switch] there must be at least one branch.")
+    node = to_node(index)
+    if node.kind.size != 1 or not node.dtype.is_integer:
+        raise ValueError(f"[switch] the index must be a single integer; got {node.kind}.")
+    last = len(functions) - 1
+    wide = astype(reshape(node, ()), dt.int64)
+    held = bind(e.Minimum(), bind(e.Maximum(), wide, constant(0, COUNT)), constant(last, COUNT))
+    return _switch("switch", astype(held, dt.int32), functions, tuple(str(i) for i in range(last + 1)), operands)
+
+
+def _switch(
+    name: str, index: Node, functions: Sequence[Function], names: Sequence[str], operands: Sequence[Tree]
+) -> Tree:
+    leaves, structure = tree.flatten(tuple(operands))
+    nodes = [to_node(leaf) for leaf in leaves]
+    traces = [
+        trace_body(name, lambda *arrays, f=f: f(*structure.unflatten(arrays)), [x.kind for x in nodes])
+        for f in functions
+    ]
+    results = _agreed(name, names, traces)
+    draws = any(t.random is not None for t in traces)
+    if draws:
+        for t, made in zip(traces, results, strict=True):
+            made.append(t.random if t.random is not None else t.random_param)
+    inside = {
+        x: None
+        for t, made in zip(traces, results, strict=True)
+        for x in captured([*t.params, t.random_param], made, t.first)
+    }
+    outer, state = list(inside), [RANDOM_STATE[0][0]._node] if draws else []
+    bodies = tuple(
+        body_of([*t.params, *outer, *([t.random_param] if draws else [])], made)
+        for t, made in zip(traces, results, strict=True)
+    )
+    found = bind_many(Switch(bodies), index, *nodes, *outer, *state)
+    if draws:
+        RANDOM_STATE[0][0] = wrap(found.pop())
+    shape = traces[0].structure
+    assert shape is not None
+    return shape.unflatten([wrap(x) for x in found])
+
+
+def _agreed(name: str, names: Sequence[str], traces: Sequence[Traced]) -> list[list[Node]]:
+    """The results of all branches, which must be alike; Python numbers take the dtype that another branch has."""
+    structure = traces[0].structure
+    assert structure is not None
+    for other, t in zip(names, traces, strict=True):
+        if t.structure is not structure:
+            raise ValueError(
+                f"[{name}] the branches must return the same structure: branch {names[0]} returns {structure}, branch "
+                f"{other} returns {t.structure}."
+            )
+    results = [[to_node(leaf) for leaf in t.leaves] for t in traces]
+    for i in range(len(results[0])):
+        strong = [r[i] for r, t in zip(results, traces, strict=True) if type(plain(t.leaves[i])) not in _NUMBERS]
+        model = (strong or [r[i] for r in results])[0]
+        for other, r, t in zip(names, results, traces, strict=True):
+            if type(plain(t.leaves[i])) in _NUMBERS and r[i].dtype is not model.dtype and _follows(r[i], model):
+                r[i] = astype(r[i], model.dtype)
+            if not same_shape(r[i].shape, model.shape) or r[i].dtype is not model.dtype:
+                where = str(structure.paths()[i])
+                raise ValueError(
+                    f"[{name}] the branches must return the same shapes and dtypes: result {where or 'itself'} is "
+                    f"{model.kind} in one branch and {r[i].kind} in branch {other}."
+                )
+    return results
+
+
+# ---- associative scans ----
+
+
+def associative_scan(fn: Function, xs: Tree, axis: int = 0, reverse: bool = False) -> Tree:
+    """Running results of an associative `fn(a, b)` along an axis, in a number of steps that grows with the logarithm of
+    its size. `fn` is applied to arrays of many elements at once.
+
+    >>> associative_scan(lambda a, b: a * b, array([1, 2, 3, 4]))
+    array([1, 2, 6, 24], dtype=int32)
+    """
+    _callable("associative_scan", "the first argument", fn)
+    leaves, structure = tree.flatten(xs)
+    nodes = [to_node(leaf) for leaf in leaves]
+    if not nodes:
+        return xs
+    for x in nodes:
+        if not -x.ndim <= axis < x.ndim:
+            raise ValueError(f"[associative_scan] axis {axis} is out of range for an array of {x.ndim} dimensions.")
+    axes = [axis % x.ndim for x in nodes]
+    n = nodes[0].shape[axes[0]]
+    if any(not same_shape((x.shape[a],), (n,)) for x, a in zip(nodes, axes, strict=True)):
+        raise ValueError("[associative_scan] all arrays must have the same size along the axis.")
+
+    def along(x: Node, a: int, start: Any, size: Any, step: int = 1) -> Node:
+        return slice_axis(x, a, start, size, step)
+
+    def combined(first: list[Node], second: list[Node]) -> list[Node]:
+        pair = [structure.unflatten([wrap(x) for x in part]) for part in (first, second)]
+        result, shape = tree.flatten(fn(*pair))
+        if shape is not structure:
+            raise ValueError(f"[associative_scan] fn must return what it is given: {structure}; got {shape}.")
+        return [to_node(leaf) for leaf in result]
+
+    def pick(values: list[Node], start: Any, size: Any, step: int = 1) -> list[Node]:
+        return [along(x, a, start, size, step) for x, a in zip(values, axes, strict=True)]
+
+    def run(values: list[Node], n: int) -> list[Node]:
+        if n < 2:
+            return values
+        half = n // 2
+        pairs = combined(pick(values, 0, half, 2), pick(values, 1, half, 2))
+        odd = run(pairs, half)  # results at places 1, 3, 5, …
+        rest = (n - 1) // 2
+        even = pick(values, 0, 1)
+        if rest:
+            later = combined(pick(odd, 0, rest), pick(values, 2, rest, 2))
+            even = [concatenate([wrap(x), wrap(y)], a)._node for x, y, a in zip(even, later, axes, strict=True)]
+        return [_interleaved(x, y, a, n) for x, y, a in zip(even, odd, axes, strict=True)]
+
+    count = int(n)
+    if reverse:
+        nodes = [along(x, a, count - 1, count, -1) for x, a in zip(nodes, axes, strict=True)]
+    found = run(nodes, count)
+    if reverse:
+        found = [along(x, a, count - 1, count, -1) for x, a in zip(found, axes, strict=True)]
+    return structure.unflatten([wrap(x) for x in found])
+
+
+def _interleaved(even: Node, odd: Node, axis: int, n: int) -> Node:
+    """Elements of both in turn along an axis; `even` has as many as `odd`, or one more."""
+    half = odd.shape[axis]
+    shape = odd.shape
+    pair = [wrap(reshape(slice_axis(x, axis, 0, half), (*shape[: axis + 1], 1, *shape[axis + 1 :]))) for x in (even, odd)]
+    both = reshape(concatenate(pair, axis + 1)._node, (*shape[:axis], 2 * half, *shape[axis + 1 :]))
+    if n % 2 == 0:
+        return both
+    return concatenate([wrap(both), wrap(slice_axis(even, axis, half, 1))], axis)._node

@@ -1,0 +1,122 @@
+"""Bodies of loops and branches: closed graphs as parameters of primitives.
+
+A `Body` is interned by its structure, so two traces of one function give one body, and a primitive that holds it is
+interned in turn. Numbers are part of the structure: a constant inside a body is the same at every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+from weft.graph.node import Graph, Kind, Node
+
+
+class Body:
+    """A closed graph whose inputs are parameters in order. `derived` remembers what was made of it (its derivative,
+    say), under a key of the maker's."""
+
+    __slots__ = ("__weakref__", "derived", "graph", "key")
+
+    def __init__(self, graph: Graph, key: tuple[Any, ...]) -> None:
+        self.graph, self.key = graph, key
+        self.derived: dict[Any, Any] = {}
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return self.graph.inputs
+
+    @property
+    def outputs(self) -> tuple[Node, ...]:
+        return self.graph.outputs
+
+    @property
+    def is_symbolic(self) -> bool:
+        """Whether some size in here is a symbol."""
+        return bool(self.once("symbolic", lambda: any(node.kind.symbolic for node in self.graph.order())))
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of the results."""
+        return tuple([node.kind for node in self.graph.outputs])
+
+    def apply(self, operands: Sequence[Node]) -> list[Node]:
+        """The results for these operands, as nodes of the caller's graph."""
+        return rebuilt(self.graph.order(), self.graph.outputs, dict(zip(self.inputs, operands, strict=True)))
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What `make` gives, made once."""
+        if key not in self.derived:
+            self.derived[key] = make()
+        return self.derived[key]
+
+    def __repr__(self) -> str:
+        return f"body {len(self.inputs)} -> {len(self.outputs)}"
+
+
+def rebuilt(order: Sequence[Node], outputs: Sequence[Node], new: dict[Node, Node]) -> list[Node]:
+    """The outputs computed from what `new` gives in place of some nodes; it learns of all others."""
+    memo: dict[Any, Any] = {}
+    for node in order:
+        if node not in new:
+            new[node] = node if not node.inputs else node.again(tuple([new[i] for i in node.inputs]), memo)
+    return [new[node] for node in outputs]
+
+
+_BODIES: WeakValueDictionary[tuple[Any, ...], Body] = WeakValueDictionary()
+
+Parameters = Callable[[int], Any]
+PARAMETER: list[Parameters] = []
+"""The primitive of parameter number i; put here by weft.primitives, which this module knows nothing of."""
+
+
+def body_of(inputs: Sequence[Node], outputs: Sequence[Node]) -> Body:
+    """The body that computes `outputs` from `inputs`. Every leaf must be an input or a constant."""
+    parameter = PARAMETER[0]
+    number: dict[Node, int] = {}
+    key: list[Any] = [len(inputs)]
+    new: dict[Node, Node] = {}
+    for position, node in enumerate(inputs):
+        number[node] = position
+        key.append(node.kind)
+        new[node] = Node(parameter(position), (), node.kind)
+    parameters = list(new.values())
+    order = _behind(outputs, new)
+    for node in order:
+        number[node] = len(number)
+        key.append((node.identity, node.kind, *[number[i] for i in node.inputs]))
+        if not node.inputs:
+            words = getattr(node.value, "words", None)
+            if words is None and node.value is not None:
+                raise AssertionError(f"{node} is computed data inside a body")
+            key.append(words)
+    key.append(tuple([number[node] for node in outputs]))
+    found = _BODIES.get(tuple(key))
+    if found is None:
+        memo: dict[Any, Any] = {}
+        for node in order:
+            new[node] = node.again(tuple([new[i] for i in node.inputs]), memo)
+        found = _BODIES[tuple(key)] = Body(Graph(parameters, [new[node] for node in outputs]), tuple(key))
+    return found
+
+
+def _behind(outputs: Sequence[Node], inputs: Container[Node]) -> list[Node]:
+    """What the outputs are computed from, in topological order, as far as the inputs."""
+    seen = {node for node in outputs if node not in inputs}
+    stack = list(seen)
+    while stack:
+        for node in stack.pop().inputs:
+            if node not in seen and node not in inputs:
+                seen.add(node)
+                stack.append(node)
+    return sorted(seen, key=lambda node: node.id)
+
+
+def filled(body: Body, fill: Callable[[Node], Kind], primitive: Callable[[Any], Any]) -> Body:
+    """The same body with other kinds and primitives: numbers in place of symbolic sizes."""
+    new: dict[Node, Node] = {}
+    for node in body.graph.order():
+        new[node] = Node(primitive(node.op), tuple([new[i] for i in node.inputs]), fill(node), node.value)
+    return body_of([new[i] for i in body.inputs], [new[o] for o in body.outputs])
+
+

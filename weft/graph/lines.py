@@ -1,0 +1,140 @@
+"""Where nodes come from: the line of the user's program that made each one, and what the passes made of it.
+
+Only `explain` and `check` want to know, and nobody else pays: while nothing records, nodes are made by `Node.__init__`
+itself, and `start` puts another function in its place. Transforms say on whose behalf they make nodes
+(`on_behalf_of`), so a derivative has the line of what it is the derivative of. Passes say what became of every node
+(`inherit`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, TypeVar
+
+from weft.graph.node import Node
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Line(NamedTuple):
+    """A line of the user's program and the function that it stands in."""
+
+    file: str
+    number: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.number}"
+
+
+Trail = list[Mapping[Node, Node]]
+"""What passes have said so far: for each, the new node of every old one."""
+
+_plain = Node.__init__
+_recorders = 0
+_trails: list[Trail] = []
+_behalf: dict[CodeType, str] = {}
+
+
+def line_of(node: Node) -> Line | None:
+    """The line that made a node, if it is known."""
+    found: Line | None = getattr(node, "line", None)
+    return found
+
+
+def start() -> None:
+    """Record lines from now on; each `start` wants its `stop`."""
+    global _recorders
+    _recorders += 1
+    Node.__init__ = _recorded  # type: ignore[assignment, method-assign]
+
+
+def stop() -> None:
+    """Record no longer, unless somebody else still does."""
+    global _recorders
+    _recorders -= 1
+    if _recorders == 0:
+        Node.__init__ = _plain  # type: ignore[method-assign]
+
+
+@contextmanager
+def recording() -> Iterator[None]:
+    """Lines are recorded inside."""
+    start()
+    try:
+        yield
+    finally:
+        stop()
+
+
+@contextmanager
+def followed() -> Iterator[Trail]:
+    """What passes make of nodes inside, in the order in which they say it."""
+    trail: Trail = []
+    _trails.append(trail)
+    try:
+        yield trail
+    finally:
+        _trails.remove(trail)
+
+
+def on_behalf_of(variable: str) -> Callable[[F], F]:
+    """Marks a function: nodes that are made while it runs stand for the node in its local `variable`, and have its
+    line. The function itself is not touched."""
+
+    def mark(function: F) -> F:
+        _behalf[function.__code__] = variable
+        return function
+
+    return mark
+
+
+def inherit(new: Mapping[Node, Node]) -> None:
+    """Hand lines on from old nodes to those that replace them, and to what was made on the way. Passes call it."""
+    for trail in _trails:
+        trail.append(dict(new))
+    if _recorders == 0:
+        return
+    named = set(new.values())
+    for old, fresh in new.items():
+        line = line_of(old)
+        if line is None:
+            continue
+        pending = [fresh] if line_of(fresh) is None else []
+        while pending:
+            node = pending.pop()
+            node.line = line
+            pending.extend(i for i in node.inputs if line_of(i) is None and i not in named)
+
+
+def _recorded(node: Node, *args: Any, **kwargs: Any) -> None:
+    _plain(node, *args, **kwargs)
+    line = _line_here()
+    if line is not None:
+        node.line = line
+
+
+def _line_here() -> Line | None:
+    """The innermost line that is neither Weft's nor the standard library's; None for what passes make."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        module = frame.f_globals.get("__name__")
+        if module is None:  # functions that are written at run time: dataclasses' and ours
+            frame = frame.f_back
+            continue
+        variable = _behalf.get(frame.f_code)
+        if variable is not None:
+            found = line_of(frame.f_locals[variable]) if variable in frame.f_locals else None
+            if found is not None:
+                return found
+        package = module.partition(".")[0]
+        if package == "weft":
+            if module.startswith("weft.passes.") or module == "weft.evaluate":
+                return None
+        elif package not in sys.stdlib_module_names or package == "__main__":
+            return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return None

@@ -1,0 +1,69 @@
+"""Programs whose loops leave tapes: planned for some number of rows, and planned again for more when that is not enough.
+
+A program changes nothing but its own results, so one that stops for lack of room is simply run again. How much room it
+needed is remembered: the next call finds it there.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Sequence
+
+from weft.graph.node import Graph, Tape
+from weft.passes.executable import Executable, assemble
+from weft.passes.lower import TAPE_ROWS
+from weft.passes.memory import Plan
+from weft.primitives.control import Loop, Switch
+from weft.runtime.data import Buffer
+from weft.runtime.program import FULL, ProgramError
+
+GROWTH = 4
+
+
+def holds_tapes(graph: Graph) -> bool:
+    """Whether some loop in here, or in a body, leaves a tape."""
+    for node in graph.order():
+        if isinstance(node.kind, Tape):
+            return True
+        bodies = (node.op.body,) if isinstance(node.op, Loop) else getattr(node.op, "branches", ())
+        if isinstance(node.op, (Loop, Switch)) and any(
+            body.once("tapes", lambda body=body: holds_tapes(body.graph)) for body in bodies
+        ):
+            return True
+    return False
+
+
+class Growing(Executable):
+    """An executable that grows."""
+
+    __slots__ = ("_again", "_lock", "_now", "rows")
+
+    def __init__(self, first: Plan, again: Callable[[], Plan]) -> None:
+        made = assemble(first)
+        super().__init__(made.plan, made.program, made.constants, made.results)
+        self._now, self._again, self._lock = made, again, threading.Lock()
+        self.rows = TAPE_ROWS.get()
+        """For how many rows there is room on each tape."""
+
+    def run(self, inputs: Sequence[Buffer], words: Sequence[int]) -> list[Buffer]:
+        while True:
+            now = self._now
+            try:
+                return now.run(inputs, words)
+            except ProgramError as error:
+                if error.status != FULL:
+                    raise
+            self._grow(now)
+
+    def _grow(self, full: Executable) -> None:
+        with self._lock:
+            if self._now is not full:
+                return  # another thread was quicker
+            self.rows *= GROWTH
+
+            def planned() -> Plan:
+                TAPE_ROWS.set(self.rows)
+                return self._again()
+
+            self._now = assemble(contextvars.copy_context().run(planned))

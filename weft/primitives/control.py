@@ -1,0 +1,644 @@
+"""Control flow: `Loop`, which is every kind of loop, and `Switch`, which is every kind of branch.
+
+Both hold bodies: closed graphs (weft/graph/body.py) that take what varies from step to step as parameters, and all that
+does not as invariants, so a loop's graph is as large as its body. Their rules make loops and branches again: the
+derivative of a loop carries tangents along, or runs backwards over what a forward loop kept for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft.graph.body import Body, body_of
+from weft.graph.node import Bundle, Kind, Node, Size, Tape, bundle_of, kind_of, tape_of
+from weft.primitives.base import (
+    Elementwise,
+    Multiple,
+    Placeholder,
+    View,
+    bind,
+    bind_many,
+    constant,
+    move_batch_to_front,
+    picks,
+    zeros,
+)
+from weft.primitives.elementwise import Add, BitwiseAnd, Less, Select, Subtract
+from weft.primitives.reductions import Any_, Max
+from weft.primitives.views import Broadcast, broadcast_front, transpose
+
+DRIVERS: dict[str, Callable[..., Any]] = {}
+"""`push_forward`, `pull_back`, `batch` and `between` of weft.transforms, which fills this: rules of bodies are made by
+the same drivers as those of whole programs."""
+
+COUNT = kind_of((), dt.int64)
+RunBody = Callable[[Body, Sequence[np.ndarray]], list[np.ndarray]]
+
+
+class Loop(Multiple):
+    """A body run step after step.
+
+    Operands are the number of steps (int64, if `counted`), the `invariants`, the first values of the `carries`, and
+    arrays whose rows the steps take in turn, from the last if `reverse`. The body gets invariants, carries and rows; it
+    gives the next carries, a row for each stacked result, and, if it `stops`, whether to go on.
+
+    Results are the last carries, the stacked rows, and, if `counted` or `stops`, how many steps were made. There are
+    `length` steps at most; rows that no step has written are zeros. Without a `length` there are as many steps as it
+    takes, and rows are tapes, which only another loop can read.
+    """
+
+    body: Body
+    invariants: int
+    carries: int
+    length: Size | None
+    reverse: bool = False
+    counted: bool = False
+    stops: bool = False
+
+    # ---- what is where ----
+
+    @property
+    def reports(self) -> bool:
+        """Whether the number of steps is a result."""
+        return self.counted or self.stops
+
+    def split(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+        """(count, invariants, carries, rows) of the operands, or of anything that goes with them."""
+        given = list(operands)
+        count = [given.pop(0)] if self.counted else []
+        first = self.invariants + self.carries
+        return count, given[: self.invariants], given[self.invariants : first], given[first:]
+
+    def wants_contiguous(self, position: int) -> bool:
+        first = self.counted + self.invariants
+        return first <= position < first + self.carries
+
+    def split_results(self, results: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
+        """(carries, stacked rows, number of steps or None) of the results."""
+        last = len(results) - self.reports
+        return list(results[: self.carries]), list(results[self.carries : last]), results[-1] if self.reports else None
+
+    def split_body(self) -> tuple[list[Node], list[Node], Node | None]:
+        """(next carries, rows, whether to go on) of the body's results."""
+        outputs = list(self.body.outputs)
+        go_on = outputs.pop() if self.stops else None
+        return outputs[: self.carries], outputs[self.carries :], go_on
+
+    def with_body(self, body: Body, invariants: int, carries: int, **changes: Any) -> Loop:
+        """A loop of as many steps over another body."""
+        fields = {"length": self.length, "reverse": self.reverse, "counted": self.counted, "stops": self.stops}
+        return Loop(body, invariants, carries, **{**fields, **changes})
+
+    # ---- rules ----
+
+    def infer(self, *kinds: Kind) -> Bundle:
+        _, _, carries, _ = self.split(kinds)
+        _, rows, _ = self.split_body()
+        stacked = [
+            tape_of(row.kind) if self.length is None else kind_of((self.length, *row.shape), row.dtype) for row in rows
+        ]
+        return bundle_of([*carries, *stacked, *([COUNT] if self.reports else [])])
+
+    def reference(self, *values: np.ndarray, run: RunBody) -> tuple[np.ndarray, ...]:
+        count, invariants, carries, rows = self.split(values)
+        _, made, _ = self.split_body()
+        stacked: list[Any] = [
+            {} if self.length is None else np.zeros((int(self.length), *map(int, row.shape)), row.dtype.np)
+            for row in made
+        ]
+        limit = None if self.length is None else int(self.length)
+        if count:
+            limit = max(int(count[0]), 0) if limit is None else max(min(int(count[0]), limit), 0)
+        step = 0
+        while limit is None or step < limit:
+            at = limit - 1 - step if self.reverse and limit is not None else step
+            results = run(self.body, [*invariants, *carries, *(row[at] for row in rows)])
+            go_on = bool(results.pop()) if self.stops else True
+            carries = results[: self.carries]
+            for stack, row in zip(stacked, results[self.carries :], strict=True):
+                stack[at] = row
+            step += 1
+            if not go_on:
+                break
+        return (*carries, *stacked, *([np.asarray(step, np.int64)] if self.reports else []))
+
+    def jvp(
+        self, outs: Sequence[Node], primals: tuple[Node, ...], tangents: Mapping[int, Node]
+    ) -> Sequence[Node | None]:
+        """The same loop with the tangents of carries beside them."""
+        given = [tangents.get(i) for i in range(len(primals))]
+        _, invariants, carries, rows = self.split(given)
+        count, *operands = self.split(primals)
+        traced = [t is not None for t in carries]
+        while True:
+            key = ("jvp", tuple(t is not None for t in invariants), tuple(traced), tuple(t is not None for t in rows))
+            made: _Tangents = self.body.once((key, self.carries, self.stops), lambda key=key: _tangents(self, *key[1:]))
+            if made.carries == tuple(traced):
+                break
+            traced = list(made.carries)
+        dots = [
+            zeros(x.kind) if t is None else t for x, t, on in zip(operands[1], carries, traced, strict=True) if on
+        ]
+        inner = [t for t in invariants if t is not None]
+        op = self.with_body(made.body, self.invariants + len(inner), self.carries + len(dots))
+        results = bind_many(
+            op, *count, *operands[0], *inner, *operands[1], *dots, *operands[2], *(t for t in rows if t is not None)
+        )
+        last, stacked, _ = op.split_results(results)
+        carried, stacks = iter(last[self.carries :]), iter(stacked[len(made.rows) :])
+        found = [next(carried) if on else None for on in traced]
+        found += [next(stacks) if on else None for on in made.rows]
+        return [*found, *([None] if self.reports else [])]
+
+    def vjp(
+        self, outs: Sequence[Node], primals: tuple[Node, ...], cotangents: Sequence[Node | None], wanted: frozenset[int]
+    ) -> Mapping[int, Node]:
+        """A loop the other way round over what the forward one keeps for it."""
+        positions = list(range(len(primals)))
+        _, *places = self.split(positions)
+        count, invariants, carries, rows = self.split(primals)
+        last, stacks, _ = self.split_results(cotangents)
+        asked = tuple(tuple(p in wanted and _is_real(primals[p].kind) for p in place) for place in places)
+        given = (tuple(ct is not None for ct in last), tuple(ct is not None for ct in stacks))
+        key = ("vjp", asked, given, self.carries, self.stops)
+        back: _Backward = self.body.once(key, lambda: _backward(self, asked, given))
+        kept: Sequence[Node] = ()
+        if back.kept:
+            op = self.with_body(_with_rows(self, back.kept), self.invariants, self.carries)
+            results = bind_many(op, *primals)
+            _, stacked, steps = op.split_results(results)
+            kept = stacked[len(stacks) :]
+        else:
+            steps = self.split_results(outs)[2]
+        op = Loop(
+            back.body,
+            len(invariants),
+            sum(back.carries) + sum(back.invariants),
+            self.length,
+            not self.reverse,
+            self.reports,
+        )
+        first = [
+            zeros(x.kind) if ct is None else ct for x, ct, on in zip(carries, last, back.carries, strict=True) if on
+        ]
+        sums = [zeros(x.kind) for x, on in zip(invariants, back.invariants, strict=True) if on]
+        results = bind_many(
+            op,
+            *([steps] if self.reports else []),
+            *invariants,
+            *first,
+            *sums,
+            *rows,
+            *kept,
+            *(ct for ct in stacks if ct is not None),
+        )
+        found: dict[int, Node] = {}
+        made = iter(results)
+        for place, on in zip(places[1], back.carries, strict=True):
+            if on:
+                found[place] = next(made)
+        for place, on in zip(places[0], back.invariants, strict=True):
+            if on:
+                found[place] = next(made)
+        for place, on in zip(places[2], back.rows, strict=True):
+            if on:
+                found[place] = next(made)
+        return {p: ct for p, ct in found.items() if p in wanted}
+
+    def batch(
+        self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size
+    ) -> Sequence[tuple[Node, int | None]]:
+        """The same loop over a body for batches; where lanes stop at different steps, those that have stopped keep what
+        they have."""
+        count, invariants, carries, rows = self.split(inputs)
+        count_axes, inner, first, row_axes = self.split(axes)
+        batched = [axis is not None for axis in first]
+        on = [axis is not None for axis in row_axes]
+        while True:
+            made = _batched(self, invariants, inner, batched, on, size)
+            apart = made.goes_on_batched or any(axis is not None for axis in count_axes)
+            # Where lanes stop apart, a carry that is the same for all lanes at first is not so later.
+            more = [True] * self.carries if apart else made.carries
+            if more == batched:
+                break
+            batched = more
+        carries = [
+            move_batch_to_front(x, axis, size) if b else x for x, axis, b in zip(carries, first, batched, strict=True)
+        ]
+        rows = [_rows_first(x, axis) for x, axis in zip(rows, row_axes, strict=True)]
+        if apart:
+            limit = move_batch_to_front(count[0], count_axes[0], size) if count else None
+            return _masked(self, made, limit, invariants, carries, rows, size)
+        op = self.with_body(body_of(made.inputs, made.outputs), self.invariants, self.carries)
+        last, stacked, steps = op.split_results(bind_many(op, *count, *invariants, *carries, *rows))
+        found: list[tuple[Node, int | None]] = [(x, 0 if b else None) for x, b in zip(last, batched, strict=True)]
+        found += [(x, 1 if b else None) for x, b in zip(stacked, made.rows, strict=True)]
+        return [*found, *([(steps, None)] if steps is not None else [])]
+
+
+def _stand_in(kind: Kind) -> Node:
+    return Node(Placeholder("a body"), (), kind)
+
+
+def _is_real(kind: Kind) -> bool:
+    return kind.dtype.is_inexact
+
+
+def _rows_first(x: Node, axis: int | None) -> Node:
+    """Stacked rows with the batch axis second."""
+    if axis is None or axis == 1:
+        return x
+    rest = [i for i in range(x.ndim) if i != axis]
+    return transpose(x, (rest[0], axis, *rest[1:]))
+
+
+# ---- tangents ----
+
+
+class _Tangents:
+    """A body that carries tangents along, and which carries and rows have one."""
+
+    __slots__ = ("body", "carries", "rows")
+
+    def __init__(self, body: Body, carries: tuple[bool, ...], rows: tuple[bool, ...]) -> None:
+        self.body, self.carries, self.rows = body, carries, rows
+
+
+def _tangents(op: Loop, invariants: Sequence[bool], carries: Sequence[bool], rows: Sequence[bool]) -> _Tangents:
+    """The body of the derivative, given which operands have tangents. More carries may turn out to have one: then it is
+    made again for those."""
+    inputs = list(op.body.inputs)
+    on = [*invariants, *carries, *rows]
+    dots = [_stand_in(x.kind) if traced else None for x, traced in zip(inputs, on, strict=True)]
+    next_carries, made_rows, go_on = op.split_body()
+    found = DRIVERS["push_forward"](inputs, [*next_carries, *made_rows], dots)
+    carry_dots, row_dots = found[: op.carries], found[op.carries :]
+    carried = tuple(was or dot is not None for was, dot in zip(carries, carry_dots, strict=True))
+    given = [zeros(x.kind) if dot is None else dot for x, dot in zip(next_carries, carry_dots, strict=True)]
+    first, last = op.invariants, op.invariants + op.carries
+
+    def both(part: slice) -> list[Node]:
+        return [*inputs[part], *(dot for dot in dots[part] if dot is not None)]
+
+    body = body_of(
+        [*both(slice(0, first)), *both(slice(first, last)), *both(slice(last, None))],
+        [
+            *next_carries,
+            *(dot for dot, traced in zip(given, carried, strict=True) if traced),
+            *made_rows,
+            *(dot for dot in row_dots if dot is not None),
+            *([] if go_on is None else [go_on]),
+        ],
+    )
+    return _Tangents(body, carried, tuple(dot is not None for dot in row_dots))
+
+
+# ---- cotangents ----
+
+
+class _Backward:
+    """The body of a loop that goes backwards: which operands get a cotangent, and which nodes of the forward body it
+    wants kept."""
+
+    __slots__ = ("body", "carries", "invariants", "kept", "rows")
+
+    def __init__(
+        self, body: Body, invariants: list[bool], carries: list[bool], rows: list[bool], kept: list[Node]
+    ) -> None:
+        self.body, self.invariants, self.carries, self.rows, self.kept = body, invariants, carries, rows, kept
+
+
+Flags = tuple[bool, ...]
+
+
+def _backward(op: Loop, asked: tuple[Flags, ...], given: tuple[Flags, Flags]) -> _Backward:
+    """Invariants, rows of the forward loop, kept rows and cotangents of rows go in, the cotangents of carries and the
+    sums of those of invariants are carried, cotangents of rows come out."""
+    inputs = list(op.body.inputs)
+    first, last = op.invariants, op.invariants + op.carries
+    active = _active_carries(op, asked)
+    next_carries, rows, _ = op.split_body()
+    row_cts = [_stand_in(row.kind) if on else None for row, on in zip(rows, given[1], strict=True)]
+    carried = [ct and on for ct, on in zip(given[0], active, strict=True)]
+    wanted = [
+        *asked[0],
+        *active,
+        *asked[2],
+    ]
+    targets = [x for x, on in zip(inputs, wanted, strict=True) if on]
+    while True:
+        carry_cts = [_stand_in(x.kind) if on else None for x, on in zip(next_carries, carried, strict=True)]
+        found = DRIVERS["pull_back"](targets, [*next_carries, *rows], [*carry_cts, *row_cts])
+        made = iter(found)
+        cts: list[Node | None] = [next(made) if on else None for on in wanted]
+        more = [was or ct is not None for was, ct in zip(carried, cts[first:last], strict=True)]
+        if more == carried:
+            break
+        carried = more
+    sums = [_stand_in(x.kind) if ct is not None else None for x, ct in zip(inputs[:first], cts[:first], strict=True)]
+    totals = [bind(Add(), s, ct) for s, ct in zip(sums, cts[:first], strict=True) if s is not None and ct is not None]
+    results = [
+        *(zeros(x.kind) if ct is None else ct for x, ct, on in zip(inputs[first:last], cts[first:last], carried, strict=True) if on),
+        *totals,
+        *(ct for ct in cts[last:] if ct is not None),
+    ]  # fmt: skip
+    cotangents = [ct for ct in (*carry_cts, *sums, *row_cts) if ct is not None]
+    kept = _kept(op, results, cotangents)
+    body = body_of(
+        [
+            *inputs[:first],
+            *(ct for ct in (*carry_cts, *sums) if ct is not None),
+            *inputs[last:],
+            *kept,
+            *(ct for ct in row_cts if ct is not None),
+        ],
+        results,
+    )
+    return _Backward(
+        body, [ct is not None for ct in cts[:first]], carried, [ct is not None for ct in cts[last:]], kept
+    )
+
+
+def _active_carries(op: Loop, asked: tuple[Flags, ...]) -> list[bool]:
+    """Carries through which an operand whose cotangent is asked for has an effect."""
+    inputs = op.body.inputs
+    next_carries, _, _ = op.split_body()
+    active = list(asked[1])
+    while True:
+        on = [*asked[0], *active, *asked[2]]
+        sources = [x for x, wanted in zip(inputs, on, strict=True) if wanted]
+        _, reached = DRIVERS["between"](sources, next_carries)
+        more = [
+            was or (x in reached and _is_real(x.kind)) for was, x in zip(active, next_carries, strict=True)
+        ]  # fmt: skip
+        if more == active:
+            return active
+        active = more
+
+
+CHEAP = 4
+"""An elementwise operation that costs no more than this is computed again rather than kept."""
+
+
+def _kept(op: Loop, results: Sequence[Node], cotangents: Sequence[Node]) -> list[Node]:
+    """The nodes of the forward body, in order, whose values the backward body cannot do without: what it reads is
+    computed again where that needs no other value to be kept."""
+    inputs = op.body.inputs
+    carries = inputs[op.invariants : op.invariants + op.carries]
+    moving = [*carries, *inputs[op.invariants + op.carries :]]
+    path, back = DRIVERS["between"](cotangents, results)
+    frontier = {x for node in path for x in node.inputs if x not in back}
+    frontier |= {node for node in results if node not in back}
+    _, varying = DRIVERS["between"](moving, list(frontier))
+    rows = set(inputs[op.invariants + op.carries :])
+
+    def is_free(node: Node) -> bool:
+        return node not in varying or node in rows
+
+    kept: set[Node] = set()
+    pending, seen = list(frontier), set(frontier)
+    while pending:
+        node = pending.pop()
+        if is_free(node):
+            continue
+        operands = {x for x in node.inputs if not is_free(x)}
+        cheap = isinstance(node.op, View) or (isinstance(node.op, Elementwise) and node.op.cost <= CHEAP)
+        if node.inputs and cheap and len(operands) <= 1:
+            for x in operands - seen:
+                seen.add(x)
+                pending.append(x)
+        else:
+            kept.add(node)
+    for node in sorted(kept, key=lambda n: -n.id):
+        operands = {x for x in node.inputs if not is_free(x)}
+        if isinstance(node.op, Elementwise) and node.op.cost <= CHEAP and operands and operands <= kept:
+            kept.discard(node)
+    return sorted(kept, key=lambda n: n.id)
+
+
+def _with_rows(op: Loop, more: Sequence[Node]) -> Body:
+    """The body with further rows."""
+    next_carries, rows, go_on = op.split_body()
+    return body_of(op.body.inputs, [*next_carries, *rows, *more, *([] if go_on is None else [go_on])])
+
+
+# ---- batches ----
+
+
+class _Batched:
+    """The results of a body for batches, before they become a body."""
+
+    __slots__ = ("carries", "go_on", "goes_on_batched", "inputs", "next_carries", "row_nodes", "rows")
+
+    def __init__(self, inputs: list[Node], carries: list[bool], rows: list[bool]) -> None:
+        self.inputs, self.carries, self.rows = inputs, carries, rows
+        self.next_carries: list[Node] = []
+        self.row_nodes: list[Node] = []
+        self.go_on: Node | None = None
+        self.goes_on_batched = False
+
+    @property
+    def outputs(self) -> list[Node]:
+        return [*self.next_carries, *self.row_nodes, *([] if self.go_on is None else [self.go_on])]
+
+
+def _batched(
+    op: Loop,
+    invariants: Sequence[Node],
+    axes: Sequence[int | None],
+    carries: Sequence[bool],
+    rows: Sequence[bool],
+    size: Size,
+) -> _Batched:
+    """The body for invariants with these batch axes, and carries and rows that have one in front. More carries may turn
+    out to have one."""
+    places = [*axes, *(0 if on else None for on in (*carries, *rows))]
+    stand_ins = [_stand_in(x.kind) for x in invariants]
+    for x, axis in zip(op.body.inputs[op.invariants :], places[op.invariants :], strict=True):
+        stand_ins.append(_stand_in(x.kind if axis is None else kind_of((size, *x.shape), x.dtype)))
+    found = DRIVERS["batch"](op.body.inputs, op.body.outputs, stand_ins, places, size)
+    go_on = found.pop() if op.stops else None
+    last, made_rows = found[: op.carries], found[op.carries :]
+    carried = [was or axis is not None for was, (_, axis) in zip(carries, last, strict=True)]
+    made = _Batched(stand_ins, carried, [axis is not None for _, axis in made_rows])
+    made.next_carries = [
+        move_batch_to_front(x, axis, size) if on else x for (x, axis), on in zip(last, carried, strict=True)
+    ]
+    made.row_nodes = [x if axis is None else move_batch_to_front(x, axis, size) for x, axis in made_rows]
+    if go_on is not None:
+        made.go_on, made.goes_on_batched = go_on[0], go_on[1] is not None
+    return made
+
+
+def _along(lanes: Node, kind: Kind) -> Node:
+    """A flag for each lane in the shape of `kind`, whose first axis counts lanes."""
+    return bind(Broadcast(kind.shape, (0,)), lanes)
+
+
+def _masked(
+    op: Loop,
+    made: _Batched,
+    limit: Node | None,
+    invariants: Sequence[Node],
+    carries: Sequence[Node],
+    rows: Sequence[Node],
+    size: Size,
+) -> Sequence[tuple[Node, int | None]]:
+    """Lanes with their own numbers of steps: carried along are which lanes run at this step, how many steps each has
+    made, and the step itself, counted down."""
+    flags, counts = kind_of((size,), dt.bool_), kind_of((size,), dt.int64)
+    active, steps, at, own_limit = _stand_in(flags), _stand_in(counts), _stand_in(COUNT), _stand_in(counts)
+    backwards = op.reverse and limit is not None
+    # Backwards, rows are taken from the end of the longest lane on: shorter ones wait for their last row.
+    running = bind(Less(), bind(Broadcast((size,), ()), at), own_limit) if backwards else active
+    first = op.invariants
+    old = made.inputs[first : first + op.carries]
+    next_carries = [
+        bind(Select(), _along(running, x.kind), x, y) for x, y in zip(made.next_carries, old, strict=True)
+    ]  # fmt: skip
+    spread = [x if on else broadcast_front(x, size) for x, on in zip(made.row_nodes, made.rows, strict=True)]
+    row_nodes = [bind(Select(), _along(running, x.kind), x, zeros(x.kind)) for x in spread]
+    next_steps = bind(Select(), running, bind(Add(), steps, constant(1, counts)), steps)
+    next_active = running
+    if made.go_on is not None:
+        go_on = made.go_on if made.goes_on_batched else bind(Broadcast((size,), ()), made.go_on)
+        next_active = bind(BitwiseAnd(), next_active, go_on)
+    if limit is not None and not backwards:
+        next_active = bind(BitwiseAnd(), next_active, bind(Less(), next_steps, own_limit))
+    body = body_of(
+        [*made.inputs[:first], own_limit, *old, active, steps, at, *made.inputs[first + op.carries :]],
+        [
+            *next_carries,
+            next_active,
+            next_steps,
+            bind(Subtract(), at, constant(1, COUNT)),
+            *row_nodes,
+            *([] if backwards else [bind(Any_((0,)), next_active)]),
+        ],
+    )
+    loop = Loop(body, first + 1, op.carries + 3, op.length, op.reverse, limit is not None, not backwards)
+    if limit is None:
+        limit, longest, begin = zeros(counts), [], constant(True, flags)
+    else:
+        longest, begin = [bind(Max((0,)), limit)], bind(Less(), zeros(counts), limit)
+    start = bind(Subtract(), longest[0], constant(1, COUNT)) if longest else zeros(COUNT)
+    results = bind_many(loop, *longest, *invariants, limit, *carries, begin, zeros(counts), start, *rows)
+    last, stacked, _ = loop.split_results(results)
+    found: list[tuple[Node, int | None]] = [(x, 0) for x in last[: op.carries]]
+    found += [(x, 1) for x in stacked]
+    return [*found, *([(last[op.carries + 1], 0)] if op.reports else [])]
+
+
+def add_tapes(x: Node, y: Node) -> Node:
+    """The sum of two tapes of one loop, row by row."""
+    (whole,) = x.inputs
+    assert isinstance(whole.op, Loop) and isinstance(whole.kind, Bundle) and isinstance(x.kind, Tape)
+    steps = picks(whole)[-1]
+    a, b = _stand_in(x.kind.row), _stand_in(x.kind.row)
+    return bind_many(Loop(body_of([a, b], [bind(Add(), a, b)]), 0, 0, None, counted=True), steps, x, y)[0]
+
+
+class Switch(Multiple):
+    """One of several bodies, chosen by the first operand (int32, clamped to their number); the others are operands of
+    all of them."""
+
+    branches: tuple[Body, ...]
+
+    def infer(self, *kinds: Kind) -> Bundle:
+        return bundle_of(self.branches[0].kinds())
+
+    def reference(self, *values: np.ndarray, run: RunBody) -> tuple[np.ndarray, ...]:
+        index, *operands = values
+        return tuple(run(self.branches[min(max(int(index), 0), len(self.branches) - 1)], operands))
+
+    def jvp(
+        self, outs: Sequence[Node], primals: tuple[Node, ...], tangents: Mapping[int, Node]
+    ) -> Sequence[Node | None]:
+        index, *operands = primals
+        on = tuple(i + 1 in tangents for i in range(len(operands)))
+        dots = [tangents[i + 1] for i, traced in enumerate(on) if traced]
+        made = [branch.once(("jvp", on), lambda branch=branch: _branch_tangents(branch, on)) for branch in self.branches]
+        alive = [any(dot is not None for dot in found) for found in zip(*(m[1] for m in made), strict=True)]
+        bodies = tuple(_chosen(inputs, found, alive, outs) for inputs, found in made)
+        results = iter(bind_many(Switch(bodies), index, *operands, *dots))
+        return [next(results) if on else None for on in alive]
+
+    def vjp(
+        self, outs: Sequence[Node], primals: tuple[Node, ...], cotangents: Sequence[Node | None], wanted: frozenset[int]
+    ) -> Mapping[int, Node]:
+        index, *operands = primals
+        asked = tuple(i + 1 in wanted for i in range(len(operands)))
+        given = tuple(ct is not None for ct in cotangents)
+        made = [
+            branch.once(("vjp", asked, given), lambda branch=branch: _branch_cotangents(branch, asked, given))
+            for branch in self.branches
+        ]
+        places = [i for i, on in enumerate(asked) if on]
+        alive = [any(ct is not None for ct in found) for found in zip(*(m[1] for m in made), strict=True)]
+        targets = [operands[i] for i in places]
+        bodies = tuple(_chosen(inputs, found, alive, targets) for inputs, found in made)
+        results = iter(bind_many(Switch(bodies), index, *operands, *(ct for ct in cotangents if ct is not None)))
+        return {place + 1: next(results) for place, on in zip(places, alive, strict=True) if on}
+
+    def batch(
+        self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size
+    ) -> Sequence[tuple[Node, int | None]]:
+        index, *operands = inputs
+        index_axis, *places = axes
+        if index_axis is not None:
+            return self._selected(move_batch_to_front(index, index_axis, size), operands, places, size)
+        stand_ins = [_stand_in(x.kind) for x in operands]
+        made = [DRIVERS["batch"](b.inputs, b.outputs, stand_ins, places, size) for b in self.branches]
+        on = [any(axis is not None for _, axis in found) for found in zip(*made, strict=True)]
+        bodies = [
+            body_of(stand_ins, [move_batch_to_front(x, axis, size) if b else x for (x, axis), b in zip(found, on, strict=True)])
+            for found in made
+        ]  # fmt: skip
+        results = bind_many(Switch(tuple(bodies)), index, *operands)
+        return [(x, 0 if b else None) for x, b in zip(results, on, strict=True)]
+
+    def _selected(
+        self, index: Node, operands: Sequence[Node], places: Sequence[int | None], size: Size
+    ) -> Sequence[tuple[Node, int | None]]:
+        """Every lane may take another branch: all are computed, and each lane takes its own."""
+        made = [
+            [move_batch_to_front(x, axis, size) for x, axis in DRIVERS["batch"](b.inputs, b.outputs, operands, places, size)]
+            for b in self.branches
+        ]  # fmt: skip
+        results = made[-1]
+        for number in range(len(made) - 2, -1, -1):
+            chosen = bind(Less(), index, constant(number + 1, index.kind))
+            results = [
+                bind(Select(), _along(chosen, x.kind), x, y) for x, y in zip(made[number], results, strict=True)
+            ]
+        return [(x, 0) for x in results]
+
+
+Made = tuple[list[Node], list[Node | None]]
+
+
+def _branch_tangents(branch: Body, on: Sequence[bool]) -> Made:
+    dots = [_stand_in(x.kind) if traced else None for x, traced in zip(branch.inputs, on, strict=True)]
+    found = DRIVERS["push_forward"](branch.inputs, branch.outputs, dots)
+    return [*branch.inputs, *(dot for dot in dots if dot is not None)], found
+
+
+def _branch_cotangents(branch: Body, asked: Sequence[bool], given: Sequence[bool]) -> Made:
+    cts = [_stand_in(x.kind) if on else None for x, on in zip(branch.outputs, given, strict=True)]
+    targets = [x for x, on in zip(branch.inputs, asked, strict=True) if on]
+    found = DRIVERS["pull_back"](targets, branch.outputs, cts)
+    return [*branch.inputs, *(ct for ct in cts if ct is not None)], found
+
+
+def _chosen(inputs: Sequence[Node], found: Sequence[Node | None], alive: Sequence[bool], like: Sequence[Node]) -> Body:
+    """A branch with the results that some branch has; zeros where this one has none."""
+    results = [
+        zeros(x.kind) if node is None else node for node, on, x in zip(found, alive, like, strict=True) if on
+    ]  # fmt: skip
+    return body_of(inputs, results)
+
+

@@ -1,0 +1,103 @@
+"""What the code of a function can reach by name: globals, attributes of modules, variables that it sets. Read from its
+bytecode, once for each function, with the functions that are defined inside it."""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections import defaultdict
+from dataclasses import dataclass
+
+_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+_CELLS = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
+_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_SKIPPED = frozenset({"CACHE", "EXTENDED_ARG", "PUSH_NULL"})
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Names:
+    """The names in a function's code, with those of the functions inside it. There is one object for one code, so that
+    keys may hold it: to hash code itself takes long."""
+
+    code: types.CodeType
+    loads: tuple[tuple[str, ...], ...]
+    """Globals that it reads, each with the attributes that are read from it at once: `config.rates.slow` is one."""
+    stores: tuple[str, ...]
+    """Globals that it sets."""
+    imports: tuple[str, ...]
+    """Modules that it imports."""
+    written: tuple[str, ...]
+    """Variables of enclosing functions that it sets."""
+    only_appended: frozenset[str]
+    """Globals and variables of enclosing functions that it uses in no other way than `name.append(...)`."""
+    asks_type: bool
+    """Whether it calls `type`: what stands for a number while tracing would be found out."""
+
+    def __repr__(self) -> str:
+        return f"the function {self.code.co_name}"
+
+
+_NAMES: dict[int, Names] = {}
+_MOST_NAMES = 1 << 14
+
+
+def names_of(code: types.CodeType) -> Names:
+    """The names in this code."""
+    found = _NAMES.get(id(code))
+    if found is None:
+        if len(_NAMES) >= _MOST_NAMES:  # forgetting costs later retraces, never a wrong answer
+            _NAMES.clear()
+        found = _NAMES[id(code)] = _names(code)
+    return found
+
+
+def _names(code: types.CodeType) -> Names:
+    instructions = [i for i in dis.get_instructions(code) if i.opname not in _SKIPPED]
+    by_name = _by_name(instructions)
+    loads: dict[tuple[str, ...], None] = {}
+    appended: set[str] = set()
+    otherwise = set(by_name["STORE_DEREF"]) | set(by_name["STORE_GLOBAL"])
+    for at, instruction in enumerate(instructions):
+        if instruction.opname not in _GLOBALS and instruction.opname not in _CELLS:
+            continue
+        follows = _attributes(instructions, at + 1)
+        (appended if follows[:1] == ["append"] else otherwise).add(instruction.argval)
+        if instruction.opname in _GLOBALS:
+            loads[(instruction.argval, *follows)] = None
+    inner = [names_of(c) for c in code.co_consts if isinstance(c, types.CodeType)]
+    free = [c.co_freevars for c in code.co_consts if isinstance(c, types.CodeType)]
+    for names, variables in zip(inner, free, strict=True):
+        loads.update(dict.fromkeys(names.loads))
+        appended |= names.only_appended
+        otherwise |= {*variables, *(path[0] for path in names.loads)} - names.only_appended
+    return Names(
+        code,
+        tuple(loads),
+        _merged(by_name["STORE_GLOBAL"] + by_name["DELETE_GLOBAL"], [names.stores for names in inner]),
+        _merged(by_name["IMPORT_NAME"], [names.imports for names in inner]),
+        _merged(by_name["STORE_DEREF"] + by_name["DELETE_DEREF"], [names.written for names in inner]),
+        frozenset(appended - otherwise),
+        "type" in code.co_names or any(names.asks_type for names in inner),
+    )
+
+
+def _by_name(instructions: list[dis.Instruction]) -> defaultdict[str, list[str]]:
+    """The names that instructions of each kind are about."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for instruction in instructions:
+        if isinstance(instruction.argval, str):
+            found[instruction.opname].append(instruction.argval)
+    return found
+
+
+def _merged(own: list[str], others: list[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*own, *(name for names in others for name in names)]))
+
+
+def _attributes(instructions: list[dis.Instruction], at: int) -> list[str]:
+    """The attributes that are read one from the other, beginning with this instruction."""
+    found = []
+    while at < len(instructions) and instructions[at].opname in _ATTRIBUTES:
+        found.append(instructions[at].argval)
+        at += 1
+    return found

@@ -1,0 +1,186 @@
+"""Tracing a function for compile: it runs once on placeholders for arrays and stand-ins for numbers, and what it did
+becomes a variant. Whatever happens, the caller's objects are as before afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.graph.node import Kind, Node, next_id, reachable
+from weft.graph.scalars import Scalars
+from weft.graph.trace import trace
+from weft.primitives.base import Placeholder
+from weft.runtime.data import Buffer
+from weft.transforms import state
+from weft.transforms.capture import Walk
+from weft.transforms.replay import Made, Recorder
+from weft.transforms.variant import Effects, ShapelessVariant, SymbolicSizes, Trace, Variant, fixed_program
+
+
+class Snapshot:
+    """The caller's places and arrays before a trace, to be put back after it."""
+
+    __slots__ = ("nodes", "places")
+
+    def __init__(self, walk: Walk) -> None:
+        self.places = [(place, state.read(place)) for place in walk.containers]
+        self.nodes = [(a, a._node) for a in walk.arrays]
+
+    def restore(self) -> None:
+        for place, before in self.places:
+            if not state.same(before, state.read(place)):
+                state.write(place, before)
+        for a, node in self.nodes:
+            a._node = node
+
+
+class StandIns:
+    """Puts scalars where the numbers of a call stand: into the caller's own containers, and into new tuples."""
+
+    def __init__(self, walk: Walk, scalars: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.args, self.kwargs = args, dict(kwargs)
+        self._undo: list[tuple[Any, Any, Any]] = []
+        self._given = (args, kwargs)
+        self._tuples: dict[int, list[Any]] = {}
+        for (holder, name), old, new in zip(walk.places, walk.scalars, scalars, strict=True):
+            if new is not None:
+                self._put(holder, name, old, new)
+        repeats: dict[int, list[tuple[Any, Any]]] = {}
+        for value, holder, name in walk.repeats:
+            repeats.setdefault(id(value), []).append((holder, name))
+        for key in reversed(walk.tuples):  # inner ones were seen after those that hold them
+            if key in self._tuples:
+                value, holder, name = walk.tuples[key]
+                made = tuple.__new__(type(value), self._tuples[key])
+                for where, at in [(holder, name), *repeats.get(key, ())]:
+                    self._put(where, at, value, made)
+        if id(args) in self._tuples:
+            self.args = tuple(self._tuples[id(args)])
+
+    def _put(self, holder: Any, name: Any, old: Any, new: Any) -> None:
+        if holder is self._given[1]:
+            self.kwargs[name] = new
+        elif isinstance(holder, tuple):
+            self._tuples.setdefault(id(holder), list(holder))[name] = new
+        elif holder is not None:
+            self._undo.append((holder, name, old))
+            state.set_item(holder, name, new)
+
+    def remove(self) -> None:
+        """Put the numbers back."""
+        for holder, name, old in reversed(self._undo):
+            state.set_item(holder, name, old)
+
+
+class Attempt:
+    """One call of a function, to be traced."""
+
+    def __init__(
+        self, fun: Callable[..., Any], walk: Walk, buffers: Sequence[Buffer], kinds: Sequence[Kind], symbolic: int
+    ) -> None:
+        self.fun, self.walk, self.buffers = fun, walk, buffers
+        self.name = getattr(fun, "__name__", "the function")
+        self.kinds, self.symbolic = kinds, symbolic
+
+    def run(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], fixed: set[int]
+    ) -> tuple[Variant | str, Sequence[int]]:
+        """The trace (or why there is none), and the numbers that it holds for as they are. Those in `fixed` are plain
+        numbers from the start."""
+        walk = self.walk
+        snapshot = Snapshot(walk)
+        scalars, sizes = Scalars(walk.scalars), SymbolicSizes()
+        kinds = [sizes.kind(i, kind) if i < self.symbolic else kind for i, kind in enumerate(self.kinds)]
+        inputs = [Node(Placeholder("compile"), (), kind) for kind in kinds]
+        stand_ins = None
+        try:
+            leaves = [None if i in fixed else scalar for i, scalar in enumerate(scalars.leaves)]
+            stand_ins = StandIns(walk, leaves, args, kwargs)
+            before = [state.read(place) for place in walk.containers]
+            first = next_id()
+            for a, node in zip(walk.arrays, inputs, strict=True):
+                a._node = node
+            with trace():
+                value = self.fun(*stand_ins.args, **stand_ins.kwargs)
+                made = self._record(value, before, inputs, first, scalars, sizes if sizes.places else None)
+            return made, sorted({*fixed, *scalars.by_value})
+        finally:
+            scalars.closed = True
+            sizes.env.close()
+            if stand_ins is not None:
+                stand_ins.remove()
+            snapshot.restore()
+
+    def _record(
+        self,
+        value: Any,
+        before: Sequence[Any],
+        inputs: list[Node],
+        first: int,
+        scalars: Scalars,
+        sizes: SymbolicSizes | None,
+    ) -> Variant | str:
+        """What the traced function returned and changed, as a variant."""
+        walk, recorder = self.walk, Recorder(self.name, self.walk, scalars, first)
+        result = recorder.template(value)
+        overwritten = [
+            (i, recorder.output(a._node))
+            for i, (a, node) in enumerate(zip(walk.arrays, inputs, strict=True))
+            if a._node is not node
+        ]
+        places = [(i, recorder.contents(after)) for i, after in self._changed(before)]
+        single = isinstance(result, Made) and len(recorder.outputs) == 1 and not overwritten and not places
+        effects = Effects(result, overwritten, places, single)
+        numbered = {id(node): i for i, node in enumerate(inputs)}
+        order = reachable(recorder.outputs)
+        sources: list[int | Buffer] = []
+        for node in order:
+            if id(node) in numbered:
+                sources.append(numbered[id(node)])
+            elif isinstance(node.value, Buffer):
+                if node.id < first:
+                    return "an array in a way that compile cannot follow"
+                sources.append(node.value)
+        traced = Trace(order, recorder.outputs, sources)
+        return self._variant(traced, effects, numbered, scalars, sizes)
+
+    def _variant(
+        self, traced: Trace, effects: Effects, numbered: dict[int, int], scalars: Scalars, sizes: SymbolicSizes | None
+    ) -> Variant:
+        """The program is made while the trace is open: whoever reads a number there makes it part of the trace."""
+        wants = [(scalars.want(c.scalar), c.dtype) for c in traced.constants]
+        numbers = scalars.compiled() if scalars.leaves else None
+        if sizes is None:
+            return Variant(traced, effects, numbers, wants).program(fixed_program(traced, self.buffers, numbered))
+        made = ShapelessVariant(traced, effects, numbers, wants, sizes)
+        made.recipe_for(self.kinds)
+        return made
+
+    def _changed(self, before: Sequence[Any]) -> list[tuple[int, Any]]:
+        """(number, contents) of places that do not hold what they held."""
+        places = self.walk.containers
+        whole = {id(place) for place in places}
+        found = []
+        for i, (place, old) in enumerate(zip(places, before, strict=True)):
+            if isinstance(place, state.Appended) and id(place.target) in whole:
+                continue  # somebody else looks at all of this list
+            now = state.read(place)
+            if state.same(old, now):
+                continue
+            if isinstance(place, np.ndarray):
+                raise ValueError(
+                    f"[compile] {self.name} writes into a NumPy array, which a compiled function could not do again at "
+                    "each call: use an array of Weft, or do this outside."
+                )
+            found.append((i, now))
+        return found
+
+
+def placeholders(walk: Walk, transform: str) -> list[Node]:
+    """Make the arrays of a walk placeholders of a transform."""
+    inputs = [Node(Placeholder(transform), (), a._node.kind) for a in walk.arrays]
+    for a, node in zip(walk.arrays, inputs, strict=True):
+        a._node = node
+    return inputs
