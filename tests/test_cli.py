@@ -30,11 +30,13 @@ def test_version() -> None:
     assert (result.returncode, result.stdout) == (0, f"weft {__version__}\n")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"], ["run", "--help"], ["run", "-h"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["-h"], ["help"], ["run", "--help"], ["explain", "-h"], ["check", "--help"]]
+)
 def test_help_names_every_command(arguments: list[str]) -> None:
     result = weft(*arguments)
     assert result.returncode == 0
-    for command in ("run", "doctor", "bench", "--version"):
+    for command in ("run", "explain", "check", "doctor", "bench", "--version"):
         assert f"weft {command}" in result.stdout
 
 
@@ -49,6 +51,11 @@ def test_help_names_every_command(arguments: list[str]) -> None:
         (["run", "-m"], "run needs a program"),
         (["run", "absent.py"], "cannot open 'absent.py'"),
         (["run", "-m", "absent_module"], "No module named absent_module"),
+        (["explain"], "explain needs a program"),
+        (["explain", "absent.py", "--asm"], "weft explain: cannot open 'absent.py'"),
+        (["explain", "script.py", "--html"], "--html needs the name of a file to write"),
+        (["check"], "check needs a program"),
+        (["check", "absent.py"], "weft check: cannot open 'absent.py'"),
         (["bench", "absent"], "no such workload: absent"),
         (["bench", "--peers", "absent"], "no such peer: absent"),
         (["bench", "--python", "jax"], "--python wants PEER=PATH"),
@@ -145,6 +152,89 @@ def test_the_example_is_the_same_on_weft_and_as_a_program_for_mlx() -> None:
     assert len(losses) == 4
     assert list(losses) == sorted(losses, reverse=True)
     assert accuracies[-1] > 50.0  # guessing gives 10
+
+
+# ---- explain and check ----
+
+LOOK = """
+import sys
+import mlx.core as mx
+
+@mx.compile
+def normal(x):
+    centred = x - mx.mean(x, axis=-1, keepdims=True)
+    return centred / mx.sqrt(mx.mean(centred * centred, axis=-1, keepdims=True))
+
+x = mx.array([[1.0, 2.0, 4.0], [3.0, 3.0, 3.0]])
+print(normal(x[:1] + 0).shape, sys.argv[1:])
+if "--flat" in sys.argv:
+    print(normal(x).shape)
+sys.exit(3 if "--fail" in sys.argv else 0)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "look.py"
+    path.write_text(LOOK)
+    return path
+
+
+def test_explain_shows_the_programs_of_a_script(script: Path) -> None:
+    result = weft("explain", "look.py", "--fail", "--llvm", cwd=script.parent)
+    assert result.returncode == 3, "that of the script"
+    assert result.stdout.startswith("(1, 3) ['--fail']\n"), "what the script prints comes first"
+    assert "weft explain: look.py" in result.stdout
+    assert re.search(r"^  \d: normal \(\d kernels?, .* in 1 run\)  \[look.py:11\]$", result.stdout, re.MULTILINE)
+    assert "  # look.py:7  centred = x - mx.mean(x, axis=-1, keepdims=True)\n" in result.stdout
+    assert "define void @weft_row_" in result.stdout
+    assert result.stderr == ""
+
+
+def test_explain_writes_a_page(script: Path) -> None:
+    """Options may stand on either side of the script; what follows `--` is its own."""
+    for arguments in (["--html=page.html", "look.py", "a"], ["look.py", "a", "--html", "page.html"]):
+        result = weft("explain", *arguments, cwd=script.parent)
+        assert (result.returncode, result.stdout) == (0, "(1, 3) ['a']\n")
+        assert result.stderr == "weft explain: wrote page.html\n"
+        page = script.parent / "page.html"
+        assert page.read_text().startswith("<!doctype html>")
+        page.unlink()
+    result = weft("explain", "look.py", "--", "--html", "b", cwd=script.parent)
+    assert result.stdout.startswith("(1, 3) ['--html', 'b']\n")
+
+
+def test_explain_a_script_that_computes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "quiet.py").write_text("print('done')\n")
+    result = weft("explain", "quiet.py", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (0, "done\n")
+    assert result.stderr == "weft explain: the program computed nothing with Weft\n"
+
+
+def test_check_finds_nothing_in_a_good_run(script: Path) -> None:
+    result = weft("check", "look.py", cwd=script.parent)
+    assert (result.returncode, result.stdout) == (0, "(1, 3) []\n")
+    assert re.fullmatch(r"weft check: \d+ operations in \d+ runs of \d+ programs: nothing wrong\n", result.stderr)
+
+
+def test_check_names_the_line_that_makes_a_nan(script: Path) -> None:
+    result = weft("check", "look.py", "--flat", cwd=script.parent)
+    assert (result.returncode, result.stdout) == (1, "(1, 3) ['--flat']\n(2, 3)\n")
+    assert result.stderr.startswith(
+        "first NaN: divide makes NaN of 0.0, 0.0 (at (1, 0) of shape (2, 3))\n"
+        "  look.py:8, in normal\n"
+        "    return centred / mx.sqrt("
+    )
+    assert result.stderr.endswith(": 1 finding\n")
+
+
+def test_check_ends_as_the_program_ends(script: Path) -> None:
+    assert weft("check", "look.py", "--fail", cwd=script.parent).returncode == 3
+    (script.parent / "wrong.py").write_text("import mlx.core as mx\nmx.array([1]) + nothing\n")
+    result = weft("check", "wrong.py", cwd=script.parent)
+    assert result.returncode == 1
+    assert "NameError: name 'nothing' is not defined" in result.stderr
+    assert "weft/cli.py" not in result.stderr
 
 
 # ---- doctor ----

@@ -150,9 +150,13 @@ class Model:
 
 
 def bits(value: Any) -> Any:
-    """A value in which equal means equal to the bit, and of the same types."""
+    """A value in which equal means equal to the bit, and of the same types. All NaNs are alike: which one an operation
+    gives is not defined (docs/numerics.md)."""
     if isinstance(value, array):
-        return value.dtype, value.shape, np.asarray(value).tobytes()
+        elements = np.array(value)
+        if value.dtype == mx.float32:
+            elements[np.isnan(elements)] = np.nan
+        return value.dtype, value.shape, elements.tobytes()
     if isinstance(value, dict):
         return [(k, bits(v)) for k, v in value.items()]
     if isinstance(value, (list, tuple)):

@@ -15,10 +15,12 @@ import pytest
 
 import weft
 import weft.core as mx
+from weft.config import config
 from weft.graph import lines
 from weft.graph.lines import line_of
 from weft.graph.node import Node
 from weft.passes.lower import nbytes_of
+from weft.passes.pipeline import PASSES
 from weft.report import limits as machine
 from weft.report.facts import Facts, Stage
 from weft.report.layout import draw
@@ -53,7 +55,7 @@ def titles(stage: Stage) -> list[str]:
 
 
 def test_stages_follow_the_passes(facts: Facts) -> None:
-    assert [stage.name for stage in facts.stages] == ["traced", "cse", "simplify", "cse", "views"]
+    assert [stage.name for stage in facts.stages] == ["traced", *(step.__name__ for step in PASSES), "views"]
     traced, merged, simplified, *_ = facts.stages
     assert titles(traced)[:3] == ["x", "w", "matmul"]
     assert titles(traced).count("exp") == 3  # that of softmax, and the same one twice
@@ -147,7 +149,11 @@ def test_a_slice_moves_only_what_it_shows() -> None:
     ("program", "value", "note"),
     [
         (lambda x, w: mx.exp(x) * 2.0, "multiply", "x belongs to the caller"),
-        (lambda x, w: (lambda t: mx.exp(t @ w.T) + t)(mx.sin(x @ w) @ w.T @ w)[:1], "matmul", "is still read by kernel"),
+        (
+            lambda x, w: (lambda t: mx.exp(t @ w.T) + t)(mx.sin(x @ w) @ w.T @ w)[:1],
+            "matmul",
+            "is still read by kernel",
+        ),
         (lambda x, w: mx.sum(x), "sum", "no operand has its size"),
     ],
 )
@@ -159,7 +165,7 @@ def test_why_nothing_was_reused(program: Any, value: str, note: str) -> None:
 
 def test_what_took_whose_place() -> None:
     w = mx.array(np.eye(6, dtype=np.float32))
-    found = weft.explain(lambda x: mx.sum(mx.exp(x @ w)[:, ::-1] @ w), mx.array(X), measure=False).facts
+    found = weft.explain(lambda x: mx.sum(mx.exp(x @ w) @ w), mx.array(X), measure=False).facts
     (reused,) = [s for s in found.stored if s.over is not None]
     named = {op.number: op.title for op in found.stages[-1].operations}
     assert (reused.name, named[reused.over]) == ("exp", "matmul")
@@ -190,7 +196,7 @@ def test_bodies_of_loops_are_shown() -> None:
     assert "0.5" in body
     assert body in report.html().replace("\\n", "\n")
     assert all(line.strip() in str(report) for line in body.splitlines())
-    (kernel,) = [k for k in report.facts.kernels if loop.number in k.nodes]
+    (kernel,) = [k for k in report.facts.kernels if k.form == "loop"]
     assert kernel.launches, "kernels inside the loop are shown with it"
 
 
@@ -209,7 +215,7 @@ def test_traces_name_the_argument_that_changed() -> None:
     (program,) = weft.explain(scaled, x, 0, measure=False).programs
     assert len(program.traces) == 3
     assert program.traces[0] == "first call"
-    assert re.fullmatch(r"axis: .*0 became .*1", program.traces[1])
+    assert re.fullmatch(r"axis: 0 became 1, and the trace depends on it", program.traces[1])
     assert re.fullmatch(r"x: .*\[4, 6\] became .*\[2, 6\]", program.traces[2])
 
 
@@ -248,7 +254,7 @@ def test_only_functions_can_be_explained() -> None:
 def test_the_text_tells_it_all() -> None:
     report = weft.explain(softmax_twice, mx.array(X), mx.array(W), llvm=True, asm=True)
     text = str(report)
-    assert "== traced: 9 operations" in text or "== traced:" in text
+    assert f"== traced: {len(report.facts.stages[0].operations) - 2} operations" in text
     assert "first = mx.softmax(x @ w, axis=-1)" in text
     assert "the same as %" in text
     assert re.search(r"1: row over 4×5, reducing axis 1 \[max subtract exp sum divide exp add\]", text)
@@ -275,7 +281,8 @@ def test_the_page_is_one_file_with_everything_in_it(tmp_path: Path) -> None:
     assert not re.search(r"<(?:script|link|img)[^>]*(?:src|href)=\"(?!data:)", page)
     data = json.loads(re.findall(r'<script id="data" type="application/json">(.*?)</script>', page)[0])
     (program,) = data["programs"]
-    assert [stage["name"] for stage in program["stages"]] == ["traced", "cse", "simplify", "cse", "views", "kernels"]
+    names = ["traced", *(step.__name__ for step in PASSES), "views", "kernels"]
+    assert [stage["name"] for stage in program["stages"]] == names
     for kernel in program["kernels"]:
         for launch in kernel["launches"]:
             assert f"define void @{launch['name']}(" in data["code"][launch["name"]]["llvm"]
@@ -325,14 +332,16 @@ def test_drawings_are_readable() -> None:
 
 
 def test_a_chain_stands_straight() -> None:
-    drawing = draw({i: (100.0, 40.0) for i in range(6)}, [(i, i + 1) for i in range(5)])
+    drawing = draw(dict.fromkeys(range(6), (100.0, 40.0)), [(i, i + 1) for i in range(5)])
     assert len({x for x, _ in drawing.places.values()}) == 1
 
 
 # ---- limits ----
 
 
-def test_limits_are_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(config, "cache_dir", str(tmp_path))
+    monkeypatch.setattr(machine, "_known", {})
     first = machine.limits()
     assert all(rate > 0 for _, rate in first.bandwidth)
     monkeypatch.setattr(machine, "measure", lambda cpu: pytest.fail("measured again"))
@@ -366,3 +375,15 @@ def test_programs_of_a_script_are_told_apart() -> None:
     assert line.number == line_with("mx.sum(mx.array(X) * 3)", test_programs_of_a_script_are_told_apart)
     assert "program 1" in str(report)
     assert Node.__init__ is lines._plain
+
+
+def test_loops_of_any_length_are_explained() -> None:
+    """Their gradients keep rows for as many steps as it takes, so there is one time for all."""
+
+    def program(x: mx.array) -> mx.array:
+        last = mx.while_loop(lambda t: mx.sum(t * t) < 100.0, lambda t: t * 1.5, x)
+        return mx.sum(last)
+
+    found = weft.explain(mx.grad(program), mx.array(X)).facts
+    assert found.total is not None
+    assert any(kernel.form == "loop" for kernel in found.kernels)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tests.gradients import reference
 from tests.loops import Native, Plain, assert_close, assert_same
 from tests.test_fusion_property import STEPS as STRAIGHT
 from weft import dtypes as dt
+from weft import tree
 from weft.array import array
 from weft.dtypes import Dtype
 from weft.primitives.elementwise import draw as random_values
@@ -32,6 +34,7 @@ DTYPES = (
 STEPS_IN_A_BODY = 8
 LARGEST = 1 << 11
 ROWS = 9
+FEW = examples.default.max_examples // 3
 
 # ---- bodies as data ----
 
@@ -99,12 +102,13 @@ def body_of(case: Case, ways: Any, outer: Sequence[array]) -> Callable[..., Any]
 def conform(x: array, leaf: Leaf) -> array:
     """A value in the shape and dtype of a carry: itself where it fits, which makes swaps and rotations of carries."""
     if x.shape != leaf.shape:
-        size = int(np.prod(leaf.shape))
+        size = prod(leaf.shape)
         flat = mx.reshape(x, (-1,))
         if flat.size < size:
             flat = mx.broadcast_to(mx.sum(flat), (size,))
         x = mx.reshape(flat[:size], leaf.shape)
-    return x.astype(leaf.dtype)
+    # Cotangents have no way through integers, as in the loop; through casts alone they would be truncated.
+    return (x if leaf.dtype.is_inexact else mx.stop_gradient(x)).astype(leaf.dtype)
 
 
 @st.composite
@@ -180,7 +184,7 @@ def inner_fori(ways: Any, x: array, y: array, extra: int) -> array | None:
 def inner_cond(ways: Any, x: array, y: array, extra: int) -> array | None:
     if x.dtype.is_bool:
         return None
-    return ways.cond(choice(y) > extra % 4, lambda a: mx.negative(a.astype(dt.float32)), lambda a: a.astype(dt.float32), x)
+    return ways.cond(choice(y) > extra % 4, lambda a: a + a, lambda a: a * a, x)
 
 
 def inner_switch(ways: Any, x: array, y: array, extra: int) -> array | None:
@@ -214,11 +218,9 @@ LOOPING: dict[str, Callable[[Any, array, array, int], array | None]] = {
 # ---- values ----
 
 
-def plain(case: Case, length: int | None = None) -> Any:
+def plain(case: Case) -> Any:
     init, xs, outer = operands(case)
-    steps = case.length if length is None else length
-    carry, ys = Plain.scan(body_of(case, Plain, outer), init, [x[:steps] for x in xs], steps, case.reverse)
-    return carry, ys
+    return Plain.scan(body_of(case, Plain, outer), init, [x[: case.length] for x in xs], case.length, case.reverse)
 
 
 def native(case: Case, init: Any, xs: Any, outer: Any) -> Any:
@@ -249,7 +251,7 @@ def test_on_the_reference_back_end(case: Case) -> None:
         check(case, native(case, *operands(case)), plain(case), "reference")
 
 
-@examples(max_examples=25)
+@examples(max_examples=FEW)
 @given(cases(), st.integers(1, 4))
 def test_unrolled(case: Case, unroll: int) -> None:
     init, xs, outer = operands(case)
@@ -257,7 +259,7 @@ def test_unrolled(case: Case, unroll: int) -> None:
     check(case, found, native(case, init, xs, outer), f"unrolled by {unroll}")
 
 
-@examples(max_examples=25)
+@examples(max_examples=FEW)
 @given(cases(), st.integers(1, 4))
 def test_checkpointed(case: Case, every: int) -> None:
     init, xs, outer = operands(case)
@@ -265,23 +267,190 @@ def test_checkpointed(case: Case, every: int) -> None:
     check(case, found, native(case, init, xs, outer), f"checkpoints every {every}")
 
 
-@examples(max_examples=25)
+@examples(max_examples=FEW)
 @given(cases())
 def test_one_trace_for_all_lengths(case: Case) -> None:
-    """The rows are taken by number from tables, so that the length is the only size that is not known."""
-    case = replace(case, reverse=False, length=4)
-    init, tables, outer = operands(case)
-    held = [np.array(contract.values_of(x)) for x in (*init.values(), *tables, *outer)]
+    """The rows are taken by number from tables that the function makes itself, so that the length is the only size that
+    is not known."""
+    case = replace(case, reverse=False)
 
     def run(numbers: array) -> Any:
-        made = [mx.array(x, dtype=dt.from_numpy(x.dtype)) for x in held]
-        first = dict(zip(init, made, strict=False))
-        rows, captured = made[len(init) : len(init) + len(tables)], made[len(init) + len(tables) :]
-        f = body_of(case, Native, captured)
-        return mx.scan(lambda carry, i: f(carry, [x[i] for x in rows]), first, numbers)
+        init, tables, outer = tables_of(case)
+        f = body_of(case, Native, outer)
+        return mx.scan(lambda carry, i: f(carry, [x[i] for x in tables]), init, numbers)
 
     compiled = mx.compile(run, shapeless=True)
-    for length in (4, 2, 9):
-        found = compiled(mx.arange(length))
-        check(case, found, plain(case, length), f"{length} steps")
+    init, tables, outer = tables_of(case)
+    for length in (4, 2, ROWS):
+        expected = Plain.scan(body_of(case, Plain, outer), init, [x[:length] for x in tables], length)
+        check(case, compiled(mx.arange(length)), expected, f"{length} steps")
     assert compiled.traces == 1
+
+
+def tables_of(case: Case) -> tuple[dict[str, array], list[array], list[array]]:
+    """Operands like those of `operands`, made of nothing but the case."""
+
+    def made(leaf: Leaf, seed: int, *more: int) -> array:
+        shape = (*more, *leaf.shape)
+        return ((mx.arange(prod(shape)) * 5 + seed) % 11 - 4).astype(leaf.dtype).reshape(shape)
+
+    return (
+        {f"c{i}": made(leaf, case.seed + i) for i, leaf in enumerate(case.carries)},
+        [made(leaf, case.seed - i, ROWS) for i, leaf in enumerate(case.rows)],
+        [made(leaf, 2 * case.seed) for leaf in case.outer],
+    )
+
+
+# ---- derivatives ----
+
+SMOOTH = (
+    "tanh", "sin", "multiply", "add", "subtract", "matmul", "softmax", "logsumexp", "sum", "mean", "cut", "flip",
+    "turn", "refold", "repeat", "join", "running", "gather", "norm", "scan", "fori", "cond", "switch", "update", "exp",
+)  # fmt: skip
+REAL = (dt.float64, dt.float64, dt.float64, dt.int32, dt.bool_)
+FULL_SHAPES = ((3,), (2, 3), (), (3, 3), (5,), (4, 1))
+
+
+@st.composite
+def smooth_cases(draw: Callable[[Any], Any]) -> Case:
+    """Bodies with derivatives: double precision, and integers and flags beside."""
+    leaf = st.builds(Leaf, st.sampled_from(FULL_SHAPES), st.sampled_from(REAL))
+    double = st.builds(Leaf, st.sampled_from(FULL_SHAPES), st.just(dt.float64))
+    carries = (draw(double), *draw(st.lists(leaf, max_size=2)))
+    if draw(st.booleans()):
+        carries = (*carries, carries[0])
+    rows = (draw(double), *draw(st.lists(leaf, max_size=1)))
+    outer = (draw(double), *draw(st.lists(leaf, max_size=1)))
+    number = st.integers(0, 1 << 12)
+    step = st.tuples(st.sampled_from(SMOOTH), number, number, number)
+    picks = st.integers(0, 7)
+    return Case(
+        carries, rows, outer,
+        tuple(draw(st.lists(step, min_size=1, max_size=6))),
+        tuple(draw(picks) for _ in carries),
+        tuple(draw(st.lists(picks, max_size=2))),
+        draw(st.integers(0, 4)),
+        draw(st.booleans()),
+        draw(st.sampled_from(["contiguous", "reversed", "transposed", "cut"])),
+        draw(number),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A loop as a function of its real operands alone: all operands, which of them are real, their values, and
+    directions in which to go."""
+
+    case: Case
+    structure: tree.Structure
+    operands: list[array]
+    places: list[int]
+    primals: list[array]
+    tangents: list[array]
+
+
+def problem_of(case: Case) -> Problem:
+    given, structure = tree.flatten(operands(case))
+    places = [i for i, x in enumerate(given) if x.dtype is dt.float64]
+    # Small values, so that nothing saturates and differences are worth something.
+    primals = [0.5 * mx.tanh(given[i]) for i in places]
+    tangents = [mx.sin(mx.arange(x.size, dtype=dt.float64) + case.seed).reshape(x.shape) for x in primals]
+    return Problem(case, structure, given, places, primals, tangents)
+
+
+def results_of(problem: Problem, ways: Any, primals: Sequence[array]) -> list[array]:
+    """The real results."""
+    case, values = problem.case, list(problem.operands)
+    for place, x in zip(problem.places, primals, strict=True):
+        values[place] = x
+    init, xs, outer = problem.structure.unflatten(values)
+    f = body_of(case, ways, outer)
+
+    def tame(carry: Any, x: Any) -> Any:
+        after, ys = f(carry, x)
+        return tree.map(lambda c: mx.tanh(c) if c.dtype is dt.float64 else c, after), ys
+
+    carry, ys = ways.scan(tame, init, [x[: case.length] for x in xs], case.length, case.reverse)
+    return [x for x in (*carry.values(), *(ys or ())) if x.dtype.is_float]
+
+
+def loss_of(problem: Problem, ways: Any) -> Callable[..., array]:
+    """All real results in one number, each element with a weight of its own."""
+
+    def weighed(x: array, i: int) -> array:
+        x = x.astype(dt.float64)
+        return mx.sum(mx.sin(x) * mx.cos(mx.arange(x.size, dtype=dt.float64) + i).reshape(x.shape))
+
+    def loss(*primals: array) -> array:
+        terms = [weighed(x, i) for i, x in enumerate(results_of(problem, ways, primals))]
+        return sum(terms[1:], terms[0])
+
+    return loss
+
+
+def moved(problem: Problem, by: float) -> list[array]:
+    return [x + by * t for x, t in zip(problem.primals, problem.tangents, strict=True)]
+
+
+def along(gradients: Sequence[array], tangents: Sequence[array]) -> float:
+    return float(sum(float(mx.sum(g * t).item()) for g, t in zip(gradients, tangents, strict=True)))
+
+
+def everything(problem: Problem) -> tuple[int, ...]:
+    """The numbers of all arguments."""
+    return tuple(range(len(problem.primals)))
+
+
+@given(smooth_cases())
+def test_gradients(case: Case) -> None:
+    """Those of the Python loop, of finite differences, of jvp; and the compiled ones have the same bits."""
+    problem = problem_of(case)
+    loss, names = loss_of(problem, Native), everything(problem)
+    found = mx.grad(loss, argnums=names)(*problem.primals)
+    assert_close(found, mx.grad(loss_of(problem, Plain), argnums=names)(*problem.primals))
+    (high, low) = (loss(*moved(problem, by)).item() for by in (1e-6, -1e-6))
+    slope = along(found, problem.tangents)
+    np.testing.assert_allclose(slope, (high - low) / 2e-6, rtol=1e-5, atol=1e-6)
+    _, (pushed,) = mx.jvp(loss, problem.primals, problem.tangents)
+    np.testing.assert_allclose(pushed.item(), slope, rtol=1e-9, atol=1e-9)
+    assert_same(mx.compile(mx.grad(loss, argnums=names))(*problem.primals), found, "compiled")
+
+
+@examples(max_examples=FEW)
+@given(smooth_cases(), st.integers(1, 3), st.integers(1, 3))
+def test_gradients_with_checkpoints_and_unrolled(case: Case, every: int, unroll: int) -> None:
+    problem = problem_of(case)
+    names = everything(problem)
+
+    class Chunks(Native):
+        @staticmethod
+        def scan(*given: Any, **options: Any) -> Any:
+            return mx.scan(*given, **options, checkpoint_every=every, unroll=unroll)
+
+    found = mx.grad(loss_of(problem, Chunks), argnums=names)(*problem.primals)
+    assert_close(found, mx.grad(loss_of(problem, Native), argnums=names)(*problem.primals))
+
+
+def slopes(problem: Problem, ways: Any, order: int) -> Callable[..., array]:
+    """The derivative of an order along the tangents, by grad of grad."""
+    if order == 0:
+        return loss_of(problem, ways)
+    below, names = slopes(problem, ways, order - 1), everything(problem)
+
+    def slope(*primals: array) -> array:
+        found = mx.grad(below, argnums=names)(*primals)
+        terms = [mx.sum(g * t) for g, t in zip(found, problem.tangents, strict=True)]
+        return sum(terms[1:], terms[0])
+
+    return slope
+
+
+@examples(max_examples=FEW)
+@given(smooth_cases())
+def test_second_and_third_derivatives(case: Case) -> None:
+    problem = problem_of(replace(case, length=min(case.length, 3)))
+    with reference():
+        for order in (2, 3):
+            found = slopes(problem, Native, order)(*problem.primals).item()
+            expected = slopes(problem, Plain, order)(*problem.primals).item()
+            np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)

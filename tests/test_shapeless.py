@@ -25,53 +25,169 @@ def sample(*shape: int) -> mx.array:
     return mx.array(np.sin(np.arange(n, dtype=np.float32) * 1.7).reshape(shape))
 
 
-SIZES = [(4, 6), (9, 5), (2, 33), (17, 2), (64, 64)]
+SIZES = [(4, 6), (9, 5), (5, 33), (17, 7), (64, 64)]
+
+KEY = mx.random.key(3)
+
+
+def assigned(x: mx.array, index: Any, value: Any) -> mx.array:
+    x[index] = value
+    return x
+
 
 ONE_TRACE: dict[str, Any] = {
+    # elementwise, reductions, scans
     "elementwise": lambda x: mx.exp(x) * 2.0 + x,
-    "tail": lambda x: x[:, 1:],
-    "head": lambda x: x[:-1],
-    "last": lambda x: x[-1],
-    "last two": lambda x: x[-2:],
-    "reverse": lambda x: x[::-1] * 2.0,
-    "reverse both": lambda x: x[::-1, ::-1],
-    "every other": lambda x: x[::2],
-    "first": lambda x: x[0],
-    "transpose": lambda x: x.T + 1.0,
-    "flatten": lambda x: x.reshape(-1),
-    "merge": lambda x: x.reshape(x.shape[0] * x.shape[1]),
-    "split": lambda x: x.reshape(x.shape[0], x.shape[1], 1) * 2.0,
+    "where": lambda x: mx.where(x > 0, x, -x),
+    "clip": lambda x: mx.clip(x, 0, 0.5),
+    "astype": lambda x: mx.sum(x.astype(mx.float16), axis=0),
     "sum": lambda x: mx.sum(x, axis=0),
     "sum all": lambda x: mx.sum(x),
+    "prod": lambda x: mx.prod(x, axis=1),
+    "max": lambda x: mx.max(x),
+    "min": lambda x: mx.min(x, axis=0),
     "mean": lambda x: mx.mean(x, axis=1),
-    "var": lambda x: mx.var(x, axis=-1),
-    "divide by size": lambda x: x.sum() / x.shape[0],
+    "var": lambda x: mx.var(x, axis=-1, ddof=1),
+    "all": lambda x: mx.all(x > -2),
     "softmax": lambda x: mx.softmax(x, axis=-1),
     "logsumexp": lambda x: mx.logsumexp(x, axis=0),
     "argmax": lambda x: mx.argmax(x, axis=1),
-    "ones": lambda x: mx.ones(x.shape) * x,
-    "broadcast": lambda x: mx.broadcast_to(mx.array(2.0), x.shape) + x,
-    "arange": lambda x: mx.arange(x.shape[0])[:, None] * x,
-    "eye": lambda x: mx.eye(x.shape[0]),
-    "tril": lambda x: mx.tril(x),
-    "triu": lambda x: mx.triu(x, 1),
+    "argmin": lambda x: mx.argmin(x),
+    "cumsum": lambda x: mx.cumsum(x, axis=0),
+    "cumsum backwards": lambda x: mx.cumsum(x, axis=1, reverse=True, inclusive=False),
+    "cumprod": lambda x: mx.cumprod(x, axis=1),
+    "cummax": lambda x: mx.cummax(x, axis=0),
+    "logcumsumexp": lambda x: mx.logcumsumexp(x, axis=1),
+    # slices
+    "tail": lambda x: x[:, 1:],
+    "head": lambda x: x[:-1],
+    "first": lambda x: x[0],
+    "last": lambda x: x[-1],
+    "last two": lambda x: x[-2:],
+    "middle": lambda x: x[1:-1],
+    "reverse": lambda x: x[::-1] * 2.0,
+    "reverse both": lambda x: x[::-1, ::-1],
+    "every third": lambda x: x[::3],
+    "every other, backwards": lambda x: x[::-2],
+    "from the end in steps": lambda x: x[-1:0:-2],
+    "bounds far outside": lambda x: (x[2:1000], x[-1000:3]),
+    "empty": lambda x: x[3:1],
+    "second half": lambda x: x[x.shape[0] // 2 :],
+    "first half": lambda x: x[: x.shape[0] // 2],
+    "new axes": lambda x: x[None, :, None],
+    "differences": lambda x: x[1:] - x[:-1],
+    # slice assignment
+    "assign first": lambda x: assigned(x, 0, 1.0),
+    "assign last": lambda x: assigned(x, -1, x[0]),
+    "assign tail": lambda x: assigned(x, slice(1, None), 2.0),
+    "assign columns": lambda x: assigned(x, (slice(None), slice(None, None, 2)), 3.0),
+    "assign backwards": lambda x: assigned(x, slice(None, None, -1), x * 2.0),
+    "assign rows": lambda x: assigned(x, mx.array([0, 2]), 5.0),
+    "add to tail": lambda x: x.at[1:].add(2.0),
+    "add to rows": lambda x: x.at[mx.array([0, 2, 0])].add(x[:3]),
+    # shapes
+    "transpose": lambda x: x.T + 1.0,
+    "flatten": lambda x: mx.flatten(x),
+    "merge": lambda x: x.reshape(x.shape[0] * x.shape[1], -1),
+    "other order": lambda x: x.reshape(x.shape[1], x.shape[0]),
+    "split an axis": lambda x: x[:, :4].reshape(x.shape[0], 2, -1),
+    "unflatten": lambda x: mx.unflatten(mx.concatenate([x, x], axis=0), 0, (2, -1)),
+    "swap": lambda x: mx.swapaxes(x, 0, 1),
     "flip": lambda x: mx.flip(x, axis=1),
+    "broadcast": lambda x: mx.broadcast_to(x[0], x.shape) + x,
+    "broadcast to more": lambda x: mx.broadcast_to(x, (3, *x.shape)),
+    # joining and moving
+    "pad": lambda x: mx.pad(x, ((1, 2), (0, 3)), constant_values=2.0),
+    "pad with edges": lambda x: mx.pad(x, 1, mode="edge"),
+    "pad by a size": lambda x: mx.pad(x, ((0, x.shape[0]), (0, 0))),
+    "split at": lambda x: mx.split(x, [2, 4], axis=1),
+    "split in two": lambda x: mx.split(x[: x.shape[0] // 2 * 2], 2, axis=0),
+    "roll": lambda x: mx.roll(x, 2, axis=0),
+    "roll back": lambda x: mx.roll(x, -3, axis=1),
+    "roll all": lambda x: mx.roll(x, 5),
+    "tile": lambda x: mx.tile(x, (2, 3)),
+    "repeat": lambda x: mx.repeat(x, 3, axis=1),
+    "repeat all": lambda x: mx.repeat(x, 2),
+    "concatenate": lambda x: mx.concatenate([x, x * 2, x[:1]], axis=0),
+    "stack": lambda x: mx.stack([x, x], axis=1),
+    "meshgrid": lambda x: mx.meshgrid(x[0], x[:, 0]),
+    # triangles and diagonals
+    "tril": lambda x: mx.tril(x, -2),
+    "triu": lambda x: mx.triu(x, 1),
+    "diagonal": lambda x: mx.diagonal(x),
+    "diagonal above": lambda x: mx.diagonal(x, 1),
+    "diagonal below": lambda x: mx.diagonal(x, -1),
+    "diagonal far above": lambda x: mx.diagonal(x, 40),
+    "diagonal far below": lambda x: mx.diagonal(x, -8),
+    "diag of a vector": lambda x: mx.diag(x[0], 2),
+    "trace": lambda x: mx.trace(x),
+    # sorting, gathering
+    "sort": lambda x: mx.sort(x, axis=0),
+    "sort all": lambda x: mx.sort(x, axis=None),
+    "argsort": lambda x: mx.argsort(x, axis=-1),
+    "partition": lambda x: mx.partition(x, 2, axis=-1),
+    "topk": lambda x: mx.topk(x, 3, axis=-1),
+    "gather": lambda x: x[mx.array([0, 2, -1])],
+    "gather pairs": lambda x: x[mx.array([0, 2]), mx.array([1, 3])],
+    "take": lambda x: mx.take(x, mx.array([1, 0]), axis=1),
+    "take from all": lambda x: mx.take(x, mx.array([1, 7])),
+    "take along": lambda x: mx.take_along_axis(x, mx.argsort(x, axis=0), axis=0),
+    "put along": lambda x: mx.put_along_axis(x, mx.argmax(x, axis=1, keepdims=True), mx.array(9.0), axis=1),
+    "scatter": lambda x: mx.zeros((x.shape[0],)).at[mx.arange(x.shape[0])[::-1]].add(x[:, 0]),
+    # products
     "gram": lambda x: x @ x.T,
-    "random": lambda x: x + mx.random.uniform(shape=x.shape, key=mx.random.key(3)),
-    "where": lambda x: mx.where(x > 0, x, -x),
-    "gradient": mx.grad(lambda x: mx.mean(mx.square(mx.tanh(x[:, 1:])))),
-    "gradient of softmax": mx.grad(lambda x: mx.sum(mx.square(mx.softmax(x, axis=-1)))),
+    "matrix and vector": lambda x: x @ x[0],
+    "outer": lambda x: mx.outer(x[0], x[:, 0]),
+    "einsum": lambda x: mx.einsum("ij,kj->ik", x, x),
+    # made from sizes
+    "divide by size": lambda x: x.sum() / x.shape[0],
+    "arithmetic of sizes": lambda x: x * (x.shape[0] // 2) + x.shape[1] % 3 + x.size,
+    "ones": lambda x: mx.ones(x.shape) * x,
+    "zeros": lambda x: mx.zeros((x.shape[0], 2)),
+    "full": lambda x: mx.full(x.shape, 2.5),
+    "arange": lambda x: mx.arange(x.shape[0])[:, None] * x,
+    "arange in steps": lambda x: mx.arange(1, x.shape[1], 2),
+    "eye": lambda x: mx.eye(x.shape[0]),
+    "wide eye": lambda x: mx.eye(x.shape[0], x.shape[1], 1),
+    "tri": lambda x: mx.tri(x.shape[0], x.shape[1]),
+    "uniform": lambda x: x + mx.random.uniform(shape=x.shape, key=KEY),
+    "normal": lambda x: mx.random.normal(shape=x.shape, key=KEY),
+    "bernoulli": lambda x: mx.random.bernoulli(0.3, x.shape, key=KEY),
+    "randint": lambda x: mx.random.randint(0, 10, x.shape, key=KEY),
+    "categorical": lambda x: mx.random.categorical(x, key=KEY),
+    "permutation": lambda x: mx.random.permutation(x, key=KEY),
+    # transforms
+    "vmap": mx.vmap(lambda row: row[::-1] * row.sum()),
+    "vmap of columns": mx.vmap(lambda column: mx.sort(column)[:2], in_axes=1, out_axes=1),
 }
 
 
+def loss(fun: Any) -> Any:
+    """A scalar that depends on every element of what a function gives."""
+
+    def scalar(x: mx.array) -> mx.array:
+        parts = [mx.sum(mx.sin(y)) for y in tree.leaves(fun(x * 1.0)) if y.dtype == mx.float32]
+        return sum(parts, mx.sum(x))  # type: ignore[no-any-return]
+
+    return scalar
+
+
 @pytest.mark.parametrize("name", ONE_TRACE)
-def test_one_trace_serves_all_sizes(name: str) -> None:
-    fun = ONE_TRACE[name]
+@pytest.mark.parametrize("transform", [lambda fun: fun, lambda fun: mx.grad(loss(fun))], ids=["value", "gradient"])
+def test_one_trace_serves_all_sizes(name: str, transform: Any) -> None:
+    fun = transform(ONE_TRACE[name])
     f = mx.compile(fun, shapeless=True)
     for shape in SIZES:
-        x = sample(*shape)
-        assert bits(f(x)) == bits(fun(x)), shape
+        assert bits(f(sample(*shape))) == bits(fun(sample(*shape))), shape
     assert traced(f) == 1
+
+
+@pytest.mark.parametrize("axis", [0, None])
+def test_a_median_branches_on_whether_the_size_is_even(axis: int | None) -> None:
+    f = mx.compile(lambda x: mx.median(x, axis=axis), shapeless=True)
+    for shape in SIZES:
+        assert bits(f(sample(*shape))) == bits(mx.median(sample(*shape), axis=axis)), shape
+    assert traced(f) == 2
 
 
 RETRACING: dict[str, Any] = {
@@ -80,7 +196,7 @@ RETRACING: dict[str, Any] = {
     "len": lambda x: x * len(x),
     "string": lambda x: x * float(str(x.shape[1])),
     "returned size": lambda x: (x, x.shape[0]),
-    "assign": lambda x: (x.__setitem__(0, 1.0), x * 2.0)[1],
+    "linspace": lambda x: mx.linspace(0, 1, x.shape[0]),
 }
 
 

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from weft.frontends import mlx
 from weft.version import __version__
 
 OK, FAILED, USAGE = 0, 1, 2
@@ -79,6 +78,8 @@ def run(command: Sequence[str], name: str = "run") -> int:
     if not as_module and not Path(target).exists():
         print(f"weft {name}: cannot open {target!r}: no such file", file=sys.stderr)
         return USAGE
+    from weft.frontends import mlx  # reads the settings, and a wrong one must not keep `weft doctor` from saying so
+
     mlx.install()
     sys.argv = [target, *arguments]
     if not sys.flags.safe_path:  # under `python -P`, the first entry is the standard library and stays
@@ -140,8 +141,16 @@ def explain(arguments: Sequence[str]) -> int:
     if "--html" in options:
         print(f"weft explain: wrote {report.save(options['--html'])}", file=sys.stderr)
     else:
-        print(report)
+        say(str(report))
     return status
+
+
+def say(text: str) -> None:
+    """Print; whoever reads it may stop before the end (`weft explain script.py | head`)."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def explain_options(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -166,9 +175,8 @@ def explain_options(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]
 
 def check(arguments: Sequence[str]) -> int:
     """Run a program and check everything that it computes; fail if anything was found."""
-    # The checks know the whole engine, which `weft --version` can do without.
-    from weft import checking
-    from weft.report.check import render
+    from weft import checking  # knows the whole engine, which `weft --version` can do without
+    from weft.report.check import render  # likewise
 
     checking.enable()
     with checking.collected() as findings:

@@ -44,7 +44,9 @@ class Config:
     memory_limit: int | None  # WEFT_MEMORY_LIMIT: bytes of array memory; None: as much as the machine allows
     compare: bool = False  # WEFT_CHECK=1: also run every program operation by operation and on the reference
     disable_compile: bool = False  # WEFT_DISABLE_COMPILE: compiled functions run plain
-    mlx_disable_compile: bool = False  # MLX_DISABLE_COMPILE: the same for programs written for MLX (weft/frontends/mlx.py)
+    mlx_disable_compile: bool = (
+        False  # MLX_DISABLE_COMPILE: the same for programs written for MLX (weft/frontends/mlx.py)
+    )
 
 
 def from_environment(environ: Mapping[str, str]) -> Config:

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +85,8 @@ class Browser:
     def close(self) -> None:
         """End the browser and its driver, and remove the profile."""
         if hasattr(self, "session"):
-            try:
+            with suppress(BrowserError, OSError):
                 self._call("DELETE", self.session)
-            except (BrowserError, OSError):
-                pass
         self.process.terminate()
         self.process.wait(20)
         if self.process.stdout is not None:

@@ -182,10 +182,14 @@ class Loop:
     After the `with` block `carried` holds the final values.
     """
 
-    __slots__ = ("carried", "index", "next")
+    __slots__ = ("again", "carried", "going", "index", "next")
 
     def __init__(self, index: Value, carried: tuple[Value, ...]) -> None:
         self.index, self.carried, self.next = index, carried, carried
+        self.again: Value | None = None
+        """Set inside a loop that `may_stop`: whether there shall be another step."""
+        self.going: Value | None = None
+        """After such a loop: what it was last."""
 
     def carry(self, *values: Value) -> None:
         self.next = values
@@ -696,8 +700,11 @@ class Builder:
         self.block = label
 
     @contextmanager
-    def loop(self, start: Value | int, stop: Value | int, step: Value | int, *carried: Value) -> Iterator[Loop]:
-        """for index in range(start, stop, step), with loop-carried values.
+    def loop(
+        self, start: Value | int, stop: Value | int, step: Value | int, *carried: Value, may_stop: bool = False
+    ) -> Iterator[Loop]:
+        """for index in range(start, stop, step), with loop-carried values. After one that `may_stop`, `index` is where
+        it stopped.
 
         >>> with b.loop(0, n, 1, total) as loop:
         ...     loop.carry(loop.carried[0] + term)
@@ -709,13 +716,17 @@ class Builder:
         self.raw(f"br label %{tag}.head")
         self.start_block(f"{tag}.head")
         phis = [Value(self, self.fresh(), c.dtype, c.lanes) for c in (lo, *carried)]
+        going = Value(self, self.fresh(), dt.bool_, 1)
         at = len(self.lines)
-        self.lines.extend("" for _ in phis)
+        self.lines.extend("" for _ in range(len(phis) + may_stop))
         index = phis[0]
         more = self.op(f"icmp slt i64 {index.text}, {hi.text}", dt.bool_, 1)
+        if may_stop:
+            more = more & going
         self.raw(f"br i1 {more.text}, label %{tag}.body, label %{tag}.exit")
         self.start_block(f"{tag}.body")
         loop = Loop(index, tuple(phis[1:]))
+        loop.going = going if may_stop else None
         yield loop
         following = self.op(f"add nsw i64 {index.text}, {by.text}", dt.int64, 1)
         latch = self.block
@@ -724,6 +735,9 @@ class Builder:
             self.lines[at + k] = (
                 f"  {phi.text} = phi {phi.type} [ {first.text}, %{entry} ], [ {self.like(phi, then).text}, %{latch} ]"
             )
+        if may_stop:
+            assert loop.again is not None
+            self.lines[at + len(phis)] = f"  {going.text} = phi i1 [ true, %{entry} ], [ {loop.again.text}, %{latch} ]"
         self.start_block(f"{tag}.exit")
 
     def rarely(

@@ -206,7 +206,7 @@ def _assemble(b: Builder, parts: Sequence[AnyValue]) -> AnyValue:
     return vector
 
 
-def _flatten(state: Sequence[AnyValue]) -> list[Value]:
+def flatten(state: Sequence[AnyValue]) -> list[Value]:
     """State components as plain values, for loops to carry."""
     flat: list[Value] = []
     for x in state:
@@ -214,7 +214,7 @@ def _flatten(state: Sequence[AnyValue]) -> list[Value]:
     return flat
 
 
-def _unflatten(model: Sequence[AnyValue], flat: Sequence[Value]) -> State:
+def unflatten(model: Sequence[AnyValue], flat: Sequence[Value]) -> State:
     result: list[AnyValue] = []
     at = 0
     for x in model:
@@ -238,12 +238,12 @@ def vector_loop(
     """Run `body(j, mask, state)` over [start, stop) in steps of a vector: whole vectors first, then one masked rest."""
     bits = lanes.bit_length() - 1
     whole = start + (((stop - start) >> bits) << bits)
-    with b.loop(start, whole, lanes, *_flatten(state)) as loop:
-        loop.carry(*_flatten(body(loop.index, None, _unflatten(state, loop.carried))))
+    with b.loop(start, whole, lanes, *flatten(state)) as loop:
+        loop.carry(*flatten(body(loop.index, None, unflatten(state, loop.carried))))
     with b.loop(whole, stop, lanes, *loop.carried) as rest:
         mask = b.iota(dt.int64, lanes) < b.splat(stop - rest.index, lanes)
-        rest.carry(*_flatten(body(rest.index, mask, _unflatten(state, rest.carried))))
-    return _unflatten(state, rest.carried)
+        rest.carry(*flatten(body(rest.index, mask, unflatten(state, rest.carried))))
+    return unflatten(state, rest.carried)
 
 
 # ---- map ----
@@ -456,16 +456,16 @@ def _emit_pass(
         vector_loop(b, b.i64(0), n, body)
         return
     start = _start(b, kernel, reductions)
-    second = _flatten(start)
+    second = flatten(start)
     block = frame["block"]
     with b.loop(0, n, block, b.i64(0), *second) as blocks:
-        turn, top = blocks.carried[0], _unflatten(start, blocks.carried[1:])
+        turn, top = blocks.carried[0], unflatten(start, blocks.carried[1:])
         stop = b.choose(blocks.index + block < n, blocks.index + block, n)
         partial = vector_loop(b, blocks.index, stop, body, start)
         here = b.iota(dt.int64).eq(b.splat(turn & (LANES - 1)))
         top = _second_level(b, kernel, reductions, partial, top, here)
-        blocks.carry(turn + 1, *_flatten(top))
-    final = _unflatten(start, blocks.carried[1:])
+        blocks.carry(turn + 1, *flatten(top))
+    final = unflatten(start, blocks.carried[1:])
     for number, state in _per_reduction(kernel, reductions, final):
         step = kernel.steps[number - loads]
         (whole,) = _tree(b, step.op, state)

@@ -71,8 +71,42 @@ _OWN_FIELDS = {
     "final": ["chunks"],
     "column": ["rows", "width", "chunks", "block"],
     "tile": ["m", "strips"],
+    "steps": ["width", "chunks", "most", "done", "share", "qflag"],
 }
 """Sizes that only one form of kernel needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """A loop inside a kernel: each vector of elements goes through all steps before the next one does.
+
+    A call makes `share` steps at most, from step `done` on, so that long loops can be interrupted; it leaves at `qflag`
+    whether there are more. At most `most` steps are made in all, and no more than the number at `qcount` if `counted`;
+    how many they were is left at `qmade` if that is asked for. `stop` is the number of the value that says whether to
+    go on: then there is only one element.
+    """
+
+    carries: tuple[tuple[int, int], ...]
+    """(load, store) of each carry: the store's place is where it begins and ends."""
+    rows: tuple[int, ...]
+    """The accesses that move on with the steps."""
+    reverse: bool
+    counted: bool
+    reports: bool
+    stop: int | None
+    lanes: int
+
+    def fields(self) -> list[str]:
+        return [
+            *(["qcount"] if self.counted else []),
+            *(["qmade"] if self.reports else []),
+            *(f"w{k}" for k in self.rows),
+        ]
+
+    def __str__(self) -> str:
+        carries = " ".join(f"{load}:{store}" for load, store in self.carries)
+        flags = [name for name in ("reverse", "counted", "reports") if getattr(self, name)]
+        return f"  steps of {self.lanes} lanes, carries {carries}, rows {self.rows}, stop {self.stop} {' '.join(flags)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +123,15 @@ class Kernel:
     stream: bool = False
     partials: tuple[Dtype, ...] = ()
     """Dtypes of the partial results that a "partial" kernel leaves for its "final" one, in arrays `qK`."""
+    recurrence: Recurrence | None = None
+    """The loop of a "steps" kernel."""
 
     def __str__(self) -> str:
         head = f"{self.form} outer={self.outer}{' blocked' if self.blocked else ''}{' stream' if self.stream else ''}"
         loads = [f"  {i} = load {a}" for i, a in enumerate(self.loads)]
         steps = [f"  {len(self.loads) + i} = {s}" for i, s in enumerate(self.steps)]
-        return "\n".join([head, *loads, *steps, *(f"  store {s}" for s in self.stores)])
+        loop = [] if self.recurrence is None else [str(self.recurrence)]
+        return "\n".join([head, *loads, *steps, *(f"  store {s}" for s in self.stores), *loop])
 
     def accesses(self) -> tuple[Access, ...]:
         return (*self.loads, *(s.access for s in self.stores))
@@ -109,6 +146,8 @@ class Kernel:
             names += [f"q{c}" for c, _ in enumerate(self.partials)]
         if self.blocked:
             names += ["width", "chunks"]
+        if self.recurrence is not None:
+            names += self.recurrence.fields()
         names += [f"e{axis}" for axis in range(self.outer)]
         for k, access in enumerate(self.accesses()):
             names.append(f"p{k}")

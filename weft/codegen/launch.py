@@ -24,12 +24,19 @@ class Pointer:
 
 
 @dataclass(frozen=True, slots=True)
+class Done:
+    """A word of a launch that is repeated (`Steps`): the number of steps made before, `share` more at each call."""
+
+    share: int
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One command of a program. `words[0]` is the extent of the outer, parallel dimension; `grain` the least part of it
     that is worth a thread of its own (0: serial). A `call` is an `i64 fn(block, args, scratch)`, otherwise a kernel."""
 
     source: Source
-    words: tuple[int | Pointer, ...]
+    words: tuple[int | Pointer | Done, ...]
     grain: int = 0
     scratch: int = 0
     call: bool = False
@@ -82,6 +89,17 @@ class Repeat:
     """Memory that is zeroed first."""
     limited: bool = False
     """Whether `most` is only what there is room for: a loop that wants more steps fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The commands of a loop that is one kernel, which makes some steps at each call and leaves at `flag` whether there
+    are more."""
+
+    launch: Launch
+    flag: Pointer
+    before: tuple[tuple[Pointer, Pointer, int], ...]
+    clears: tuple[tuple[Pointer, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

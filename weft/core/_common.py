@@ -7,6 +7,7 @@ is a dictionary look-up and a new node.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import copysign
 from typing import Any
 from weakref import ref
 
@@ -19,7 +20,7 @@ from weft.dtypes import Dtype
 from weft.graph.dims import Dim, broadcast_dims, same_shape
 from weft.graph.node import Kind, Node, Shape, kind_of
 from weft.graph.scalars import SCALARS
-from weft.primitives.base import DATA, Constant, Primitive, bind, constant
+from weft.primitives.base import DATA, ZERO, Constant, Primitive, bind, constant
 from weft.primitives.creation import Extent
 from weft.primitives.elementwise import astype
 from weft.primitives.views import Broadcast, reshape, transpose
@@ -47,11 +48,11 @@ def scalar_node(value: Any, kind: Kind, name: str = "array") -> Node:
         return constant(value, kind)
     key = (value, value.__class__, kind)
     found = _scalar_nodes.get(key)
-    if found is None:
+    # 0.0 and -0.0 are one dictionary key, so are complex numbers that differ in a zero's sign; NaN is none.
+    if found is None or (found.op is ZERO and value.__class__ is float and copysign(1.0, value) < 0.0):
         refuse_overflow(name, value, kind.dtype)
         found = constant(value, kind)
-        # 0.0 and -0.0 are one dictionary key, so are complex numbers that differ in a zero's sign; NaN is none.
-        if value == 0 or value != value or value.__class__ is complex:
+        if (value == 0 and found.op is not ZERO) or value != value or value.__class__ is complex:
             return found
         if len(_scalar_nodes) >= _MOST_SCALARS:
             _scalar_nodes.clear()
@@ -196,7 +197,7 @@ def _same(dtype: Dtype) -> Dtype:
 class Binary:
     """A binary function of arrays and numbers. `operand`: the dtype to compute in; `inexact`: integers as floats."""
 
-    __slots__ = ("kinds", "name", "op", "operand", "results")
+    __slots__ = ("kinds", "name", "op", "operand", "pairs", "results")
 
     def __init__(
         self, op: Primitive, name: str, inexact: bool = False, operand: Callable[[Dtype], Dtype] | None = None
@@ -207,6 +208,8 @@ class Binary:
         """Result kind for two operands of one kind that need no conversion: the fast path."""
         self.kinds: dict[tuple[Kind, type], tuple[Kind, Kind]] = {}
         """(operand kind, result kind) for an array and a Python number."""
+        self.pairs: dict[tuple[Kind, Kind], tuple[Steps, Steps, Kind]] = {}
+        """For other pairs of arrays: what brings each of them to the common kind, and the result kind."""
 
     def __call__(self, a: Any, b: Any) -> array:
         if a.__class__ is array:
@@ -217,6 +220,9 @@ class Binary:
                     kind = self.results.get(x.kind)
                     if kind is not None:
                         return _wrap_new(Node(self.op, (x, y), kind))
+                pair = self.pairs.get((x.kind, y.kind))
+                if pair is not None and x.op.__class__ is not Constant and y.op.__class__ is not Constant:
+                    return _wrap_new(Node(self.op, (_along(pair[0], x), _along(pair[1], y)), pair[2]))
             else:
                 known = self.kinds.get((x.kind, b.__class__))
                 if known is not None:
@@ -238,17 +244,44 @@ class Binary:
         x, y = astype(x, dtype), astype(y, dtype)
         node = bind(self.op, x, y)
         if not node.kind.symbolic:
-            self._remember(a, b, x.kind, node.kind)
+            self._remember(a, b, node)
         return wrap(node)
 
-    def _remember(self, a: Any, b: Any, operand: Kind, result: Kind) -> None:
+    def _remember(self, a: Any, b: Any, made: Node) -> None:
+        x, y = made.inputs
+        operand, result = x.kind, made.kind
         if a.__class__ is array and b.__class__ is array:
             if a._node.kind is operand and b._node.kind is operand:
                 _bounded(self.results)[operand] = result
+                return
+            first, second = _steps(a._node, x), _steps(b._node, y)
+            if first is not None and second is not None:
+                _bounded(self.pairs)[a._node.kind, b._node.kind] = (first, second, result)
         elif a.__class__ is array and a._node.kind is operand and b.__class__ in _SCALARS:
             _bounded(self.kinds)[operand, b.__class__] = (operand, result)
         elif b.__class__ is array and b._node.kind is operand and a.__class__ in _SCALARS:
             _bounded(self.kinds)[operand, a.__class__] = (operand, result)
+
+
+Steps = tuple[tuple[Primitive, Kind], ...]
+"""Operations of one operand (conversions, broadcasts), each with the kind of its result."""
+
+
+def _steps(given: Node, made: Node) -> Steps | None:
+    """What was done to one node to get another; None if it is no chain of operations."""
+    steps: list[tuple[Primitive, Kind]] = []
+    while made is not given:
+        if len(made.inputs) != 1:
+            return None
+        steps.append((made.op, made.kind))
+        (made,) = made.inputs
+    return tuple(reversed(steps))
+
+
+def _along(steps: Steps, node: Node) -> Node:
+    for op, kind in steps:
+        node = Node(op, (node,), kind)
+    return node
 
 
 def _bounded(table: dict[Any, Any]) -> dict[Any, Any]:

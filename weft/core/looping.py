@@ -326,7 +326,9 @@ def _unrolled(f: Function, carry: Tree, part: Tree, size: int, reverse: bool) ->
     made: list[Any] = [None] * size
     for i in reversed(range(size)) if reverse else range(size):
         carry, made[i] = f(carry, tree.map(lambda x, i=i: x[i], part))
-    ys = tree.map(lambda *rows: concatenate([wrap(reshape(to_node(y), (1, *to_node(y).shape))) for y in rows], 0), *made)
+    ys = tree.map(
+        lambda *rows: concatenate([wrap(reshape(to_node(y), (1, *to_node(y).shape))) for y in rows], 0), *made
+    )
     return carry, ys
 
 
@@ -571,7 +573,9 @@ def _interleaved(even: Node, odd: Node, axis: int, n: int) -> Node:
     """Elements of both in turn along an axis; `even` has as many as `odd`, or one more."""
     half = odd.shape[axis]
     shape = odd.shape
-    pair = [wrap(reshape(slice_axis(x, axis, 0, half), (*shape[: axis + 1], 1, *shape[axis + 1 :]))) for x in (even, odd)]
+    pair = [
+        wrap(reshape(slice_axis(x, axis, 0, half), (*shape[: axis + 1], 1, *shape[axis + 1 :]))) for x in (even, odd)
+    ]
     both = reshape(concatenate(pair, axis + 1)._node, (*shape[:axis], 2 * half, *shape[axis + 1 :]))
     if n % 2 == 0:
         return both

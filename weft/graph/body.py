@@ -118,5 +118,3 @@ def filled(body: Body, fill: Callable[[Node], Kind], primitive: Callable[[Any], 
     for node in body.graph.order():
         new[node] = Node(primitive(node.op), tuple([new[i] for i in node.inputs]), fill(node), node.value)
     return body_of([new[i] for i in body.inputs], [new[o] for o in body.outputs])
-
-

@@ -657,8 +657,10 @@ def key_of(value: Any) -> Any:
         return value.key
     if type(value) is not tuple:
         return value
-    keys = tuple([v if type(v) is int else key_of(v) for v in value])
-    return value if all(map(operator.is_, keys, value)) else keys
+    for v in value:  # nearly always there is none, and nothing is built
+        if type(v) is not int and key_of(v) is not v:
+            return tuple([key_of(v) for v in value])
+    return value
 
 
 def text_of(size: object) -> str:

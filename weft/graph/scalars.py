@@ -2,9 +2,10 @@
 code and is an expression to us.
 
 Arithmetic stays symbolic and is done again, by Python, at each call. Where a scalar meets an array it becomes a
-constant whose words are filled in at each call (primitives/base.py). A comparison is decided as it is in this trace, and later
-calls must decide it alike. Every other way of reading the number makes the trace one for that number (`by_value`), so
-whoever does not know of scalars is right all the same. A scalar that has left its trace is simply its number.
+constant whose words are filled in at each call (primitives/base.py). A comparison is decided as it is in this trace,
+and later calls must decide it alike. Every other way of reading the number makes the trace one for that number
+(`by_value`), so whoever does not know of scalars is right all the same. A scalar that has left its trace is simply its
+number.
 """
 
 from __future__ import annotations

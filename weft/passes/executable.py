@@ -8,10 +8,11 @@ itself be moved by the loop around it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.codegen.launch import Choose, Launch, Pointer, Repeat, Row, Slot
+from weft.codegen.launch import Choose, Done, Launch, Pointer, Repeat, Row, Slot, Steps
 from weft.graph.node import Node
 from weft.passes.lower import nbytes_of
 from weft.passes.memory import Plan, base_of
@@ -108,7 +109,7 @@ def launches_of(plan: Plan) -> list[Launch]:
     """All launches of a plan in the order of their commands, those of bodies included."""
     found: list[Launch] = []
     for item in plan.items:
-        found.extend(item.launches)
+        found.extend([item.code.launch] if isinstance(item.code, Steps) else item.launches)
         for inner in item.plans():
             found.extend(launches_of(inner))
     return found
@@ -130,7 +131,7 @@ class _Moving:
     """An address that changes with the steps of a loop (MOVE_FIELDS of weft.runtime.program)."""
 
     loop: _Loop
-    first: _Address
+    first: _Address | int
     back: int
     by: int
     end: _Address | None = None
@@ -138,7 +139,8 @@ class _Moving:
 
     def moved(self, nbytes: int) -> _Moving:
         end, start = (None if x is None else x.moved(nbytes) for x in (self.end, self.start))
-        return _Moving(self.loop, self.first.moved(nbytes), self.back, self.by, end, start)
+        first = self.first + nbytes if isinstance(self.first, int) else self.first.moved(nbytes)
+        return _Moving(self.loop, first, self.back, self.by, end, start)
 
 
 _Address = _Fixed | _Moving
@@ -200,14 +202,15 @@ class _Assembly:
             address.loop.moves.append((word, address))
         return word
 
-    def _table(self, *words: int | _Address | None) -> int:
+    def _table(self, *words: int | _Address | Done | None) -> int:
         """Words in a row; the place of the first."""
         first = len(self.words)
         for word in words:
-            if isinstance(word, int) or word is None:
-                self.words.append(word or 0)
-            else:
+            if isinstance(word, (_Fixed, _Moving)):
                 self._put(word)
+            else:
+                assert not isinstance(word, Done), "only a loop knows what was done before"
+                self.words.append(word or 0)
         return first
 
     def _find(self, scope: _Scope, step: int, pointer: Pointer) -> _Address:
@@ -230,7 +233,9 @@ class _Assembly:
                 kind = CommandKind.CALL if launch.call else CommandKind.KERNEL
                 function = next(self.functions)
                 self.commands.append(Command(kind, function, self._table(*words), launch.grain, launch.scratch))
-            if isinstance(item.code, Repeat):
+            if isinstance(item.code, Steps):
+                self._steps(scope, step, item.code)
+            elif isinstance(item.code, Repeat):
                 self._repeat(scope, step, item.code)
             elif isinstance(item.code, Choose):
                 self._choose(scope, step, item.code)
@@ -265,6 +270,26 @@ class _Assembly:
         fields = self._table(
             most, find(code.count), 0, 0, len(loop.moves), moves, len(code.before), before, len(code.after), after,
             len(code.clears), clears, find(code.go_on), find(code.made), int(code.limited),
+        )  # fmt: skip
+        self.commands[number] = Command(CommandKind.LOOP, len(self.commands), fields)
+        self.commands.append(Command(CommandKind.NEXT, number, fields))
+
+    def _steps(self, scope: _Scope, step: int, code: Steps) -> None:
+        loop = _Loop()
+        number = len(self.commands)
+        self.commands.append(Command(CommandKind.LOOP, 0, 0))
+        launch = code.launch
+        moved = [_Moving(loop, 0, 0, w.share) if isinstance(w, Done) else w for w in launch.words]
+        words = [self._find(scope, step, w) if isinstance(w, Pointer) else w for w in moved]
+        function = next(self.functions)
+        self.commands.append(Command(CommandKind.KERNEL, function, self._table(*words), launch.grain, launch.scratch))
+        find = functools.partial(self._find, scope, step)
+        before = self._table(*(x for to, source, n in code.before for x in (find(to), find(source), n)))
+        clears = self._table(*(x for piece, n in code.clears for x in (find(piece), n)))
+        moves = self._moves(loop)
+        fields = self._table(
+            -1, None, 0, 0, len(loop.moves), moves, len(code.before), before, 0, 0, len(code.clears), clears,
+            find(code.flag), None, 0,
         )  # fmt: skip
         self.commands[number] = Command(CommandKind.LOOP, len(self.commands), fields)
         self.commands.append(Command(CommandKind.NEXT, number, fields))

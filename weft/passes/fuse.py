@@ -362,7 +362,9 @@ def obstacles(graph: Graph, groups: list[Group], layouts: dict[Node, Strides | N
     for i, group in enumerate(groups):
         for producer in fuser._producers(group):
             why = fuser.obstacle(producer, group)
-            found[number[id(producer)], i] = why or "they could share a kernel, but the reader was merged elsewhere first"
+            found[number[id(producer)], i] = (
+                why or "they could share a kernel, but the reader was merged elsewhere first"
+            )
     return found
 
 

@@ -1,4 +1,4 @@
-"""Programs whose loops leave tapes: planned for some number of rows, and planned again for more when that is not enough.
+"""Programs whose loops leave tapes: planned for some number of rows, and planned again when that is not enough.
 
 A program changes nothing but its own results, so one that stops for lack of room is simply run again. How much room it
 needed is remembered: the next call finds it there.
@@ -7,6 +7,7 @@ needed is remembered: the next call finds it there.
 from __future__ import annotations
 
 import contextvars
+import functools
 import threading
 from collections.abc import Callable, Sequence
 
@@ -14,6 +15,7 @@ from weft.graph.node import Graph, Tape
 from weft.passes.executable import Executable, assemble
 from weft.passes.lower import TAPE_ROWS
 from weft.passes.memory import Plan
+from weft.primitives.base import RunTimeConstant
 from weft.primitives.control import Loop, Switch
 from weft.runtime.data import Buffer
 from weft.runtime.program import FULL, ProgramError
@@ -28,7 +30,7 @@ def holds_tapes(graph: Graph) -> bool:
             return True
         bodies = (node.op.body,) if isinstance(node.op, Loop) else getattr(node.op, "branches", ())
         if isinstance(node.op, (Loop, Switch)) and any(
-            body.once("tapes", lambda body=body: holds_tapes(body.graph)) for body in bodies
+            body.once("tapes", functools.partial(holds_tapes, body.graph)) for body in bodies
         ):
             return True
     return False
@@ -50,11 +52,21 @@ class Growing(Executable):
         while True:
             now = self._now
             try:
-                return now.run(inputs, words)
+                return now.run(inputs, words if now.constants is self.constants else self._words(now, words))
             except ProgramError as error:
                 if error.status != FULL:
                     raise
             self._grow(now)
+
+    def _words(self, now: Executable, words: Sequence[int]) -> list[int]:
+        """The words of constants in the order in which another plan of the same graph reads them."""
+        given: dict[int, Sequence[int]] = {}
+        at = 0
+        for value in self.constants:
+            count = -(-value.dtype.size // 8) if isinstance(value, RunTimeConstant) else len(value.words)
+            given[id(value)] = words[at : at + count]
+            at += count
+        return [word for value in now.constants for word in (given.get(id(value)) or value.words)]
 
     def _grow(self, full: Executable) -> None:
         with self._lock:

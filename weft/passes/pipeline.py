@@ -12,16 +12,18 @@ from weft.graph.node import Graph, Node
 from weft.graph.show import show
 from weft.passes.cse import cse
 from weft.passes.executable import Executable, assemble
-from weft.passes.growing import Growing, holds_tapes
 from weft.passes.fuse import fuse
+from weft.passes.growing import Growing, holds_tapes
+from weft.passes.loops import loops
 from weft.passes.lower import TAPE_ROWS, lower
+from weft.passes.lower_loops import lower_bodies
 from weft.passes.memory import Plan, plan_memory
 from weft.passes.show import show_plan
 from weft.passes.simplify import simplify
 from weft.passes.verify import verify_graph, verify_plan
 from weft.passes.views import Strides, compose_views, stored_apart
 
-PASSES = (cse, simplify, cse)
+PASSES = (cse, simplify, loops, cse)
 """Graph to graph, in order; after them views are composed, kernels formed, lowered and placed (`plan`)."""
 
 
@@ -54,7 +56,7 @@ def plan(
     if carried is not None:
         graph = stage("results apart", stored_apart(graph))
     groups = fuse(graph, layouts)
-    items = lower(graph, groups, layouts, plan_body)
+    items = lower(graph, groups, layouts, lambda lowerer, group: lower_bodies(lowerer, group, plan_body))
     planned = plan_memory(graph, items, carried)
     if config.check:
         verify_plan(planned)

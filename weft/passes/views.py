@@ -18,7 +18,18 @@ import numpy as np
 from weft.graph.dims import provably_equal, same_shape
 from weft.graph.lines import inherit
 from weft.graph.node import Graph, Kind, Node, Shape, Size, kind_of
-from weft.primitives.base import Constant, Elementwise, IndexMap, Multiple, Opaque, Parameter, Primitive, Reduction, View, bind
+from weft.primitives.base import (
+    Constant,
+    Elementwise,
+    IndexMap,
+    Multiple,
+    Opaque,
+    Parameter,
+    Primitive,
+    Reduction,
+    View,
+    bind,
+)
 from weft.primitives.creation import Iota
 from weft.primitives.elementwise import Identity
 from weft.primitives.views import Reshape

@@ -155,7 +155,8 @@ class Bundled(Node):
         self.picks: tuple[ref[Picked], ...] = ()
 
     def again(self, inputs: tuple[Node, ...], memo: dict[Any, Any]) -> Node:
-        assert isinstance(self.op, Multiple) and isinstance(self.kind, Bundle)
+        assert isinstance(self.op, Multiple)
+        assert isinstance(self.kind, Bundle)
         return Bundled(self.op, inputs, self.kind)
 
 

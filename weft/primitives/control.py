@@ -7,6 +7,7 @@ derivative of a loop carries tangents along, or runs backwards over what a forwa
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -126,7 +127,7 @@ class Loop(Multiple):
                 break
         return (*carries, *stacked, *([np.asarray(step, np.int64)] if self.reports else []))
 
-    def jvp(
+    def jvp(  # type: ignore[override]
         self, outs: Sequence[Node], primals: tuple[Node, ...], tangents: Mapping[int, Node]
     ) -> Sequence[Node | None]:
         """The same loop with the tangents of carries beside them."""
@@ -136,13 +137,13 @@ class Loop(Multiple):
         traced = [t is not None for t in carries]
         while True:
             key = ("jvp", tuple(t is not None for t in invariants), tuple(traced), tuple(t is not None for t in rows))
-            made: _Tangents = self.body.once((key, self.carries, self.stops), lambda key=key: _tangents(self, *key[1:]))
+            made: _Tangents = self.body.once(
+                (key, self.carries, self.stops), functools.partial(_tangents, self, *key[1:])
+            )
             if made.carries == tuple(traced):
                 break
             traced = list(made.carries)
-        dots = [
-            zeros(x.kind) if t is None else t for x, t, on in zip(operands[1], carries, traced, strict=True) if on
-        ]
+        dots = [zeros(x.kind) if t is None else t for x, t, on in zip(operands[1], carries, traced, strict=True) if on]
         inner = [t for t in invariants if t is not None]
         op = self.with_body(made.body, self.invariants + len(inner), self.carries + len(dots))
         results = bind_many(
@@ -154,13 +155,13 @@ class Loop(Multiple):
         found += [next(stacks) if on else None for on in made.rows]
         return [*found, *([None] if self.reports else [])]
 
-    def vjp(
+    def vjp(  # type: ignore[override]
         self, outs: Sequence[Node], primals: tuple[Node, ...], cotangents: Sequence[Node | None], wanted: frozenset[int]
     ) -> Mapping[int, Node]:
         """A loop the other way round over what the forward one keeps for it."""
         positions = list(range(len(primals)))
         _, *places = self.split(positions)
-        count, invariants, carries, rows = self.split(primals)
+        _, invariants, carries, rows = self.split(primals)
         last, stacks, _ = self.split_results(cotangents)
         asked = tuple(tuple(p in wanted and _is_real(primals[p].kind) for p in place) for place in places)
         given = (tuple(ct is not None for ct in last), tuple(ct is not None for ct in stacks))
@@ -209,7 +210,7 @@ class Loop(Multiple):
                 found[place] = next(made)
         return {p: ct for p, ct in found.items() if p in wanted}
 
-    def batch(
+    def batch(  # type: ignore[override]
         self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size
     ) -> Sequence[tuple[Node, int | None]]:
         """The same loop over a body for batches; where lanes stop at different steps, those that have stopped keep what
@@ -341,11 +342,12 @@ def _backward(op: Loop, asked: tuple[Flags, ...], given: tuple[Flags, Flags]) ->
         carried = more
     sums = [_stand_in(x.kind) if ct is not None else None for x, ct in zip(inputs[:first], cts[:first], strict=True)]
     totals = [bind(Add(), s, ct) for s, ct in zip(sums, cts[:first], strict=True) if s is not None and ct is not None]
+    before = [zeros(x.kind) if ct is None else ct for x, ct in zip(inputs[first:last], cts[first:last], strict=True)]
     results = [
-        *(zeros(x.kind) if ct is None else ct for x, ct, on in zip(inputs[first:last], cts[first:last], carried, strict=True) if on),
+        *(ct for ct, on in zip(before, carried, strict=True) if on),
         *totals,
         *(ct for ct in cts[last:] if ct is not None),
-    ]  # fmt: skip
+    ]
     cotangents = [ct for ct in (*carry_cts, *sums, *row_cts) if ct is not None]
     kept = _kept(op, results, cotangents)
     body = body_of(
@@ -358,9 +360,7 @@ def _backward(op: Loop, asked: tuple[Flags, ...], given: tuple[Flags, Flags]) ->
         ],
         results,
     )
-    return _Backward(
-        body, [ct is not None for ct in cts[:first]], carried, [ct is not None for ct in cts[last:]], kept
-    )
+    return _Backward(body, [ct is not None for ct in cts[:first]], carried, [ct is not None for ct in cts[last:]], kept)
 
 
 def _active_carries(op: Loop, asked: tuple[Flags, ...]) -> list[bool]:
@@ -536,7 +536,9 @@ def _masked(
 def add_tapes(x: Node, y: Node) -> Node:
     """The sum of two tapes of one loop, row by row."""
     (whole,) = x.inputs
-    assert isinstance(whole.op, Loop) and isinstance(whole.kind, Bundle) and isinstance(x.kind, Tape)
+    assert isinstance(whole.op, Loop)
+    assert isinstance(whole.kind, Bundle)
+    assert isinstance(x.kind, Tape)
     steps = picks(whole)[-1]
     a, b = _stand_in(x.kind.row), _stand_in(x.kind.row)
     return bind_many(Loop(body_of([a, b], [bind(Add(), a, b)]), 0, 0, None, counted=True), steps, x, y)[0]
@@ -555,26 +557,26 @@ class Switch(Multiple):
         index, *operands = values
         return tuple(run(self.branches[min(max(int(index), 0), len(self.branches) - 1)], operands))
 
-    def jvp(
+    def jvp(  # type: ignore[override]
         self, outs: Sequence[Node], primals: tuple[Node, ...], tangents: Mapping[int, Node]
     ) -> Sequence[Node | None]:
         index, *operands = primals
         on = tuple(i + 1 in tangents for i in range(len(operands)))
         dots = [tangents[i + 1] for i, traced in enumerate(on) if traced]
-        made = [branch.once(("jvp", on), lambda branch=branch: _branch_tangents(branch, on)) for branch in self.branches]
+        made = [branch.once(("jvp", on), functools.partial(_branch_tangents, branch, on)) for branch in self.branches]
         alive = [any(dot is not None for dot in found) for found in zip(*(m[1] for m in made), strict=True)]
         bodies = tuple(_chosen(inputs, found, alive, outs) for inputs, found in made)
         results = iter(bind_many(Switch(bodies), index, *operands, *dots))
         return [next(results) if on else None for on in alive]
 
-    def vjp(
+    def vjp(  # type: ignore[override]
         self, outs: Sequence[Node], primals: tuple[Node, ...], cotangents: Sequence[Node | None], wanted: frozenset[int]
     ) -> Mapping[int, Node]:
         index, *operands = primals
         asked = tuple(i + 1 in wanted for i in range(len(operands)))
         given = tuple(ct is not None for ct in cotangents)
         made = [
-            branch.once(("vjp", asked, given), lambda branch=branch: _branch_cotangents(branch, asked, given))
+            branch.once(("vjp", asked, given), functools.partial(_branch_cotangents, branch, asked, given))
             for branch in self.branches
         ]
         places = [i for i, on in enumerate(asked) if on]
@@ -584,7 +586,7 @@ class Switch(Multiple):
         results = iter(bind_many(Switch(bodies), index, *operands, *(ct for ct in cotangents if ct is not None)))
         return {place + 1: next(results) for place, on in zip(places, alive, strict=True) if on}
 
-    def batch(
+    def batch(  # type: ignore[override]
         self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size
     ) -> Sequence[tuple[Node, int | None]]:
         index, *operands = inputs
@@ -595,9 +597,9 @@ class Switch(Multiple):
         made = [DRIVERS["batch"](b.inputs, b.outputs, stand_ins, places, size) for b in self.branches]
         on = [any(axis is not None for _, axis in found) for found in zip(*made, strict=True)]
         bodies = [
-            body_of(stand_ins, [move_batch_to_front(x, axis, size) if b else x for (x, axis), b in zip(found, on, strict=True)])
+            body_of(stand_ins, [_in_front(x, size) if b else x[0] for x, b in zip(found, on, strict=True)])
             for found in made
-        ]  # fmt: skip
+        ]
         results = bind_many(Switch(tuple(bodies)), index, *operands)
         return [(x, 0 if b else None) for x, b in zip(results, on, strict=True)]
 
@@ -605,17 +607,17 @@ class Switch(Multiple):
         self, index: Node, operands: Sequence[Node], places: Sequence[int | None], size: Size
     ) -> Sequence[tuple[Node, int | None]]:
         """Every lane may take another branch: all are computed, and each lane takes its own."""
-        made = [
-            [move_batch_to_front(x, axis, size) for x, axis in DRIVERS["batch"](b.inputs, b.outputs, operands, places, size)]
-            for b in self.branches
-        ]  # fmt: skip
+        found = [DRIVERS["batch"](b.inputs, b.outputs, operands, places, size) for b in self.branches]
+        made = [[move_batch_to_front(x, axis, size) for x, axis in results] for results in found]
         results = made[-1]
         for number in range(len(made) - 2, -1, -1):
             chosen = bind(Less(), index, constant(number + 1, index.kind))
-            results = [
-                bind(Select(), _along(chosen, x.kind), x, y) for x, y in zip(made[number], results, strict=True)
-            ]
+            results = [bind(Select(), _along(chosen, x.kind), x, y) for x, y in zip(made[number], results, strict=True)]
         return [(x, 0) for x in results]
+
+
+def _in_front(batched: tuple[Node, int | None], size: Size) -> Node:
+    return move_batch_to_front(batched[0], batched[1], size)
 
 
 Made = tuple[list[Node], list[Node | None]]
@@ -640,5 +642,3 @@ def _chosen(inputs: Sequence[Node], found: Sequence[Node | None], alive: Sequenc
         zeros(x.kind) if node is None else node for node, on, x in zip(found, alive, like, strict=True) if on
     ]  # fmt: skip
     return body_of(inputs, results)
-
-

@@ -15,13 +15,16 @@ from typing import Any
 from weft.array import array
 from weft.graph import lines
 from weft.graph.lines import Line
-from weft.passes.executable import assemble
+from weft.graph.node import Graph
+from weft.passes.executable import Executable, assemble
+from weft.passes.growing import Growing, holds_tapes
+from weft.passes.memory import Plan
+from weft.passes.pipeline import Layouts, plan
 from weft.report import page, text
 from weft.report.facts import Facts, gather
 from weft.report.limits import Limits, limits, time_kernels
 from weft.report.retraces import traces_of
 from weft.transforms.compile import Compiled, graph_of
-
 
 BEYOND = 1.15
 """A kernel that is so much faster than the machine's limit shows that the limit was measured at a bad moment."""
@@ -94,7 +97,7 @@ def explain(
         found = gather(traced.graph, traced.layouts, input_names(fun, args, kwargs, traced.arrays))
     times = known = None
     if measure:
-        executable = assemble(found.plan)
+        executable = _executable(traced.graph, traced.layouts, found.plan)
         words = [word for value in executable.constants for word in value.words]
         times, known = time_kernels(executable, traced.buffers, words), limits()
     traces = tuple(traces_of(fun, args, kwargs)) if isinstance(fun, Compiled) else ()
@@ -104,6 +107,11 @@ def explain(
         known = limits(again=True)
         facts = found.facts(times, known)
     return Report(name, (Explained(name, facts, _defined(fun), traces=traces),), known, llvm, asm)
+
+
+def _executable(graph: Graph, layouts: Layouts, made: Plan) -> Executable:
+    """What would run, without what check or a watch put around it."""
+    return Growing(made, lambda: plan(graph, layouts)) if holds_tapes(graph) else assemble(made)
 
 
 def _defined(fun: Any) -> Line | None:

@@ -145,6 +145,7 @@ PASSES = {
     "traced": "what the function asked for",
     "cse": "one node for each distinct operation",
     "simplify": "exact identities only",
+    "loops": "what every step of a loop would do alike",
     "views": "every view is an offset and strides",
     "kernels": "what shares a loop nest",
 }
@@ -246,9 +247,7 @@ class _Gatherer:
             role = "output"
         elif isinstance(node.op, (Strided, View)):
             role = "view"
-        operands = tuple(
-            _constant_text(i) if isinstance(i.op, Constant) else self.number[i] for i in node.inputs
-        )
+        operands = tuple(_constant_text(i) if isinstance(i.op, Constant) else self.number[i] for i in node.inputs)
         return Operation(
             self.number[node], title, _op_text(node), kind_text(node.kind), _nbytes(node), operands, line_of(node),
             role, _bodies(node),
@@ -277,7 +276,12 @@ class _Gatherer:
         return Facts(tuple(self.stages), tuple(kernels), tuple(stored), memory, total, made)
 
     def _kernel(
-        self, number: int, item: Item, seconds: float | None, limits: Limits | None, apart: Mapping[tuple[int, int], str]
+        self,
+        number: int,
+        item: Item,
+        seconds: float | None,
+        limits: Limits | None,
+        apart: Mapping[tuple[int, int], str],
     ) -> Kernel:
         nbytes, flops = moved_bytes(item), sum(flops_of(node) for node in item.group.nodes)
         dtype = max((n.dtype for n in item.group.nodes), key=lambda d: d.size)
@@ -308,12 +312,8 @@ class _Gatherer:
             final = end if node in results or place.where == "input" else last.get(node, first)
             over, note = self._reuse(made, node, first, last, results) if first >= 0 else (None, "")
             name = self._input_name(node) if isinstance(node.op, Parameter) else node.op.title
-            found.append(
-                Stored(
-                    self.number.get(node), name, show_kind(node.kind), place.nbytes, place.where, place.at, first, final,
-                    over, note,
-                )  # fmt: skip
-            )
+            value = (name, kind_text(node.kind), place.nbytes, place.where, place.at)
+            found.append(Stored(self.number.get(node), *value, first, final, over, note))
         for step, item in enumerate(made.items):
             for at, nbytes in zip(made.temporaries[step], item.temporaries, strict=True):
                 found.append(Stored(None, "scratch", f"{nbytes} bytes", nbytes, "arena", at, step, step))
@@ -521,4 +521,3 @@ def _launches(item: Item) -> tuple[Launch, ...]:
         shared = "one thread" if launch.grain == 0 else f"threads share it from {2 * launch.grain} units on"
         made.append(Launch(launch.source.name, launch.source.key, shared, launch.source))
     return tuple(made)
-

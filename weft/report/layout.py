@@ -8,6 +8,7 @@ order (an isotonic regression). All of it is linear in boxes and points, for som
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -94,7 +95,7 @@ class _Chart:
             self.down.append([])
             route.append(len(self.widths) - 1)
         route.append(b)
-        for upper, lower in zip(route[:-1], route[1:], strict=True):
+        for upper, lower in itertools.pairwise(route):
             self.down[upper].append(lower)
             self.up[lower].append(upper)
         return route

@@ -22,24 +22,46 @@ def traces_of(fun: Compiled, args: Sequence[Any] = (), kwargs: dict[str, Any] | 
     With the arguments of a call, differences are told by the argument that they stand in.
     """
     keys = list(fun._variants)
-    spans = _spans(fun, args, kwargs or {})
+    spans, numbers = _spans(fun, args, kwargs or {})
     lines = []
-    for number, key in enumerate(keys):
-        variants = fun._variants[key]
-        if number == 0:
-            lines.append("first call")
-        else:
-            nearest = min(keys[:number], key=lambda other: _distance(key, other))
-            lines.append(_cause(nearest, key, spans))
-        again = sum(1 for _ in variants) - 1
-        if again > 0:
-            lines.extend(["numbers or sizes that break an assumption of the trace (a branch on one)"] * again)
-        sizes = sum(len(v.recipes) for v in variants if isinstance(v, ShapelessVariant))
+    for position, key in enumerate(keys):
+        entry = fun._variants[key]
+        before: tuple[Any, ...] | None = None
+        for given, variants in entry.table.items():
+            if before is not None:
+                cause = _changed_number(before, given, entry.by_value, numbers)
+            elif position == 0:
+                cause = "first call"
+            else:
+                cause = _cause(min(keys[:position], key=lambda other: _distance(key, other)), key, spans)
+            lines.append(cause)
+            lines.extend(
+                ["numbers or sizes that break an assumption of the trace (a branch on one)"] * (len(variants) - 1)
+            )
+            before = given
+        sizes = sum(len(v.recipes) for v in entry if isinstance(v, ShapelessVariant))
         if sizes > 1:
             lines[-1] += f"; planned for {sizes} sets of sizes, one machine code"
     if fun.plain_because is not None:
         lines.append(f"runs plain, because it captures {fun.plain_because}")
     return lines
+
+
+def _changed_number(
+    old: tuple[Any, ...], new: tuple[Any, ...], places: Sequence[int], names: Sequence[tuple[int, str]]
+) -> str:
+    """Which of the numbers that a trace was made for is another one now."""
+    for place, x, y in zip(places, old, new, strict=False):
+        if x != y:
+            owner = next((name for end, name in names if place < end), "a captured number")
+            return f"{owner}: {_number(x)} became {_number(y)}, and the trace depends on it"
+    return "numbers that the trace depends on changed"
+
+
+def _number(key: Any) -> str:
+    """A number as `number_key` has it."""
+    value = key[-1] if isinstance(key, tuple) else key
+    return value if isinstance(value, str) else repr(value)
 
 
 def _distance(a: tuple[Any, ...], b: tuple[Any, ...]) -> int:
@@ -50,20 +72,24 @@ def _same(x: Any, y: Any) -> bool:
     return type(x) is type(y) and bool(x == y)
 
 
-def _spans(fun: Compiled, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tuple[int, str]]:
-    """(where its part of a key ends, name) of each argument."""
+def _spans(
+    fun: Compiled, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """(where its part of a key ends, name) of each argument, and the same for its numbers."""
     walk = Walk(fun._shapeless)
     walk.live = True
-    spans = []
+    spans, numbers = [], []
     for name, value in zip(_names(fun, len(args)), args, strict=True):
         walk.visit(value, args, name)
         spans.append((len(walk.key), name))
+        numbers.append((len(walk.scalars), name))
     if kwargs:
         walk.key.append(tuple(kwargs))
         for name, value in kwargs.items():
             walk.visit(value, kwargs, name)
             spans.append((len(walk.key), name))
-    return spans
+            numbers.append((len(walk.scalars), name))
+    return spans, numbers
 
 
 def _names(fun: Compiled, count: int) -> list[str]:
@@ -80,9 +106,6 @@ def _cause(old: tuple[Any, ...], new: tuple[Any, ...], spans: Sequence[tuple[int
         if _same(x, y):
             continue
         owner = next((name for end, name in spans if position < end), "captured state" if spans else "what it sees")
-        before = old[position - 1] if position else None
-        if isinstance(before, type) and isinstance(x, tuple) and x and x[0] is before:
-            before = None
         return f"{owner}: {_words(x)} became {_words(y)}"
     return "a container has another number of elements" if len(old) != len(new) else "an equal key was dropped"
 

@@ -1,4 +1,4 @@
-"""`weft explain script.py`: every program that a script makes is watched, timed and explained once the script is done."""
+"""`weft explain script.py`: every program that a script makes is watched and timed, and explained when it is done."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ class Watched:
 class _Timed(Executable):
     """An executable that notes its runs."""
 
-    __slots__ = ("watched",)
+    __slots__ = ("made", "watched")
 
     def __init__(self, made: Executable, watched: Watched) -> None:
         for name in Executable.__slots__:
             setattr(self, name, getattr(made, name))
-        self.watched = watched
+        self.made, self.watched = made, watched
 
     def run(self, inputs: Sequence[Buffer], words: Sequence[int]) -> list[Buffer]:
         start = time.perf_counter()
-        results = super().run(inputs, words)
+        results = self.made.run(inputs, words)
         self.watched.seconds += time.perf_counter() - start
         self.watched.calls += 1
         if self.watched.times is None:
-            self.watched.times = time_kernels(self, inputs, words, BUDGET)
+            self.watched.times = time_kernels(self.made, inputs, words, BUDGET)
         return results
 
 
@@ -91,9 +91,7 @@ class Watch:
                 gathered = gather(watched.graph, watched.layouts)
             facts = gathered.facts(watched.times, known)
             traces = tuple(traces_of(watched.compiled)) if watched.compiled is not None else ()
-            explained.append(
-                Explained(watched.name, facts, watched.line, watched.calls, watched.seconds, traces)
-            )
+            explained.append(Explained(watched.name, facts, watched.line, watched.calls, watched.seconds, traces))
         return Report(title, tuple(explained), known, llvm, asm)
 
 

@@ -50,10 +50,11 @@ def _program(program: Explained, llvm: bool, asm: bool) -> Iterator[list[str]]:
 
 def machine(limits: Limits) -> list[str]:
     rates = ", ".join(f"{rate / 1e9:.0f} GB/s up to {size_text(size)}" for size, rate in limits.bandwidth[:-1])
+    single, double = (limits.flops[name] / 1e9 for name in ("float32", "float64"))
     return [
         f"machine: {limits.cpu}, {plural(limits.threads, 'thread')}; copies {rates}, "
-        f"{limits.bandwidth[-1][1] / 1e9:.0f} GB/s beyond; "
-        f"products {limits.flops['float32'] / 1e9:.0f} GFLOP/s in float32, {limits.flops['float64'] / 1e9:.0f} in float64",
+        f"{limits.bandwidth[-1][1] / 1e9:.0f} GB/s beyond; products {single:.0f} GFLOP/s in float32, {double:.0f} in "
+        "float64",
     ]
 
 

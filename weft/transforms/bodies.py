@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft import tree
-from weft.array import array, wrap
+from weft.array import wrap
 from weft.graph.node import Kind, Node, next_id
 from weft.graph.trace import trace
-from weft.primitives.base import Constant, Placeholder, View
+from weft.primitives.base import Constant, Placeholder, RunTimeConstant, View
 from weft.transforms.compile import RANDOM_STATE
-from weft.transforms.paths import between
+from weft.transforms.paths import between, groups
 
 
 class Traced:
@@ -56,9 +56,11 @@ def captured(params: Sequence[Node], outputs: Sequence[Node], hoist_from: int | 
     """The nodes from outside that the outputs need beside the parameters, in a fixed order.
 
     All that does not depend on a parameter is outside, but for constants and views, which cost nothing inside; with
-    `hoist_from` only what is older than that id, or is data.
+    `hoist_from` only what is older than that id, or is data. What a function with rules of its own computes stays with
+    its operands, because its rules lead to nothing else.
     """
-    _, inside = between(params, outputs)
+    path, inside = between(params, outputs)
+    enclosed = {node for called in groups(path).values() for node in between(called[0].xs, called[0].ys)[0]}
     found: dict[Node, None] = {}
     stack = [node for node in outputs if node not in inside]
     for node in inside:
@@ -66,9 +68,10 @@ def captured(params: Sequence[Node], outputs: Sequence[Node], hoist_from: int | 
     seen = set(stack)
     while stack:
         node = stack.pop()
-        if isinstance(node.op, Constant):
+        if isinstance(node.op, Constant) and not isinstance(node.value, RunTimeConstant):
             continue
-        stays = isinstance(node.op, View) or (not node.inputs and node.value is None and _is_source(node))
+        stays = node in enclosed or isinstance(node.op, View)
+        stays = stays or (not node.inputs and node.value is None and _is_source(node))
         if hoist_from is not None and node.id >= hoist_from and node.value is None and _is_computed(node):
             stays = True
         if not stays:

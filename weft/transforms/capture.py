@@ -52,6 +52,10 @@ _BY_IDENTITY = ("weft.core", "weft.primitives", "weft.transforms", "weft.graph",
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
 _LIVE = {int: ("number", int), float: ("number", float)}
 
+_ABSENT = object()
+_SETTLED: set[tuple[types.ModuleType, tuple[str, ...]]] = set()
+"""Attributes of modules that never change."""
+
 Slot = tuple[Any, Any]
 """Where a number stands: the id of what holds it (the slot of a tuple, which is another one each time), and the name or
 index there."""
@@ -224,16 +228,21 @@ class Walk:
                 self.visit(sys.modules[module])
         self._visit_globals(function.__globals__, names.loads, names.only_appended)
 
-    def _visit_globals(self, scope: dict[str, Any], loads: Iterable[tuple[str, ...]], appended: frozenset[str]) -> None:
+    def _visit_globals(
+        self, scope: dict[str, Any], loads: Iterable[tuple[str, tuple[str, ...]]], appended: frozenset[str]
+    ) -> None:
         done = set()
-        for name, *attributes in loads:
-            if name not in scope:
+        for name, attributes in loads:
+            value = scope.get(name, _ABSENT)
+            if value is _ABSENT or name in done:
                 continue
-            value = scope[name]
             self.key.append(name)
-            if isinstance(value, types.ModuleType):
-                self._visit_module(value, attributes)
-            elif name not in done:
+            if value.__class__ is types.ModuleType:
+                if (value, attributes) in _SETTLED:
+                    self.key.append(value)
+                else:
+                    self._visit_module(value, attributes)
+            else:
                 done.add(name)
                 self._visit_variable(value, scope, name, name, appended)
 
@@ -254,8 +263,12 @@ class Walk:
         inner = scope.get(first)
         if isinstance(inner, types.ModuleType):
             self._visit_module(inner, attributes[1:])
-        elif module.__name__ in _CHANGING or not _is_users(module):
+        elif module.__name__ in _CHANGING:
             self._visit_whole_module(module)
+        elif not _is_users(module):
+            self.key.append(module)
+            if len(attributes) == 1 or inner is None:
+                _SETTLED.add((module, tuple(attributes)))
         elif first in scope:
             self.key.append(first)
             self.visit(inner, scope, first)
@@ -282,7 +295,7 @@ class Walk:
         """A class of the user's: its attributes and the code of its methods."""
         self.key.append(cls)
         for base in cls.__mro__:
-            if not _is_users(sys.modules.get(base.__module__)):
+            if not _is_users_class(base):
                 continue
             self.containers.append(ClassFields(base))
             for name, value in list(vars(base).items()):
@@ -330,10 +343,9 @@ class Walk:
         if cls.__module__.startswith(_BY_IDENTITY) and not holds:
             self.key.append(value)
             return
-        module = sys.modules.get(cls.__module__)
         ours = cls.__module__.partition(".")[0] == "weft"
         state = getattr(value, "__dict__", None)
-        if not ours and not holds and not _is_users(module) and cls not in _NAMESPACES:
+        if not ours and not holds and not _is_users_class(cls) and cls not in _NAMESPACES:
             self.opaque = f"an object of type {cls.__module__}.{cls.__qualname__}"
             return
         self.visit(cls)
@@ -374,9 +386,15 @@ def _function_of(value: Any) -> types.FunctionType | None:
     return value if isinstance(value, types.FunctionType) else None
 
 
-def _is_users(module: types.ModuleType | None) -> bool:
+def _is_users_class(cls: type) -> bool:
+    """Whether a class is the user's; one of no module that can be found was made on the fly."""
+    module = sys.modules.get(cls.__module__)
+    return module is None or _is_users(module)
+
+
+def _is_users(module: types.ModuleType) -> bool:
     """Whether a module is neither Python's, nor an installed package's, nor ours."""
-    if module is None or module.__name__.partition(".")[0] == "weft" or module.__name__ in sys.builtin_module_names:
+    if module.__name__.partition(".")[0] == "weft" or module.__name__ in sys.builtin_module_names:
         return False
     file = getattr(module, "__file__", None)
     if file is None:
@@ -388,9 +406,6 @@ def _is_users(module: types.ModuleType | None) -> bool:
 def _is_installed(filename: str) -> bool:
     """Code of Python or of an installed package: it does not change under us."""
     return filename.startswith(_INSTALLED) or filename.startswith("<frozen")
-
-
-_ABSENT = object()
 
 
 class Bindings:
@@ -422,7 +437,7 @@ def closed_bindings(fun: Callable[..., Any]) -> Bindings | None:
     if names.stores or names.imports or names.written or names.asks_type:
         return None
     found = {}
-    for name, *attributes in names.loads:
+    for name, attributes in names.loads:
         value = found[name] = fun.__globals__.get(name, _ABSENT)
         for attribute in attributes:
             if not isinstance(value, types.ModuleType):

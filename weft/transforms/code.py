@@ -20,7 +20,7 @@ class Names:
     keys may hold it: to hash code itself takes long."""
 
     code: types.CodeType
-    loads: tuple[tuple[str, ...], ...]
+    loads: tuple[tuple[str, tuple[str, ...]], ...]
     """Globals that it reads, each with the attributes that are read from it at once: `config.rates.slow` is one."""
     stores: tuple[str, ...]
     """Globals that it sets."""
@@ -54,7 +54,7 @@ def names_of(code: types.CodeType) -> Names:
 def _names(code: types.CodeType) -> Names:
     instructions = [i for i in dis.get_instructions(code) if i.opname not in _SKIPPED]
     by_name = _by_name(instructions)
-    loads: dict[tuple[str, ...], None] = {}
+    loads: dict[tuple[str, tuple[str, ...]], None] = {}
     appended: set[str] = set()
     otherwise = set(by_name["STORE_DEREF"]) | set(by_name["STORE_GLOBAL"])
     for at, instruction in enumerate(instructions):
@@ -63,7 +63,7 @@ def _names(code: types.CodeType) -> Names:
         follows = _attributes(instructions, at + 1)
         (appended if follows[:1] == ["append"] else otherwise).add(instruction.argval)
         if instruction.opname in _GLOBALS:
-            loads[(instruction.argval, *follows)] = None
+            loads[instruction.argval, tuple(follows)] = None
     inner = [names_of(c) for c in code.co_consts if isinstance(c, types.CodeType)]
     free = [c.co_freevars for c in code.co_consts if isinstance(c, types.CodeType)]
     for names, variables in zip(inner, free, strict=True):

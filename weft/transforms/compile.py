@@ -51,12 +51,15 @@ class Entry:
     def key(self, scalars: Sequence[Any]) -> tuple[Any, ...]:
         return tuple([number_key(scalars[i]) for i in self.by_value])
 
-    def look_up(self, more: Sequence[int]) -> None:
-        """More scalars are to be looked up; traces that did not are forgotten."""
+    def look_up(self, more: Sequence[int]) -> int:
+        """More scalars are to be looked up; traces that did not are forgotten. How many."""
         together = tuple(sorted({*self.by_value, *more}))
-        if together != self.by_value:
-            self.by_value = together
-            self.table.clear()
+        if together == self.by_value:
+            return 0
+        dropped = sum(map(len, self.table.values()))
+        self.by_value = together
+        self.table.clear()
+        return dropped
 
     def __iter__(self) -> Iterator[Variant]:
         return (variant for variants in self.table.values() for variant in variants)
@@ -101,7 +104,7 @@ class Compiled:
             return self.__wrapped_function__(*args, **kwargs)
         if self._quick and not kwargs:
             answer = self._call_quickly(args)
-            if answer is not None:
+            if answer is not _NOT_QUICK:
                 return answer
         while True:
             seen = self._see(args, kwargs)
@@ -134,9 +137,9 @@ class Compiled:
                     return variant, recipe, numbers
         return None
 
-    def _call_quickly(self, args: tuple[Any, ...]) -> array | None:
+    def _call_quickly(self, args: tuple[Any, ...]) -> Any:
         """The usual call, in few steps: a function that sees nothing but its arguments, which are arrays and numbers,
-        and does nothing but return one array. None if this is no such call."""
+        and does nothing but return what it made."""
         epoch = _EPOCH[0]
         key: list[Any] = []
         buffers: list[Buffer] = []
@@ -147,24 +150,24 @@ class Compiled:
                 node = argument._node
                 value = node.value
                 if value.__class__ is not Buffer or value.strides is not None:
-                    return None
+                    return _NOT_QUICK
                 key.append(node.kind)
                 buffers.append(value)
             elif cls is float or cls is int:
                 key.append(cls)
                 scalars.append(argument)
             else:
-                return None
+                return _NOT_QUICK
         entry = self._quick.get(tuple(key))
         if entry is None or epoch & 1 or _EPOCH[0] != epoch or not self._bindings.hold():  # type: ignore[union-attr]
-            return None
+            return _NOT_QUICK
         if len(buffers) > 1 and len(set(map(id, args))) != len(args):
-            return None  # one array in two places: `is` could tell
+            return _NOT_QUICK  # one array in two places: `is` could tell
         for variant in entry.table.get(entry.key(scalars) if entry.by_value else (), ()):
             numbers = _numbers(variant, scalars)
-            if numbers is not None and variant.effects.single and variant._recipe is not None:
-                return variant.run(variant._recipe, numbers, buffers, None)  # type: ignore[no-any-return]
-        return None
+            if numbers is not None:
+                return variant.run(variant.recipe, numbers, buffers, None)
+        return _NOT_QUICK
 
     def _see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:
         """Walk over all that a call can see. None if a trace of another thread came in between."""
@@ -218,7 +221,8 @@ class Compiled:
             self._open = self._bindings is None
         if self._open or not self._bindings.hold():  # type: ignore[union-attr]
             for root in self._roots:
-                visit(root)
+                if root is not None:
+                    visit(root)
             visit(RANDOM_STATE[0])
         return symbolic
 
@@ -232,22 +236,25 @@ class Compiled:
                 return None  # another thread was faster
             entry = self._variants.get(seen.key) or Entry()
             made, by_value = self._trace(seen, entry, args, kwargs)
-        if isinstance(made, str):
-            return made
-        entry.look_up(by_value)
-        self._variants[seen.key] = entry
-        if not self._open and not self._shapeless and not kwargs and made.effects.single:
-            self._remember_quickly(entry, args, seen.buffers)
-        known = entry.table.setdefault(entry.key(seen.walk.scalars), [])
-        known.insert(0, made)
-        if len(known) > MOST_DECISIONS and seen.walk.scalars:
-            entry.look_up(range(len(seen.walk.scalars)))
-        self._count += 1
-        self.traces += 1
-        if self._count > MOST_VARIANTS:
-            self._forget()
+            if isinstance(made, str):
+                return made
+            self._count -= entry.look_up(by_value)
+            self._keep(seen, entry, made)
+            if not self._open and not self._shapeless and not kwargs and made.effects.alone:
+                self._remember_quickly(entry, args, seen.buffers)
         self._say_retracing(seen)
         return made
+
+    def _keep(self, seen: Seen, entry: Entry, made: Variant) -> None:
+        self._variants[seen.key] = entry
+        known = entry.table.setdefault(entry.key(seen.walk.scalars), [])
+        known.insert(0, made)
+        self._count += 1
+        self.traces += 1
+        if len(known) > MOST_DECISIONS and seen.walk.scalars:
+            self._count -= entry.look_up(range(len(seen.walk.scalars)))
+        if self._count > MOST_VARIANTS:
+            self._forget()
 
     def _remember_quickly(self, entry: Entry, args: tuple[Any, ...], buffers: Sequence[Buffer]) -> None:
         plain = all(a.__class__ in (array, int, float) for a in args) and len(set(map(id, args))) == len(args)
@@ -349,6 +356,7 @@ def _run_first(variant: Variant, seen: Seen) -> Any:
 
 # ---- one trace at a time ----
 
+_NOT_QUICK = object()
 _EPOCH = [0]
 """Odd while a function is traced, on any thread. A call that walked meanwhile walks again, because a traced function
 sees, and changes, the caller's own objects."""

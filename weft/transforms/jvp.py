@@ -56,7 +56,8 @@ def push_forward(inputs: Sequence[Node], outputs: Sequence[Node], tangents: Sequ
 def _through_many(node: Node, known: dict[Node, Node]) -> Sequence[Node | None]:
     """Tangents of all results of an operation that has several."""
     op, kind = node.op, node.kind
-    assert isinstance(op, Multiple) and isinstance(kind, Bundle)
+    assert isinstance(op, Multiple)
+    assert isinstance(kind, Bundle)
     traced = {i: known[x] for i, x in enumerate(node.inputs) if x in known}
     if not traced:
         return [None] * len(kind.parts)

@@ -123,6 +123,8 @@ class Recorder:
     def __init__(self, name: str, walk: Walk, scalars: Scalars, first: int) -> None:
         self.name, self.walk, self.scalars, self.first = name, walk, scalars, first
         self.outputs: list[Node] = []
+        self.all_new = True
+        """Whether nothing in the templates was there before the call."""
         self._output_of: dict[int, int] = {}
         self._built: dict[int, Built] = {}
         self._kept: list[Any] = []  # so that no id is used twice
@@ -143,10 +145,14 @@ class Recorder:
             return Template(int(x))  # a size that leaves as a number is guarded
         place = self.walk.seen.get(id(x))
         if isinstance(x, array):
-            return Made(self.output(x._node)) if place is None else KnownArray(place)
+            if place is None:
+                return Made(self.output(x._node))
+            self.all_new = False
+            return KnownArray(place)
         if isinstance(x, _UNCHANGING):
             return Template(x)
         if place is not None:
+            self.all_new = False
             return KnownObject(~place)
         known = self._built.get(id(x))
         if known is not None:

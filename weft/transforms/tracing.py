@@ -15,7 +15,7 @@ from weft.primitives.base import Placeholder
 from weft.runtime.data import Buffer
 from weft.transforms import state
 from weft.transforms.capture import Walk
-from weft.transforms.replay import Made, Recorder
+from weft.transforms.replay import Recorder
 from weft.transforms.variant import Effects, ShapelessVariant, SymbolicSizes, Trace, Variant, fixed_program
 
 
@@ -131,8 +131,7 @@ class Attempt:
             if a._node is not node
         ]
         places = [(i, recorder.contents(after)) for i, after in self._changed(before)]
-        single = isinstance(result, Made) and len(recorder.outputs) == 1 and not overwritten and not places
-        effects = Effects(result, overwritten, places, single)
+        effects = Effects(result, overwritten, places, recorder.all_new)
         numbered = {id(node): i for i, node in enumerate(inputs)}
         order = reachable(recorder.outputs)
         sources: list[int | Buffer] = []

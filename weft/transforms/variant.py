@@ -19,7 +19,7 @@ from weft.primitives.filling import fill_primitive
 from weft.runtime.data import Buffer
 from weft.transforms import state
 from weft.transforms.capture import Walk
-from weft.transforms.replay import Call, Template
+from weft.transforms.replay import Call, Made, Template
 
 MOST_SIZES = 1024
 
@@ -29,16 +29,20 @@ Numbers = Callable[..., Sequence[Any] | None]
 class Effects:
     """What a call does beside computing: what it returns, arrays and places that it changes."""
 
-    __slots__ = ("overwritten", "places", "result", "single")
+    __slots__ = ("alone", "overwritten", "places", "result", "single")
 
     def __init__(
-        self, result: Template, overwritten: list[tuple[int, int]], places: list[tuple[int, Template]], single: bool
+        self, result: Template, overwritten: list[tuple[int, int]], places: list[tuple[int, Template]], new: bool
     ) -> None:
         self.result, self.overwritten, self.places = result, overwritten, places
-        self.single = single
-        """Whether all it does is to return the one array that the program computes."""
+        self.alone = new and not overwritten and not places
+        """Whether all it does is to return what it made (`new`): nothing that it got, no changes."""
+        self.single = self.alone and isinstance(result, Made) and result.value == 0
+        """Whether all it does is to return the array that the program computes."""
 
-    def carry_out(self, made: Sequence[array], walk: Walk, numbers: Sequence[Any]) -> Any:
+    def carry_out(self, made: Sequence[array], walk: Walk | None, numbers: Sequence[Any]) -> Any:
+        if walk is None:
+            return self.result.build(Call(made, (), (), numbers))
         call = Call(made, walk.arrays, walk.objects, numbers)
         answer = self.result.build(call)
         for place, output in self.overwritten:
@@ -63,7 +67,7 @@ class Trace:
 class Variant:
     """A trace that holds for arrays of given shapes."""
 
-    __slots__ = ("_recipe", "_words", "conversions", "effects", "inputs", "numbers")
+    __slots__ = ("_words", "conversions", "effects", "inputs", "numbers", "recipe")
 
     def __init__(
         self, traced: Trace, effects: Effects, numbers: Numbers | None, wants: list[tuple[int, Dtype]]
@@ -71,19 +75,19 @@ class Variant:
         self.inputs, self.effects, self.numbers = traced.inputs, effects, numbers
         self.conversions = wants
         """Of each run-time constant: which number it is, in which dtype."""
-        self._recipe: Recipe | None = None
+        self.recipe: Any = None
         self._words: Sequence[int] = ()
 
     def program(self, recipe: Recipe) -> Variant:
         """Set the program."""
-        self._recipe = recipe
+        self.recipe = recipe
         if not self.conversions:
             self._words = self.words(recipe, ())
         return self
 
     def recipe_for(self, kinds: Sequence[Kind]) -> Recipe | None:
         """The program for arrays of these kinds; None if the trace does not hold for them."""
-        return self._recipe
+        return self.recipe
 
     def words(self, recipe: Recipe, numbers: Sequence[Any]) -> list[int]:
         """The words of the program's constants in a call with these numbers."""
@@ -98,13 +102,12 @@ class Variant:
         for i in self.inputs:
             given.append(buffers[i] if i.__class__ is int else i)  # type: ignore[index, arg-type]
         executable = recipe.executable
-        words = self._words if recipe is self._recipe and not self.conversions else self.words(recipe, numbers)
+        words = self._words if recipe is self.recipe and not self.conversions else self.words(recipe, numbers)
         results = executable.run(given, words)
         outputs = executable.plan.graph.outputs
         if self.effects.single:
             return wrap(Node(DATA, (), outputs[0].kind, results[0]))
         made = [wrap(Node(DATA, (), output.kind, buffer)) for output, buffer in zip(outputs, results, strict=True)]
-        assert walk is not None, "only a call that does nothing else may leave it out"
         return self.effects.carry_out(made, walk, numbers)
 
 

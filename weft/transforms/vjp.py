@@ -66,7 +66,8 @@ def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Seque
 def _through_many(node: Node, given: dict[int, Node], gathered: Gathered, active: set[Node]) -> None:
     """An operation with several results: whatever picks one is newer, so the cotangents of all are known."""
     op, xs, kind = node.op, node.inputs, node.kind
-    assert isinstance(op, Multiple) and isinstance(kind, Bundle)
+    assert isinstance(op, Multiple)
+    assert isinstance(kind, Bundle)
     if not given:
         return
     wanted = frozenset([i for i, x in enumerate(xs) if x in active])

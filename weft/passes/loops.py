@@ -1,0 +1,358 @@
+"""Loops: what need not be in one goes out of it, and loops that run in step become one.
+
+Differentiation leaves loops behind that compute more than is asked for, and forward loops beside the ones they extend.
+This pass takes out results and carries that nobody reads, carries that never change, operands that are 0 or 1, and code
+that does the same at every step; and it merges a loop into another that does all it does. Every value that remains is
+computed as before, so bits stay the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.graph.body import Body, body_of, rebuilt
+from weft.graph.lines import inherit
+from weft.graph.node import Bundle, Graph, Node, reachable
+from weft.passes.cse import cse
+from weft.passes.simplify import simplify
+from weft.primitives.base import ONE, ZERO, Constant, Parameter, Pick, Primitive, View, constant
+from weft.primitives.control import Loop, Switch
+
+
+def loops(graph: Graph) -> Graph:
+    """The pass."""
+    if not any(isinstance(node.op, (Loop, Switch)) for node in graph.order()):
+        return graph
+    return _pruned(_merged(_tidied(graph)))
+
+
+def _tidied(graph: Graph) -> Graph:
+    """Every body simplified and free of common subexpressions."""
+    new: dict[Node, Node] = {}
+    for node in graph.order():
+        op = _tidy(node.op)
+        inputs = tuple([new[i] for i in node.inputs])
+        new[node] = node if op is node.op and inputs == node.inputs else Node(op, inputs, node.kind, node.value)
+    inherit(new)
+    return Graph(graph.inputs, [new[o] for o in graph.outputs])
+
+
+def _tidy(op: Primitive) -> Primitive:
+    if isinstance(op, Loop):
+        return op.with_body(_tidy_body(op.body), op.invariants, op.carries)
+    return Switch(tuple([_tidy_body(body) for body in op.branches])) if isinstance(op, Switch) else op
+
+
+def _tidy_body(body: Body) -> Body:
+    def make() -> Body:
+        graph = cse(simplify(cse(body.graph)))
+        return body_of(graph.inputs, graph.outputs)
+
+    found: Body = body.once("tidy", make)
+    return found
+
+
+# ---- merging ----
+
+
+@dataclass(slots=True)
+class _Absorbed:
+    """A loop that another one has taken in: which result of that one each of its results is."""
+
+    by: Node
+    results: list[int]
+
+
+def _merged(graph: Graph) -> Graph:
+    """Loops whose steps another loop makes anyway become part of it."""
+    order = graph.order()
+    found = [node for node in order if isinstance(node.op, Loop)]
+    if len(found) < 2:
+        return graph
+    grown: dict[Node, Loop] = {node: node.op for node in found if isinstance(node.op, Loop)}
+    absorbed: dict[Node, _Absorbed] = {}
+    for small in found:
+        for large in reversed(found):
+            if small is large or small in absorbed or large in absorbed:
+                continue
+            into = _absorb(small, large, grown[small], grown[large])
+            if into is not None and small not in reachable(large.inputs):
+                grown[large], results = into
+                absorbed[small] = _Absorbed(large, results)
+                break
+    if not absorbed:
+        return graph
+    return _rebuilt(graph, lambda node, operands: _with_absorbed(node, operands, grown), absorbed)
+
+
+def _with_absorbed(node: Node, operands: tuple[Node, ...], grown: dict[Node, Loop]) -> Node:
+    op = grown.get(node)
+    if op is None or op is node.op:
+        return node if operands == node.inputs else Node(node.op, operands, node.kind, node.value)
+    return Node(op, operands, op.infer(*[x.kind for x in operands]))
+
+
+def _rebuilt(graph: Graph, make: Callable[[Node, tuple[Node, ...]], Node], absorbed: dict[Node, _Absorbed]) -> Graph:
+    """The graph with results of absorbed loops taken from those that absorbed them. A loop may be newer than what reads
+    it now, so nodes are made as they are asked for."""
+    new: dict[Node, Node] = {}
+    shift: dict[Node, dict[int, int]] = {}
+    for small, into in absorbed.items():
+        shift[small] = dict(enumerate(into.results))
+
+    def operands_of(node: Node) -> tuple[Node, ...]:
+        if isinstance(node.op, Pick) and node.inputs[0] in absorbed:
+            return (absorbed[node.inputs[0]].by,)
+        return node.inputs
+
+    stack = [*graph.inputs, *graph.outputs]
+    while stack:
+        node = stack[-1]
+        if node in new:
+            stack.pop()
+            continue
+        wanted = [x for x in operands_of(node) if x not in new]
+        if wanted:
+            stack.extend(wanted)
+            continue
+        stack.pop()
+        operands = tuple([new[x] for x in operands_of(node)])
+        if isinstance(node.op, Pick):
+            source = node.inputs[0]
+            index = shift[source][node.op.index] if source in absorbed else node.op.index
+            whole = operands[0]
+            assert isinstance(whole.kind, Bundle)
+            index = _renumber(node, index, source, whole)
+            new[node] = Node(Pick(index), operands, whole.kind.parts[index])
+        else:
+            new[node] = make(node, operands)
+    inherit(new)
+    return Graph(graph.inputs, [new[o] for o in graph.outputs])
+
+
+def _renumber(pick: Node, index: int, source: Node, whole: Node) -> int:
+    """The number of steps is a loop's last result, whatever was added before it."""
+    assert isinstance(source.kind, Bundle)
+    assert isinstance(pick.op, Pick)
+    assert isinstance(whole.kind, Bundle)
+    if isinstance(source.op, Loop) and source.op.reports and pick.op.index == len(source.kind.parts) - 1:
+        return len(whole.kind.parts) - 1
+    return index
+
+
+def _absorb(small: Node, large: Node, op: Loop, into: Loop) -> tuple[Loop, list[int]] | None:
+    """`into` with the rows that `op` makes and it does not, and which of its results those of `op` are; None if it does
+    not make the same steps."""
+    alike = (op.length, op.reverse, op.counted, op.stops) == (into.length, into.reverse, into.counted, into.stops)
+    if not alike or op.carries > into.carries:
+        return None
+    count, invariants, carries, rows = op.split(small.inputs)
+    other = into.split(large.inputs)
+    if count != other[0] or carries != other[2][: op.carries]:
+        return None
+    places = {x: place for part in (1, 3) for x, place in zip(other[part], _places(into)[part], strict=True)}
+    if any(x not in places for x in (*invariants, *rows)):
+        return None
+    mine = [*(places[x] for x in invariants), *_places(into)[2][: op.carries], *(places[x] for x in rows)]
+    table = _Numbering()
+    theirs = table.number(into.body, list(range(len(into.body.inputs))))
+    ours = table.number(op.body, mine)
+    their_carries, their_rows, their_flag = into.split_body()
+    our_carries, our_rows, our_flag = op.split_body()
+    for x, y in zip(our_carries, their_carries, strict=False):
+        if ours[x] != theirs[y]:
+            return None
+    if our_flag is not None and their_flag is not None and ours[our_flag] != theirs[their_flag]:
+        return None
+    known = {theirs[row]: i for i, row in enumerate(their_rows)}
+    added: list[Node] = []
+    results = list(range(op.carries))
+    by_number = {number: node for node, number in theirs.items()}
+    for row in our_rows:
+        number = ours[row]
+        if number not in known:
+            if number not in by_number:
+                return None
+            known[number] = len(their_rows) + len(added)
+            added.append(by_number[number])
+        results.append(into.carries + known[number])
+    if op.reports:
+        results.append(-1)
+    if not added:
+        return into, results
+    outputs = [*their_carries, *their_rows, *added, *([] if their_flag is None else [their_flag])]
+    return into.with_body(body_of(into.body.inputs, outputs), into.invariants, into.carries), results
+
+
+def _places(op: Loop) -> tuple[list[int], list[int], list[int], list[int]]:
+    """The numbers of the body's inputs, split as operands are."""
+    inputs = range(len(op.body.inputs))
+    first = op.invariants + op.carries
+    return [], list(inputs[: op.invariants]), list(inputs[op.invariants : first]), list(inputs[first:])
+
+
+class _Numbering:
+    """Numbers for the nodes of several bodies: equal ones compute the same."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, int] = {}
+
+    def number(self, body: Body, inputs: Sequence[int]) -> dict[Node, int]:
+        numbers: dict[Node, int] = {}
+        for node, place in zip(body.inputs, inputs, strict=True):
+            numbers[node] = self._of(("input", place))
+        for node in body.graph.order():
+            if node not in numbers:
+                words = getattr(node.value, "words", None) if not node.inputs else None
+                numbers[node] = self._of((node.op, node.kind, words, *[numbers[x] for x in node.inputs]))
+        return numbers
+
+    def _of(self, key: Any) -> int:
+        return self.known.setdefault(key, len(self.known))
+
+
+# ---- pruning ----
+
+
+def _pruned(graph: Graph) -> Graph:
+    """Loops without what nobody reads, and without what does not change."""
+    used = _used_results(graph)
+    new: dict[Node, Node] = {}
+    results: dict[Node, list[Node | None]] = {}
+    for node in graph.order():
+        inputs = tuple([new[i] for i in node.inputs if i not in results])
+        if isinstance(node.op, Loop):
+            results[node] = _prune(node.op, inputs, used[node])
+        elif isinstance(node.op, Pick) and node.inputs[0] in results:
+            found = results[node.inputs[0]][node.op.index]
+            assert found is not None
+            new[node] = found
+        else:
+            new[node] = node if inputs == node.inputs else Node(node.op, inputs, node.kind, node.value)
+    inherit(new)
+    return Graph(graph.inputs, [new[o] for o in graph.outputs])
+
+
+def _used_results(graph: Graph) -> dict[Node, set[int]]:
+    """Which results of each loop are read."""
+    used: dict[Node, set[int]] = {node: set() for node in graph.order() if isinstance(node.op, Loop)}
+    for node in graph.order():
+        if isinstance(node.op, Pick) and node.inputs[0] in used:
+            used[node.inputs[0]].add(node.op.index)
+    return used
+
+
+def _prune(op: Loop, operands: Sequence[Node], used: set[int]) -> list[Node | None]:
+    """The loop's results, by their old numbers, from a loop that computes only those."""
+    return _Pruning(op, operands, used).results()
+
+
+class _Pruning:
+    """A loop on its way to a smaller one."""
+
+    def __init__(self, op: Loop, operands: Sequence[Node], used: set[int]) -> None:
+        self.op = op
+        self.count, invariants, self.firsts, self.rows = op.split(operands)
+        places = _places(op)
+        inner, self.carries, self.row_params = ([op.body.inputs[i] for i in part] for part in places[1:])
+        self.nexts, self.made, self.go_on = op.split_body()
+        self.kept = [i for i in range(len(self.made)) if op.carries + i in used]
+        self.fixed = {k: self.firsts[k] for k, x in enumerate(self.carries) if self.nexts[k] is x}
+        """Carries that never change: invariants."""
+        self.outer = dict(zip(inner, invariants, strict=True))
+        self.outer.update({self.carries[k]: x for k, x in self.fixed.items()})
+        self.live = _live_carries(op, used, self.kept, self.fixed)
+
+    def _known(self) -> dict[Node, Node]:
+        """Parameters that are 0 or 1 at every step."""
+        given = dict(self.outer)
+        if self.op.length is not None:
+            given.update(zip(self.row_params, self.rows, strict=True))
+        return {
+            param: constant(x.op.special, param.kind)
+            for param, x in given.items()
+            if isinstance(x.op, Constant) and x.op in (ZERO, ONE)
+        }
+
+    def results(self) -> list[Node | None]:
+        op, known = self.op, self._known()
+        outputs = [*(self.nexts[k] for k in self.live), *(self.made[i] for i in self.kept)]
+        outputs += [] if self.go_on is None else [self.go_on]
+        outputs = rebuilt([node for node in reachable(outputs) if node not in known], outputs, dict(known))
+        carries = [self.carries[k] for k in self.live]
+        moving = {*carries, *(param for param in self.row_params if param not in known)}
+        hoisted = _hoisted(outputs, moving, self.outer)
+        rows = [i for i, param in enumerate(self.row_params) if param in moving and _reads(outputs, hoisted, param)]
+        body = body_of([*hoisted, *carries, *(self.row_params[i] for i in rows)], outputs)
+        loop = op.with_body(body, len(hoisted), len(carries))
+        given = [*self.count, *hoisted.values(), *(self.firsts[k] for k in self.live), *(self.rows[i] for i in rows)]
+        return self._picks(Node(loop, tuple(given), loop.infer(*[x.kind for x in given])))
+
+    def _picks(self, whole: Node) -> list[Node | None]:
+        assert isinstance(whole.kind, Bundle)
+        made = iter([Node(Pick(i), (whole,), part) for i, part in enumerate(whole.kind.parts)])
+        found: list[Node | None] = [next(made) if k in self.live else self.fixed.get(k) for k in range(self.op.carries)]
+        found += [next(made) if i in self.kept else None for i in range(len(self.made))]
+        return [*found, *made]
+
+
+def _live_carries(op: Loop, used: set[int], rows: Iterable[int], fixed: dict[int, Node]) -> list[int]:
+    """Carries that something depends on which is asked for."""
+    params = op.body.inputs[op.invariants : op.invariants + op.carries]
+    nexts, made_rows, go_on = op.split_body()
+    live = {k for k in range(op.carries) if k in used and k not in fixed}
+    while True:
+        roots = [*(nexts[k] for k in live), *(made_rows[i] for i in rows), *([] if go_on is None else [go_on])]
+        needed = set(reachable(roots))
+        more = {k for k, param in enumerate(params) if k not in fixed and (k in live or param in needed)}
+        if more == live:
+            return sorted(live)
+        live = more
+
+
+def _reads(outputs: Sequence[Node], hoisted: dict[Node, Node], param: Node) -> bool:
+    """Whether the body still reads a parameter."""
+    seen = {node for node in outputs if node not in hoisted}
+    stack = list(seen)
+    while stack:
+        node = stack.pop()
+        if node is param:
+            return True
+        for x in node.inputs:
+            if x not in seen and x not in hoisted:
+                seen.add(x)
+                stack.append(x)
+    return False
+
+
+def _hoisted(outputs: Sequence[Node], moving: set[Node], outer: dict[Node, Node]) -> dict[Node, Node]:
+    """The nodes at which a body can be cut off from what does not change from step to step, each with its value outside
+    of the loop. Views and constants stay inside, where they cost nothing."""
+    order = reachable(outputs)
+    varies: set[Node] = set()
+    for node in order:
+        if node in moving or any(x in varies for x in node.inputs):
+            varies.add(node)
+    cut: dict[Node, None] = {}
+    stack = [x for node in order if node in varies for x in node.inputs if x not in varies]
+    stack += [node for node in outputs if node not in varies]
+    seen = set(stack)
+    while stack:
+        node = stack.pop()
+        if isinstance(node.op, View) or (not node.inputs and not isinstance(node.op, Parameter)) or _is_free(node):
+            for x in node.inputs:
+                if x not in seen:
+                    seen.add(x)
+                    stack.append(x)
+        else:
+            cut[node] = None
+    roots = sorted(cut, key=lambda node: node.id)
+    values = rebuilt(reachable(roots), roots, dict(outer))
+    return dict(zip(roots, values, strict=True))
+
+
+def _is_free(node: Node) -> bool:
+    """Computed from nothing but constants and ranges: no operand of the loop is behind it."""
+    return bool(node.inputs) and not any(isinstance(x.op, Parameter) for x in reachable([node]))
