@@ -262,6 +262,70 @@ def test_a_list_that_is_also_read_or_known_by_another_name() -> None:
     same(make_alias)
 
 
+def test_methods_of_containers() -> None:
+    def make() -> Program:
+        log: list[Any] = []
+        table = {"k": 1.0}
+        append, get = log.append, table.get
+
+        def fun(x: Any) -> Any:
+            append(mx.sum(x))
+            return x * get("k", 0.0)
+
+        def turn(i: int) -> None:
+            table["k"] = float(i)
+
+        return fun, turn, lambda: log
+
+    same(make, traces=2)
+
+
+def test_attributes_of_functions() -> None:
+    def make() -> Program:
+        def fun(x: Any) -> Any:
+            fun.calls += 1  # type: ignore[attr-defined]
+            return x * fun.calls * helper(x)  # type: ignore[attr-defined]
+
+        def helper(x: Any) -> Any:
+            return helper.gain  # type: ignore[attr-defined]
+
+        def turn(i: int) -> None:
+            helper.gain = i * 0.5  # type: ignore[attr-defined]
+
+        fun.calls = 0  # type: ignore[attr-defined]
+        return fun, turn, lambda: fun.calls  # type: ignore[attr-defined]
+
+    same(make, traces=2)
+
+
+def test_compiled_methods_called_from_a_compiled_function() -> None:
+    def make() -> Program:
+        scope = in_module(
+            "class Model:\n"
+            "    @mx.compile\n"
+            "    def inner(self, x): return x * GAIN\n"
+            "    def _get(self): return self._w\n"
+            "    def _set(self, w): self._w = w * GAIN\n"
+            "    w = property(_get, _set)\n"
+            "model = Model()\n"
+            "def f(x):\n"
+            "    model.w = x\n"
+            "    return model.inner(x)\n",
+            GAIN=1.0,
+        )
+        return scope["f"], lambda i: scope.update(GAIN=float(i)), lambda: scope["model"].w
+
+    same(make)
+
+
+@pytest.mark.filterwarnings("ignore:.*runs uncompiled")
+def test_iterators_run_plain() -> None:
+    numbers, step = iter(range(10)), iter(range(10)).__next__
+    f = mx.compile(lambda x: x * next(numbers) + step())
+    for i in range(3):
+        assert bits(f(X)) == bits(X * i + i)
+
+
 class Slotted:
     __slots__ = ("a", "b", "c")
 

@@ -222,3 +222,57 @@ def test_programs_compiled(text: str) -> None:
 @given(programs())
 def test_programs_shapeless(text: str) -> None:
     check(text, shapeless=True)
+
+
+# ---- functions that see nothing but their arguments, for which calls are short ----
+
+CLOSED_NUMBERS = ["a", "n", "2", "0.5", "(a + n)", "(a * 2 - 1)", "abs(n)", "-a"]
+
+
+@st.composite
+def closed_arrays(draw: st.DrawFn, depth: int = 2) -> str:
+    kind = draw(st.integers(0, 3)) if depth else 0
+    if kind == 0:
+        return draw(st.sampled_from(["x", "y"]))
+    if kind == 1:
+        return "(" + draw(st.sampled_from(ARRAY_UNARY)).replace("{}", draw(closed_arrays(depth - 1))) + ")"
+    op, left = draw(st.sampled_from("+-*")), draw(closed_arrays(depth - 1))
+    right = draw(closed_arrays(depth - 1)) if kind == 2 else draw(st.sampled_from(CLOSED_NUMBERS))
+    return f"({left} {op} {right})"
+
+
+@st.composite
+def closed_programs(draw: st.DrawFn) -> str:
+    lines = ["def fun(x, y, a, n):"]
+    for _ in range(draw(st.integers(1, 3))):
+        condition = draw(st.sampled_from(["", "if a > 0: ", "if n % 2 == 0: ", "if x is y: ", "if n: "]))
+        effect = draw(st.sampled_from(["", "", "", "x[0] = a", "y += n"]))
+        lines.append(f"    {condition}{effect or 'x = ' + draw(closed_arrays())}")
+    lines.append("    return " + draw(st.sampled_from(["x", "(x, y)", "x * a", "a", "[x, n, {'y': y}]", "y"])))
+    return "\n".join(lines)
+
+
+def closed_calls() -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(5)
+
+    def square(size: int = 3) -> mx.array:
+        return mx.array(rng.normal(size=(size, size)).astype(np.float32))
+
+    calls: list[tuple[Any, ...]] = [(square(), square(), a, n) for a in (0.5, -1.5, 0.0, -0.0) for n in (1, 2, 0)]
+    calls += [(square().T, square(), 0.5, 1), (square(), square().T, 0.5, 1), (square()[::-1], square(), 0.5, 1)]
+    calls += [(square(4), square(4), 2.5, 3), (square(), square(), 1, 1), (square(), square(), 1, 1.0)]
+    one = square()
+    return [*calls, (one, one, 0.5, 1), (square(), square(), 0.75, 1)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(closed_programs())
+def test_closed_programs(text: str) -> None:
+    scope: dict[str, Any] = {"mx": mx, "__name__": "generated"}
+    exec(text, scope)
+    fun = scope["fun"]
+    for shapeless in (False, True):
+        f = mx.compile(fun, shapeless=shapeless)
+        for _ in range(2):
+            for ours, theirs in zip(closed_calls(), closed_calls(), strict=True):
+                assert bits((f(*ours), ours)) == bits((fun(*theirs), theirs)), f"{ours[2:]}\n{text}"

@@ -21,7 +21,7 @@ import weft.core as mx
 from tests import contract
 from weft import dtypes as dt
 from weft.array import array, wrap
-from weft.primitives import REGISTRY, elementwise, sorting
+from weft.primitives import REGISTRY, bits, elementwise, sorting
 from weft.primitives.base import Primitive, bind
 
 Arrays = list[array]
@@ -38,8 +38,8 @@ SHAPES = ((2, 3), (4,))
 """Of the two arguments."""
 FIXED = {sorting.SearchSorted: (0,)}
 """Operands that must stay as their sample has them: a sorted sequence."""
-PRETENDS = (elementwise.StopGradient, elementwise.Sign)
-"""What has another derivative than differences say, on purpose (that of sign is zero, of complex numbers too)."""
+PRETENDS = (elementwise.StopGradient, elementwise.Sign, bits.Bitcast, bits.Reinterpret)
+"""What has another derivative than differences say, on purpose: none at all, of complex signs and of bits too."""
 CONSTANT = 4
 """The source of an operand that is no function of the arguments."""
 

@@ -417,7 +417,7 @@ def test_vmap_rules_get_what_is_mapped_as_arguments() -> None:
     def one(x: mx.array, c: mx.array) -> mx.array:
         return mx.custom_function(lambda a: a * c).vmap(lambda a, axis: (a * c, axis))(x)
 
-    with pytest.raises(ValueError, match=r"vmap rule of <lambda> uses an array that is mapped but no argument.*pass it"):
+    with pytest.raises(ValueError, match=r"vmap rule of <lambda> uses an array that is mapped but no arg.*pass it"):
         mx.vmap(one)(XS, CS)
     close(mx.vmap(lambda x: one(x, Y))(XS), 3 * np.array(XS))
 
@@ -443,14 +443,14 @@ def test_functions_that_compute_elsewhere_need_every_rule_that_is_used() -> None
         mx.jvp(sine, [X], [X])
     assert str(error.value) == (
         "[custom_function] sine has no jvp rule, and computes outside of Weft, where no derivative can be taken. Add "
-        "the rule:\n\n    @sine.jvp\n    def rule(primals, tangents):\n        return ...  # tangents in the structure of "
-        "the outputs\n"
+        "the rule:\n\n    @sine.jvp\n    def rule(primals, tangents):\n"
+        "        return ...  # tangents in the structure of the outputs\n"
     )
     sine.jvp(lambda x, t: t * mx.cos(x))
     close(mx.jvp(sine, [X], [X])[1][0], 2 * np.cos(2.0))
     forward = by_numpy().jvp(lambda x, t: t * mx.cos(x))
     close(mx.jvp(forward, [X], [X])[1][0], 2 * np.cos(2.0))
-    with pytest.raises(ValueError, match=r"sine has no vjp rule(.|\n)*@sine.vjp\n    def rule\(primals, cotangents, out"):
+    with pytest.raises(ValueError, match=r"sine has no vjp rule(.|\n)*@sine.vjp\n    def rule\(primals, cotan"):
         mx.grad(lambda x: forward(x) * x)(X)
     with pytest.raises(ValueError, match=r"no vjp rule(.|\n)*@f.vjp"):
         mx.grad(mx.custom_function(lambda x: mx.array(np.array(x))).jvp(lambda x, t: t))(X)

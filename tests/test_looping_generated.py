@@ -169,7 +169,16 @@ def inner_while(ways: Any, x: array, y: array, extra: int) -> array | None:
 
 
 def inner_fori(ways: Any, x: array, y: array, extra: int) -> array | None:
-    """Rows of a carried buffer overwritten in turn."""
+    """Rows of a carried buffer overwritten in turn, up to where the data say."""
+    return overwritten(ways, x, extra % 3, choice(y))
+
+
+def inner_range(ways: Any, x: array, y: array, extra: int) -> array | None:
+    """As many as is known before."""
+    return overwritten(ways, x, extra % 3, 4)
+
+
+def overwritten(ways: Any, x: array, lower: Any, upper: Any) -> array | None:
     if not x.ndim or x.shape[0] < 2:
         return None
 
@@ -178,7 +187,7 @@ def inner_fori(ways: Any, x: array, y: array, extra: int) -> array | None:
         buffer[i % x.shape[0]] = mx.flip(buffer[0]) if x.ndim > 1 else buffer[0]
         return buffer
 
-    return ways.fori_loop(extra % 3, choice(y) if extra & 4 else 4, body, x)
+    return ways.fori_loop(lower, upper, body, x)
 
 
 def inner_cond(ways: Any, x: array, y: array, extra: int) -> array | None:
@@ -209,6 +218,7 @@ LOOPING: dict[str, Callable[[Any, array, array, int], array | None]] = {
     "scan": inner_scan,
     "while": inner_while,
     "fori": inner_fori,
+    "range": inner_range,
     "cond": inner_cond,
     "switch": inner_switch,
     "update": update,
@@ -305,7 +315,7 @@ def tables_of(case: Case) -> tuple[dict[str, array], list[array], list[array]]:
 
 SMOOTH = (
     "tanh", "sin", "multiply", "add", "subtract", "matmul", "softmax", "logsumexp", "sum", "mean", "cut", "flip",
-    "turn", "refold", "repeat", "join", "running", "gather", "norm", "scan", "fori", "cond", "switch", "update", "exp",
+    "turn", "refold", "repeat", "join", "running", "gather", "norm", "scan", "range", "cond", "switch", "update", "exp",
 )  # fmt: skip
 REAL = (dt.float64, dt.float64, dt.float64, dt.int32, dt.bool_)
 FULL_SHAPES = ((3,), (2, 3), (), (3, 3), (5,), (4, 1))
@@ -454,3 +464,96 @@ def test_second_and_third_derivatives(case: Case) -> None:
             found = slopes(problem, Native, order)(*problem.primals).item()
             expected = slopes(problem, Plain, order)(*problem.primals).item()
             np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
+
+
+# ---- batches ----
+
+LANES = 3
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A case, and for each operand (carries, rows, captured arrays, in this order) the number that decides whether and
+    along which axis it is mapped."""
+
+    case: Case
+    axes: tuple[int, ...]
+
+
+@st.composite
+def mapped_cases(draw: Callable[[Any], Any], smooth: bool = False) -> Mapped:
+    case = draw(smooth_cases() if smooth else cases())
+    case = replace(case, length=draw(st.integers(1, 4)))
+    count = len(case.carries) + len(case.rows) + len(case.outer)
+    return Mapped(case, tuple(draw(st.integers(0, 3)) for _ in range(count)))
+
+
+def lanes(mapped: Mapped) -> tuple[tuple[int | None, ...], list[array], list[list[array]]]:
+    """(axes, operands with a batch axis where there is one, the operands of each lane)."""
+    leaves = tree.leaves(operands(mapped.case))
+    axes = [None if number == 0 else (number - 1) % (x.ndim + 1) for number, x in zip(mapped.axes, leaves, strict=True)]
+    if all(axis is None for axis in axes):
+        axes[0] = 0
+    each = []
+    for lane in range(LANES):
+        other = tree.leaves(operands(replace(mapped.case, seed=mapped.case.seed + lane)))
+        each.append([x if axis is None else y for x, y, axis in zip(leaves, other, axes, strict=True)])
+    together = [
+        x if axis is None else mx.stack([lane[i] for lane in each], axis=axis)
+        for i, (x, axis) in enumerate(zip(leaves, axes, strict=True))
+    ]
+    return tuple(axes), together, each
+
+
+def batched(mapped: Mapped, run: Callable[[Case, Any], Any]) -> tuple[Any, Any]:
+    """`run(case, leaves of the operands)` of all lanes: by vmap, and one after the other."""
+    axes, together, each = lanes(mapped)
+    found = mx.vmap(lambda *leaves: run(mapped.case, leaves), in_axes=axes)(*together)
+    one_by_one = [run(mapped.case, leaves) for leaves in each]
+    return found, tree.map(lambda *results: mx.stack(list(results)), *one_by_one)
+
+
+def scanned(case: Case, leaves: Sequence[array]) -> Any:
+    structure = tree.flatten(operands(case))[1]
+    return native(case, *structure.unflatten(leaves))
+
+
+@given(mapped_cases())
+def test_vmap_is_a_loop_over_lanes(mapped: Mapped) -> None:
+    """Every lane gets the bits that it would get alone, however its operands are mapped: inner loops with as many steps
+    as each lane needs, branches that lanes take differently."""
+    assert_same(*batched(mapped, scanned))
+
+
+@examples(max_examples=FEW)
+@given(mapped_cases(smooth=True))
+def test_vmap_of_grad_and_grad_of_vmap(mapped: Mapped) -> None:
+    problem = problem_of(mapped.case)
+    axes, together, each = lanes(mapped)
+
+    def loss(leaves: Sequence[array]) -> array:
+        return loss_of(replace(problem, operands=list(leaves)), Native)(*[0.5 * mx.tanh(leaves[i]) for i in problem.places])
+
+    def gradient(leaves: Sequence[array]) -> Any:
+        def of_real(*real: array) -> array:
+            given = list(leaves)
+            for place, x in zip(problem.places, real, strict=True):
+                given[place] = x
+            return loss(given)
+
+        return mx.grad(of_real, argnums=everything(problem))(*[leaves[i] for i in problem.places])
+
+    found = mx.vmap(lambda *leaves: gradient(leaves), in_axes=axes)(*together)
+    alone = [gradient(leaves) for leaves in each]
+    assert_close(found, tree.map(lambda *results: mx.stack(list(results)), *alone))
+
+    def total(*real: array) -> array:
+        given = list(together)
+        for place, x in zip(problem.places, real, strict=True):
+            given[place] = x
+        return mx.sum(mx.vmap(lambda *leaves: loss(leaves), in_axes=axes)(*given))
+
+    of_all = mx.grad(total, argnums=everything(problem))(*[together[i] for i in problem.places])
+    for i, place in enumerate(problem.places):
+        axis, parts = axes[place], [gradients[i] for gradients in alone]
+        assert_close(of_all[i], sum(parts[1:], parts[0]) if axis is None else mx.stack(parts, axis=axis))

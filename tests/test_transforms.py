@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import gc
 import re
+import sys
 from collections import OrderedDict, namedtuple
 from collections.abc import Iterator
 
@@ -401,6 +402,46 @@ def test_values_inside_nested_transforms() -> None:
     close(mx.jvp(mx.grad(cube), [x], [mx.array(1.0)])[1][0], 12.0)
 
 
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["grad", "jvp", "jacfwd", "jacrev"])
+def test_printing_and_branching_at_any_depth(mode: str, depth: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """x⁴ by a branch that is taken, with everything that reads a value on the way."""
+
+    def power(x: mx.array) -> mx.array:
+        y = x * x
+        print(y, f"{y:.2f}", float(y), y.tolist())
+        if y > 1 and bool(y < 100) and y.item() != 7 and int(y) >= 0:
+            return y * y if np.array(y) > 0 else y
+        return -x
+
+    derivative = {
+        "grad": mx.grad,
+        "jvp": lambda f: lambda x: mx.jvp(f, [x], [mx.array(1.0)])[1][0],
+        "jacfwd": mx.jacfwd,
+        "jacrev": mx.jacrev,
+    }[mode]
+    fun: object = power
+    for _ in range(depth):
+        fun = derivative(fun)
+    close(fun(mx.array(2.0)), [32.0, 48.0, 48.0][depth - 1])
+    assert capsys.readouterr().out == "array(4, dtype=float32) 4.00 4.0 4.0\n"
+
+
+def test_values_of_captured_arrays_inside_and_around_compile() -> None:
+    """A gradient inside a compiled function reads no values; a compiled function inside a gradient has them."""
+    square = mx.compile(lambda x: x * x)
+
+    def loss(x: mx.array) -> mx.array:
+        y = square(x)
+        return y * x if y.item() > 1 else -x
+
+    with settings(backend="native"):
+        close(mx.grad(loss)(mx.array(2.0)), 12.0)
+        close(mx.grad(mx.grad(loss))(mx.array(2.0)), 12.0)
+        close(mx.grad(loss)(mx.array(0.5)), -1.0)
+        close(mx.compile(lambda x: mx.grad(lambda a: square(a) * a)(x) + square(x))(mx.array(2.0)), 16.0)
+
+
 def test_arguments_that_are_not_evaluated_yet() -> None:
     x = mx.array(1.0) + mx.array(1.0)
     close(mx.grad(lambda a: a * a if a.item() > 0 else a)(x), 4.0)
@@ -468,6 +509,55 @@ def test_a_gradient_is_linear_in_nodes_and_time() -> None:
 
     assert chain(300) - chain(200) == chain(200) - chain(100)
     assert chain(300) <= 3 * 300, "sin, cos, and one product for each"
+
+
+@pytest.mark.parametrize("transform", ["grad", "jvp", "vmap"])
+def test_work_grows_with_the_number_of_operations(transform: str) -> None:
+    """Calls of Python's interpreter, which are the same on every machine: as many for every operation."""
+
+    def calls(n: int) -> int:
+        def chain(x: mx.array) -> mx.array:
+            for _ in range(n):
+                x = mx.sin(x) * x
+            return x
+
+        count = 0
+
+        def note(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(note)
+        try:
+            if transform == "grad":
+                mx.grad(chain)(x)
+            elif transform == "jvp":
+                mx.jvp(chain, [x], [x])
+            else:
+                mx.vmap(chain)(xs)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    x, xs = mx.array(0.5), mx.array([0.5, 0.25])
+    calls(100)  # rules are remembered from here on
+    assert calls(4000) - calls(2000) == pytest.approx(2 * (calls(2000) - calls(1000)), rel=0.01)
+
+
+def test_cotangents_that_are_zero_are_not_made() -> None:
+    """Of outputs that nobody uses, and of parts that nobody reads: no zeros are multiplied, added or written."""
+    x = mx.array(np.arange(1.0, 7.0, dtype=np.float32))
+
+    def several(a: mx.array) -> mx.array:
+        first, second = mx.split(mx.sin(a), 2)
+        mx.exp(second)  # computed, and left alone
+        return mx.sum(first * first)
+
+    titles = [node.op.title for node in nodes_of(mx.grad(several)(x))]
+    assert "exp" not in titles
+    _, (dx,) = mx.vjp(lambda a: (mx.sin(a), a * 2), [x], [mx.zeros_like(x), mx.ones_like(x)])
+    close(dx, 2 * np.ones(6))
+    assert not simplified(mx.grad(lambda a: mx.sum(a * 3) + mx.sum(mx.stop_gradient(mx.exp(a))))(x))
 
 
 def test_many_uses_of_one_value_are_added_up_once_each() -> None:
@@ -768,7 +858,16 @@ def test_vmap_takes_no_keywords(x: mx.array) -> None:
             ValueError,
             "tangent 1 is float16",
         ),
-        (lambda: mx.jvp(f, [{"a": mx.array(1.0)}], [{"b": mx.array(1.0)}]), ValueError, "differ at primals"),
+        (
+            lambda: mx.jvp(f, [{"a": mx.array(1.0)}], [{"b": mx.array(1.0)}]),
+            ValueError,
+            r"tangents must be in the containers of the primals, .*'a'.* differ at primals\[0\].*keys 'b'",
+        ),
+        (
+            lambda: mx.vjp(lambda a: {"a": a}, [mx.array(1.0)], [[mx.array(1.0)]]),
+            ValueError,
+            r"cotangents must be in the containers of the outputs, .* differ at outputs\[0\]",
+        ),
     ],
 )
 def test_errors_say_what_to_do(make: object, error: type[Exception], message: str) -> None:

@@ -89,6 +89,7 @@ class Repeat:
     """Memory that is zeroed first."""
     limited: bool = False
     """Whether `most` is only what there is room for: a loop that wants more steps fails."""
+    progress: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,10 @@ class Steps:
     flag: Pointer
     before: tuple[tuple[Pointer, Pointer, int], ...]
     clears: tuple[tuple[Pointer, int], ...]
+    share: int
+    """Steps of one call."""
+    most: int | None
+    progress: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

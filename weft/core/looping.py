@@ -95,6 +95,7 @@ def _loop(
     reverse: bool = False,
     count: Node | None = None,
     stops: bool = False,
+    progress: str | None = None,
 ) -> tuple[list[array], list[array], array | None]:
     """Bind a Loop of what was traced: `outputs` are the next carries, rows, and whether to go on. Gives the last
     carries, the stacked rows and the number of steps."""
@@ -108,7 +109,7 @@ def _loop(
         outputs.insert(carries, traced.random)
     inside = captured([*carry_params, *row_params], outputs)
     body = body_of([*inside, *carry_params, *row_params], outputs)
-    op = Loop(body, len(inside), len(first), length, reverse, count is not None, stops)
+    op = Loop(body, len(inside), len(first), length, reverse, count is not None, stops, progress)
     results = bind_many(op, *([] if count is None else [count]), *inside, *first, *rows)
     last, stacked, steps = op.split_results(results)
     if traced.random is not None:
@@ -126,6 +127,7 @@ def scan(
     *,
     until: Function | None = None,
     checkpoint_every: int | None = None,
+    progress: bool | str = False,
 ) -> Any:
     """Run `f(carry, x) -> (carry, y)` over the rows of `xs` and give (the last carry, the `y` of all steps stacked).
 
@@ -138,6 +140,7 @@ def scan(
     unroll : how many steps the body holds; a hint about speed
     until : `until(carry, y) -> bool`: the step for which it holds is the last. Gives (carry, ys, number of steps).
     checkpoint_every : keep only every so many carries for the gradient, and compute the rest again
+    progress : show how far it is while it runs (on the standard error stream), under this name if it is one
 
     >>> scan(lambda total, x: (total + x, total * x), array(0), array([1, 2, 3]))
     (array(6, dtype=int32), array([0, 2, 9], dtype=int32))
@@ -154,9 +157,15 @@ def scan(
             )
         every = _positive("checkpoint_every", checkpoint_every) if checkpoint_every is not None else None
         return _in_chunks(f, init, xs, steps, reverse, _positive("unroll", unroll), every)
+    shown = _name("scan", progress)
     if reverse and (until is not None or count is not None):
-        return _reversed(f, init, rows, row_structure, count, steps, until)
-    return _scan("scan", f, _Carry(init), rows, row_structure, count, steps, reverse, until)
+        return _reversed(f, init, rows, row_structure, count, steps, until, shown)
+    return _scan("scan", f, _Carry(init), rows, row_structure, count, steps, reverse, until, shown)
+
+
+def _name(loop: str, progress: bool | str) -> str | None:
+    """The name under which a loop shows its progress."""
+    return progress if isinstance(progress, str) else loop if progress else None
 
 
 def _scan(
@@ -169,6 +178,7 @@ def _scan(
     steps: Size | None,
     reverse: bool,
     until: Function | None,
+    progress: str | None = None,
 ) -> Any:
     kinds = [kind_of(x.shape[1:], x.dtype) for x in rows]
     shape: list[Any] = [None, 0]
@@ -200,7 +210,7 @@ def _scan(
     flags = [bind(e.Equal(), to_node(flag), constant(False, kind_of((), dt.bool_))) for flag in stop]
     last, stacked, done = _loop(
         name, traced, carry.nodes, [*nodes, *made, *flags], [_rows(x, steps) for x in rows], steps, reverse, count,
-        until is not None,
+        until is not None, progress,
     )  # fmt: skip
     result = carry.build(last), shape[0].unflatten(stacked)
     if until is None:
@@ -281,12 +291,13 @@ def _reversed(
     count: Node | None,
     steps: Size | None,
     until: Function | None,
+    progress: str | None,
 ) -> Any:
     """A reversed loop that may end early is a loop over reversed rows."""
     if steps is None:
-        return _scan("scan", f, _Carry(init), rows, structure, count, steps, False, until)
+        return _scan("scan", f, _Carry(init), rows, structure, count, steps, False, until, progress)
     rows = [_flipped(_rows(x, steps)) for x in rows]
-    carry, ys, *done = _scan("scan", f, _Carry(init), rows, structure, count, steps, False, until)
+    carry, ys, *done = _scan("scan", f, _Carry(init), rows, structure, count, steps, False, until, progress)
     return (carry, tree.map(lambda y: wrap(_flipped(y._node)), ys), *done)
 
 
@@ -332,7 +343,7 @@ def _unrolled(f: Function, carry: Tree, part: Tree, size: int, reverse: bool) ->
     return carry, ys
 
 
-def while_loop(cond: Function, body: Function, init: Tree) -> Tree:
+def while_loop(cond: Function, body: Function, init: Tree, *, progress: bool | str = False) -> Tree:
     """`state = init; while cond(state): state = body(state)`, as one operation.
 
     >>> while_loop(lambda x: x < 100, lambda x: x * 3, array(1))
@@ -357,11 +368,23 @@ def while_loop(cond: Function, body: Function, init: Tree) -> Tree:
     assert nodes is not None
     begin = _flag("while_loop", "the condition", cond(carry.build([wrap(x) for x in carry.nodes])))._node
     count = bind(e.Select(), begin, constant(_ENDLESS, COUNT), constant(0, COUNT))
-    last, _, _ = _loop("while_loop", traced, carry.nodes, [*nodes, flag._node], [], None, count=count, stops=True)
+    last, _, _ = _loop(
+        "while_loop",
+        traced,
+        carry.nodes,
+        [*nodes, flag._node],
+        [],
+        None,
+        count=count,
+        stops=True,
+        progress=_name("while_loop", progress),
+    )
     return carry.build(last)
 
 
-def fori_loop(lower: int | array, upper: int | array, body: Function, init: Tree) -> Tree:
+def fori_loop(
+    lower: int | array, upper: int | array, body: Function, init: Tree, *, progress: bool | str = False
+) -> Tree:
     """`for i in range(lower, upper): state = body(i, state)`, as one operation; the bounds may be arrays.
 
     >>> fori_loop(0, 5, lambda i, x: x + i, array(0))
@@ -392,7 +415,16 @@ def fori_loop(lower: int | array, upper: int | array, body: Function, init: Tree
         if nodes is not None:
             break
     assert nodes is not None
-    last, _, _ = _loop("fori_loop", traced, [first, *carry.nodes], [i._node, *nodes], [], length, count=count)
+    last, _, _ = _loop(
+        "fori_loop",
+        traced,
+        [first, *carry.nodes],
+        [i._node, *nodes],
+        [],
+        length,
+        count=count,
+        progress=_name("fori_loop", progress),
+    )
     return carry.build(last[1:])
 
 

@@ -111,7 +111,10 @@ def _matched(name: str, what: str, of: str, ours: Sequence[array], structure: tr
         raise ValueError(
             f"[{name}] there are {count} {of}s and {len(given)} {what}s: give one for each (zeros where there is none)."
         )
-    found = structure.flatten_up_to(list(given), what=f"{of}s", other=f"the {what}s have")
+    try:
+        found = structure.flatten_up_to(list(given), what=f"{of}s", other=f"the {what}s have")
+    except ValueError as error:
+        raise ValueError(f"[{name}] the {what}s must be in the containers of the {of}s, {structure}. {error}") from None
     for i, (x, t) in enumerate(zip(ours, found, strict=True)):
         if not isinstance(t, array):
             raise TypeError(f"[{name}] {what}s must be arrays; number {i} is of type {type(t).__name__}.")

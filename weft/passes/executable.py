@@ -9,6 +9,7 @@ itself be moved by the loop around it.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,8 +22,9 @@ from weft.primitives.base import Constant, ConstantValue, Parameter
 from weft.runtime import engine
 from weft.runtime.buffer import Storage, allocate
 from weft.runtime.data import Buffer
-from weft.runtime.program import INLINE, Command, Program, Reloc
+from weft.runtime.program import INLINE, LOOP_FIELDS, Command, Program, Reloc
 from weft.runtime.program import Kind as CommandKind
+from weft.runtime.progress import Counter
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,13 @@ def launches_of(plan: Plan) -> list[Launch]:
     return found
 
 
+def commands_of(plan: Plan) -> list[tuple[int, int]]:
+    """For explain: the commands [first, end) that each item of a plan becomes."""
+    assembly = _Assembly(plan, dict.fromkeys(_constants(plan), 0))
+    program = assembly.program(0)
+    return list(itertools.pairwise([*assembly.starts, program.length]))
+
+
 @dataclass(frozen=True, slots=True)
 class _Fixed:
     """An address that is known when the program starts."""
@@ -175,6 +184,9 @@ class _Assembly:
         self.commands: list[Command] = []
         self.words: list[int] = []
         self.relocations: list[Reloc] = []
+        self.counters: list[Counter] = []
+        self.starts: list[int] = []
+        """The first command of each item."""
 
     def program(self, given: int) -> Program:
         """A call gives `given` addresses and words of constants: those of inputs first, then outputs, then constants;
@@ -188,7 +200,13 @@ class _Assembly:
                 _Fixed(0, 0),
             )
         )
-        return Program(self.commands, self.words, self.relocations, self.plan.arena, given)
+        return Program(self.commands, self.words, self.relocations, self.plan.arena, given, self.counters)
+
+    def _count(self, fields: int, unit: int, most: int | None, name: str | None) -> None:
+        """Show the progress of the loop whose fields begin at a word, if it has a name."""
+        if name is not None:
+            word = fields + LOOP_FIELDS.index("step")
+            self.counters.append(Counter(word, unit, -1 if most is None else most, name))
 
     # ---- words ----
 
@@ -228,6 +246,8 @@ class _Assembly:
 
     def _lay_out(self, scope: _Scope) -> None:
         for step, item in enumerate(scope.plan.items):
+            if scope.plan is self.plan:
+                self.starts.append(len(self.commands))
             for launch in item.launches:
                 words = [self._find(scope, step, w) if isinstance(w, Pointer) else w for w in launch.words]
                 kind = CommandKind.CALL if launch.call else CommandKind.KERNEL
@@ -271,6 +291,7 @@ class _Assembly:
             most, find(code.count), 0, 0, len(loop.moves), moves, len(code.before), before, len(code.after), after,
             len(code.clears), clears, find(code.go_on), find(code.made), int(code.limited),
         )  # fmt: skip
+        self._count(fields, 1, code.most, code.progress)
         self.commands[number] = Command(CommandKind.LOOP, len(self.commands), fields)
         self.commands.append(Command(CommandKind.NEXT, number, fields))
 
@@ -291,6 +312,7 @@ class _Assembly:
             -1, None, 0, 0, len(loop.moves), moves, len(code.before), before, 0, 0, len(code.clears), clears,
             find(code.flag), None, 0,
         )  # fmt: skip
+        self._count(fields, code.share, code.most, code.progress)
         self.commands[number] = Command(CommandKind.LOOP, len(self.commands), fields)
         self.commands.append(Command(CommandKind.NEXT, number, fields))
 

@@ -15,7 +15,7 @@ from typing import Any
 from weft.codegen import cpu, steps
 from weft.codegen.kernel import LANES, Kernel, Recurrence
 from weft.codegen.launch import Choose, Done, Launch, Layout, Pointer, Repeat, Row, Slot, Steps
-from weft.graph.body import Body
+from weft.graph.body import Body, body_of
 from weft.graph.node import Bundle, Node
 from weft.passes.fuse import Group
 from weft.passes.lower import (
@@ -99,7 +99,7 @@ class _LoopLowering:
         inner = [Layout(layout.shape[1:], layout.strides[1:], layout.dtype) for layout in rows]
         given = _body_layouts(op.body.inputs, [*invariants, *carries, *inner])
         first = op.invariants
-        self.layouts = given
+        self.layouts, self.plan_body = given, plan_body
         self.plan = plan_body(op.body, given, {first + k: k for k in range(op.carries)})
         self.temporaries: list[int] = []
 
@@ -115,13 +115,16 @@ class _LoopLowering:
 
     def _as_commands(self) -> Item:
         """The body's commands, step after step."""
-        op, plan = self.op, self.plan
+        op = self.op
+        delays = _Delays(op)
+        plan = self.plan if not delays.next_of else self._without(delays)
         arena = self._temporary(plan.arena)
         count, invariants, firsts, rows = op.split(self.places)
         inputs: list[Pointer | Row | Slot] = list(invariants)
         outputs: list[Pointer | Row | Slot] = []
         before: list[tuple[Pointer, Pointer, int]] = []
         after: list[tuple[Pointer, Slot, int]] = []
+        rings: dict[int, Pointer] = {}
         for k, first in enumerate(firsts):
             nbytes, home = nbytes_of(self.writes[k]), self._result(k)
             if plan.places[plan.graph.inputs[op.invariants + k]].where == "output":  # updated in place
@@ -129,12 +132,16 @@ class _LoopLowering:
                 outputs.append(home)
                 before.append((home, first, nbytes))
                 continue
+            ring, slot, slots = delays.places.get(k, (k, 0, 2))
             stride = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
-            ring = self._temporary(2 * stride)
-            inputs.append(Slot(ring, 0, 2, stride))
-            outputs.append(Slot(ring, 1, 2, stride))
-            before.append((ring, first, nbytes))
-            after.append((home, Slot(ring, 0, 2, stride), nbytes))
+            if ring not in rings:
+                rings[ring] = self._temporary(slots * stride)
+            now = Slot(rings[ring], slot, slots, stride)
+            inputs.append(now)
+            if k not in delays.next_of:
+                outputs.append(Slot(rings[ring], slots - 1, slots, stride))
+            before.append((Pointer(rings[ring].value, slot * stride), first, nbytes))
+            after.append((home, now, nbytes))
         inputs += [Row(place, stride) for place, stride in zip(rows, self.row_strides, strict=True)]
         made_rows, go_on = op.split_body()[1:]
         clears = []
@@ -160,10 +167,21 @@ class _LoopLowering:
             tuple(after),
             tuple(clears),
             op.length is None and self._most() is not None,
+            op.progress,
         )
         return Item(
             self.group, (), tuple(self.reads), tuple(self.writes), tuple(self.temporaries), self._overwritable(), code
         )
+
+    def _without(self, delays: _Delays) -> Any:
+        """The plan of the body without the carries that only pass on another one."""
+        body = self.op.body
+        computed = [i for i in range(len(body.outputs)) if i not in delays.next_of]
+        smaller = body.once("computed", lambda: body_of(body.inputs, [body.outputs[i] for i in computed]))
+        layouts = dict(zip(smaller.inputs, (self.layouts[x] for x in body.inputs), strict=True))
+        first = self.op.invariants
+        alone = {first + k: computed.index(k) for k in range(self.op.carries) if k not in delays.places}
+        return self.plan_body(smaller, layouts, alone)
 
     def _in_one_kernel(self) -> Item | None:
         """If the body is a single elementwise kernel whose elements do not see each other's carries, the whole loop can
@@ -192,6 +210,38 @@ class _LoopLowering:
             for k in range(self.op.carries)
             if self.lowerer.lies_like(kinds[k], self.node.inputs, start + k, self.places)
         )
+
+
+class _Delays:
+    """Carries that are what another carry was a step before: several past values of one recurrence. They share a ring
+    of places, in which each keeps what it has while its name moves on, so nothing is copied."""
+
+    def __init__(self, op: Loop) -> None:
+        first = op.invariants
+        params = {param: k for k, param in enumerate(op.body.inputs[first : first + op.carries])}
+        self.next_of: dict[int, int] = {}
+        """The carry whose value each one takes over at the next step."""
+        for k, after in enumerate(op.split_body()[0]):
+            source = params.get(after)
+            if source is not None and source != k and source not in self.next_of.values():
+                self.next_of[k] = source
+        self.places: dict[int, tuple[int, int, int]] = {}
+        """(ring, place in it at step 0, number of places) of each carry in a ring."""
+        readers = {source: k for k, source in self.next_of.items()}
+        for newest in range(op.carries):
+            if newest not in self.next_of and newest in readers:
+                self._chain(newest, readers, 1)
+        for k in self.next_of:
+            if k not in self.places:  # carries that only change places among each other
+                self._chain(k, readers, 0)
+
+    def _chain(self, newest: int, readers: dict[int, int], spare: int) -> None:
+        """A ring for a value and its past; `spare` is a place for the next one."""
+        chain = [newest]
+        while readers.get(chain[-1], newest) != newest:
+            chain.append(readers[chain[-1]])
+        for age, k in enumerate(chain):
+            self.places[k] = (newest, len(chain) - 1 - age, len(chain) + spare)
 
 
 class _StepsLowering:
@@ -300,7 +350,15 @@ class _StepsLowering:
         clears = []
         if op.reports:
             clears = [(Pointer(first + k), nbytes_of(loop.writes[k])) for k in range(op.carries, len(loop.writes) - 1)]
-        code = Steps(Launch(kernel_source(kernel), tuple(words), grain), flag, tuple(before), tuple(clears))
+        code = Steps(
+            Launch(kernel_source(kernel), tuple(words), grain),
+            flag,
+            tuple(before),
+            tuple(clears),
+            share,
+            self.loop._most(),
+            op.progress,
+        )
         return Item(
             loop.group, (), tuple(self.reads), tuple(loop.writes), (8,), loop._overwritable(), code
         )  # fmt: skip

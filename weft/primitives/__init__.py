@@ -3,6 +3,7 @@ from."""
 
 from __future__ import annotations
 
+from weft.graph.body import PARAMETER
 from weft.primitives import (
     bits,
     contraction,
@@ -22,8 +23,7 @@ from weft.primitives import (
     trigonometry,
     views,
 )  # fmt: skip
-from weft.graph.body import PARAMETER
-from weft.primitives.base import OPERATORS, Parameter, Primitive
+from weft.primitives.base import OPERATORS, Multiple, Parameter, Primitive
 
 OPERATORS["transpose"] = views.transpose
 OPERATORS["broadcast_front"] = views.broadcast_front
@@ -76,3 +76,6 @@ REGISTRY: tuple[type[Primitive], ...] = (
     # barrier
     custom.Barrier,
 )  # fmt: skip
+
+MULTIPLE: tuple[type[Multiple], ...] = (control.Loop, control.Switch)
+"""Those with several results, whose contract is tested by itself."""

@@ -59,6 +59,8 @@ class Loop(Multiple):
     reverse: bool = False
     counted: bool = False
     stops: bool = False
+    progress: str | None = None
+    """The name under which its progress is shown."""
 
     # ---- what is where ----
 
@@ -91,7 +93,8 @@ class Loop(Multiple):
 
     def with_body(self, body: Body, invariants: int, carries: int, **changes: Any) -> Loop:
         """A loop of as many steps over another body."""
-        fields = {"length": self.length, "reverse": self.reverse, "counted": self.counted, "stops": self.stops}
+        names = ("length", "reverse", "counted", "stops", "progress")
+        fields = {name: getattr(self, name) for name in names}
         return Loop(body, invariants, carries, **{**fields, **changes})
 
     # ---- rules ----

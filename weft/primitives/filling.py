@@ -1,4 +1,4 @@
-"""Numbers in place of symbolic sizes: in kinds, in parameters of primitives, and in the bodies that some of these are."""
+"""Numbers in place of symbolic sizes: in kinds, in parameters of primitives, and in the bodies among these."""
 
 from __future__ import annotations
 

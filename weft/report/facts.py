@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from weft.graph.lines import Line, Trail, followed, line_of
 from weft.graph.node import Bundle, Graph, Kind, Node, Tape
 from weft.graph.show import show_kind
+from weft.passes.executable import launches_of
 from weft.passes.fuse import obstacles
 from weft.passes.lower import Item, nbytes_of
 from weft.passes.memory import Plan, base_of, last_reads
@@ -271,7 +272,8 @@ class _Gatherer:
         stored = self._stored(made)
         outputs = sum(s.nbytes for s in stored if s.where == "output")
         inputs = sum(s.nbytes for s in stored if s.where == "input")
-        memory = Memory(made.arena, made.lower_bound, inputs, outputs)
+        bound = min(made.lower_bound, made.arena)  # which counts a result and the operand in whose place it lies twice
+        memory = Memory(made.arena, bound, inputs, outputs)
         total = times.total if times is not None else None
         return Facts(tuple(self.stages), tuple(kernels), tuple(stored), memory, total, made)
 
@@ -291,7 +293,7 @@ class _Gatherer:
         return Kernel(
             number, _form(item), _loops(item), self._numbers(item.group.nodes),
             self._numbers(n for n in item.reads if not isinstance(n.op, Constant)),
-            self._numbers(item.writes), nbytes, flops, _launches(item), seconds, least, limit,
+            self._numbers(item.writes), nbytes, flops, _launches(self.plan, item), seconds, least, limit,
             _notes(number, apart),
         )  # fmt: skip
 
@@ -507,17 +509,10 @@ def _loops(item: Item) -> str:
     return f"over {domain}, reducing axis {axes}"
 
 
-def _all_launches(item: Item) -> Iterator[Any]:
-    """Those of an item and of the bodies inside it."""
-    yield from item.launches
-    for inner in item.plans():
-        for part in inner.items:
-            yield from _all_launches(part)
-
-
-def _launches(item: Item) -> tuple[Launch, ...]:
+def _launches(planned: Plan, item: Item) -> tuple[Launch, ...]:
+    """What an item runs, with what the bodies inside it run."""
     made = []
-    for launch in _all_launches(item):
+    for launch in launches_of(dataclasses.replace(planned, items=[item])):
         shared = "one thread" if launch.grain == 0 else f"threads share it from {2 * launch.grain} units on"
         made.append(Launch(launch.source.name, launch.source.key, shared, launch.source))
     return tuple(made)

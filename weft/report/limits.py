@@ -6,7 +6,6 @@ matrix product. They are measured once in some tenths of a second and kept with 
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -15,11 +14,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen.launch import Repeat
 from weft.config import config
 from weft.dtypes import Dtype
 from weft.graph.node import Graph, Node, kind_of
-from weft.passes.executable import Executable, assemble
+from weft.passes.executable import Executable, assemble, commands_of
 from weft.passes.lower import Item
 from weft.passes.memory import Plan
 from weft.passes.pipeline import plan
@@ -30,7 +28,6 @@ from weft.runtime import engine
 from weft.runtime.buffer import allocate
 from weft.runtime.cache import ObjectCache
 from weft.runtime.data import Buffer, to_buffer
-from weft.runtime.program import Program
 from weft.version import __version__
 
 COPIES = (1 << 16, 1 << 20, 1 << 25)
@@ -153,22 +150,20 @@ def time_kernels(executable: Executable, inputs: Sequence[Buffer], words: Sequen
         return Times(_best_of_runs(executable, inputs, words), (None,) * len(executable.plan.items))
     outputs = [allocate(size) for size in executable.sizes]
     addresses = [*(b.address for b in inputs), *(o.address for o in outputs), *words]
-    counts = [_commands(item) for item in executable.plan.items]
-    parts = _parts(program, counts)
-    in_place = [_is_in_place(executable.plan, item) for item in executable.plan.items] if parts else []
-    turns = [(program, 1), *((p, 1 if own else REPEATS) for p, own in zip(parts, [*in_place, False], strict=True))]
+    turns = [(program, 2)]
+    for item, (first, end) in zip(executable.plan.items, commands_of(executable.plan), strict=True):
+        turns.append((program.only(first, end), 1 if _is_in_place(executable.plan, item) else REPEATS))
+    turns.append((program.only(0, 0), REPEATS))
     best = [float("inf")] * len(turns)
-    end = time.perf_counter() + budget
+    stop = time.perf_counter() + budget
     rounds = 0
-    while rounds < 3 or time.perf_counter() < end:
+    while rounds < 3 or time.perf_counter() < stop:
         for i, (part, repeats) in enumerate(turns):
             for _ in range(repeats):
                 start = time.perf_counter()
                 part.run(addresses)
                 best[i] = min(best[i], time.perf_counter() - start)
         rounds += 1
-    if not parts:
-        return Times(best[0], (None,) * len(counts))
     overhead = best[-1]  # of the part that does nothing
     return Times(best[0], tuple(max(seconds - overhead, 1e-9) for seconds in best[1:-1]))
 
@@ -182,24 +177,9 @@ def _best_of_runs(executable: Executable, inputs: Sequence[Buffer], words: Seque
     return best
 
 
-def _commands(item: Item) -> int:
-    """The number of commands that an item becomes: its launches, and what loops and branches put around bodies."""
-    inner = [sum(_commands(part) for part in made.items) for made in item.plans()]
-    around = 0 if item.code is None else 2 if isinstance(item.code, Repeat) else 1 + len(inner)
-    return len(item.launches) + sum(inner) + around
-
-
 def _is_in_place(made: Plan, item: Item) -> bool:
     def place(node: Node) -> tuple[str, int]:
         return made.places[node].where, made.places[node].at
 
     stored = [node for node in item.reads if node in made.places]
     return not {place(node) for node in stored}.isdisjoint(place(node) for node in item.writes)
-
-
-def _parts(program: Program, counts: Sequence[int]) -> list[Program]:
-    """A program for each kernel, and one that does nothing; none if commands do not stand for kernels one by one."""
-    ends = np.cumsum([0, *counts]).tolist()
-    if program.length != ends[-1]:
-        return []
-    return [*(program.only(a, b) for a, b in itertools.pairwise(ends)), program.only(0, 0)]

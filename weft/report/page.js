@@ -123,7 +123,7 @@ function graph(animate = true) {
     const room = Math.floor((node.w - 24) / 7.3);
     const first = node.label.split(" ")[0];
     const name = first.length > room ? first.slice(0, room - 1) + "…" : first;
-    const kindRoom = Math.floor((node.w - 22) / 6.5);
+    const kindRoom = Math.floor((node.w - 20) / 6.95);
     made.replaceChildren(
       svg("rect", { class: "body", width: node.w, height: node.h, rx: 9 }),
       svg("path", { class: "strip", d: `M5 ${node.h}Q0 ${node.h} 0 ${node.h - 5}V5Q0 0 5 0Z` }),
@@ -448,7 +448,7 @@ function widen() { document.querySelector("main").classList.toggle("wide"); deta
 function timeline() {
   const panel = $("timeline"), kernels = program.kernels;
   if (!kernels.length) return panel.replaceChildren(el("p", { class: "empty" }, "Nothing is computed: the results are the inputs."));
-  const W = Math.max(panel.clientWidth - 40, 320), left = 92, width = W - left - 8;
+  const W = Math.max(panel.clientWidth - 40, 320), left = 136, width = W - left - 8;
   const timed = kernels.every((k) => k.seconds != null);
   const weights = kernels.map((k) => timed ? k.seconds : 1);
   const sum = weights.reduce((a, b) => a + b, 0) || 1;
@@ -457,7 +457,7 @@ function timeline() {
   const squeeze = width / raw.reduce((a, b) => a + b, 0);
   const xs = [left];
   for (const w of raw) xs.push(xs.at(-1) + w * squeeze);
-  const H = 190, top = 18, high = 24, memTop = 68, memHigh = H - memTop - 20;
+  const H = 190, top = 18, high = 24, memTop = 74, memHigh = H - memTop - 20;
   const chart = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Kernels in time, and the memory that is in use" });
   chart.append(svg("text", { class: "strong", x: 0, y: top + 17 }, timed ? "Kernel time" : "Kernels"), svg("text", { class: "strong", x: 0, y: memTop + 12 }, "Temporaries"));
   kernels.forEach((k, i) => {

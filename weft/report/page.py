@@ -131,7 +131,7 @@ def _label(op: Operation) -> str:
 
 
 def _size(op: Operation) -> tuple[float, float]:
-    letters = max(len(_label(op)), 0.88 * len(op.kind))
+    letters = max(len(_label(op)), 0.97 * len(op.kind))
     return min(26 + LETTER * letters, 300.0), NODE_HEIGHT
 
 

@@ -28,6 +28,7 @@ from typing import Final, NamedTuple
 
 from weft.runtime import engine, threads
 from weft.runtime.buffer import ALIGNMENT, block_size, pool
+from weft.runtime.progress import Counter, watching
 
 
 class Kind(IntEnum):
@@ -468,7 +469,8 @@ again:
   br label %go_to
 
 go_to:
-  %there = phi i64 [ %target_number, %jump ], [ %chosen, %choose_one ], [ %behind_loop, %past_loop ], [ %body_start, %again ]
+  %there = phi i64 [ %target_number, %jump ], [ %chosen, %choose_one ], [ %behind_loop, %past_loop ],
+    [ %body_start, %again ]
   br label %next
 
 kernel:
@@ -649,7 +651,10 @@ class Program:
     a call gives; without it, as many as relocations name (the second word of an inline constant is named by none).
     """
 
-    __slots__ = ("_addresses", "_args", "_commands", "_execute", "_layout", "_relocs", "_tables", "workspace_bytes")
+    __slots__ = (
+        "_addresses", "_args", "_commands", "_execute", "_layout", "_relocs", "_tables", "counters",
+        "workspace_bytes",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -658,6 +663,7 @@ class Program:
         relocations: Sequence[Reloc],
         workspace_bytes: int,
         addresses: int = 0,
+        counters: Sequence[Counter] = (),
     ) -> None:
         _check(commands, len(args), relocations, workspace_bytes)
         self._commands = tuple(commands)
@@ -665,6 +671,8 @@ class Program:
         self._relocs = tuple(relocations)
         self._addresses = addresses
         self.workspace_bytes = workspace_bytes
+        self.counters = tuple(counters)
+        """The loops whose progress is shown."""
         self._tables: list[array[int]] = []
         self._execute = _load()
         self._layout = self._lay_out(threads.get_threads())
@@ -680,7 +688,11 @@ class Program:
         except IndexError:
             workspace = pool.fresh(size, size)
         try:
-            status = self._execute(table, workspace, *addresses)
+            if self.counters:
+                with watching(self.counters, workspace + self._block_at()):
+                    status = self._execute(table, workspace, *addresses)
+            else:
+                status = self._execute(table, workspace, *addresses)
             if status == 0:
                 return
             command = ctypes.c_int64.from_address(workspace).value
@@ -713,6 +725,10 @@ class Program:
         ]
         return Program(commands, (*self._args, 0), self._relocs, self.workspace_bytes, self._addresses)
 
+    def _block_at(self) -> int:
+        """Where the words of a run lie in its workspace."""
+        return _RECORD_BYTES + _aligned(8 * self._buffers())
+
     def _buffers(self) -> int:
         """The number of buffers that a call gives and relocations name, the workspace included."""
         last = [r.byte_offset // 8 + 1 if r.buffer == INLINE else r.buffer for r in self._relocs]
@@ -725,7 +741,7 @@ class Program:
         stride = _aligned(max((nbytes for many, nbytes in scratch if many), default=0), 2 * ALIGNMENT)
         alone = max((nbytes for many, nbytes in scratch if not many), default=0)
         buffers = self._buffers()
-        block_at = _RECORD_BYTES + _aligned(8 * buffers)
+        block_at = self._block_at()
         scratch_at = block_at + _aligned(8 * len(self._args))
         arena_at = scratch_at + _aligned(max(stride * team, alone))
         relocs_at = 8 * (_HEADER_WORDS + _COMMAND_WORDS * len(self._commands))

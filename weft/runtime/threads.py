@@ -44,7 +44,8 @@ _LIBC_FUNCTIONS: Final = (
     "pthread_attr_destroy",
 )  # fmt: skip
 _PYTHON_FUNCTIONS: Final = (
-    "PyLong_AsVoidPtr", "PyLong_FromLongLong", "PyErr_Occurred", "PyErr_CheckSignals", "PyEval_SaveThread", "PyEval_RestoreThread",
+    "PyLong_AsVoidPtr", "PyLong_FromLongLong", "PyErr_Occurred", "PyErr_CheckSignals", "PyEval_SaveThread",
+    "PyEval_RestoreThread",
 )  # fmt: skip
 CONTEXT: Final = {
     name: word for word, name in enumerate(("threads", "state", "parallel", *_LIBC_FUNCTIONS, *_PYTHON_FUNCTIONS))

@@ -38,7 +38,6 @@ _CODE = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
     types.ClassMethodDescriptorType,
-    types.MethodWrapperType,
     np.ufunc,
     np.dtype,
 )
@@ -165,7 +164,7 @@ class Walk:
             self._visit_function(value)
         elif isinstance(value, types.ModuleType):
             self._visit_whole_module(value)
-        elif isinstance(value, types.BuiltinFunctionType):
+        elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
             self._visit_builtin(value)
         elif isinstance(value, type):
             self._visit_class(value)
@@ -215,8 +214,8 @@ class Walk:
                 self._visit_variable(cell.cell_contents, cell, variable, None, names.only_appended)
             except ValueError:  # not assigned yet
                 self.key.append(None)
-        for part in (function.__defaults__, function.__kwdefaults__):
-            if part is not None:
+        for part in (function.__defaults__, function.__kwdefaults__, function.__dict__):
+            if part:
                 self.visit(part)
         if ours:
             return
@@ -285,11 +284,18 @@ class Walk:
                 self.visit(value, vars(module), name)
 
     def _visit_builtin(self, value: Any) -> None:
-        self.key.append(value)
+        """A function of Python's, or a method of a list, a dict or the like, which sees what that holds."""
         owner = value.__self__
-        where = owner.__name__ if isinstance(owner, types.ModuleType) else type(owner).__module__
-        if where.startswith("numpy.random") or where in _CHANGING:
-            self.opaque = f"{value.__qualname__} of {where}, which gives something else at each call"
+        if isinstance(owner, (types.ModuleType, type, type(None))):
+            self.key.append(value)
+            if getattr(owner, "__name__", None) in _CHANGING:
+                self.opaque = f"{value.__qualname__}, which gives something else at each call"
+            return
+        self.key.append(value.__name__)
+        if owner.__class__ is list and value.__name__ == "append" and id(owner) not in self.seen:
+            self.containers.append(Appended(owner))
+        else:
+            self.visit(owner)
 
     def _visit_class(self, cls: type) -> None:
         """A class of the user's: its attributes and the code of its methods."""
@@ -299,10 +305,9 @@ class Walk:
                 continue
             self.containers.append(ClassFields(base))
             for name, value in list(vars(base).items()):
-                function = _function_of(value)
-                if function is not None:
+                for function in _functions_of(value):
                     self.visit(function)
-                elif is_class_field(name, value):
+                if is_class_field(name, value):
                     self.key.append(name)
                     self.visit(value, base, name)
 
@@ -377,13 +382,15 @@ def number_key(value: int | float) -> Any:
     return value
 
 
-def _function_of(value: Any) -> types.FunctionType | None:
-    """The function behind an attribute of a class."""
-    for name in ("__func__", "fget", "func"):
-        inner = getattr(value, name, None) if not isinstance(value, types.FunctionType) else None
-        if isinstance(inner, types.FunctionType):
-            return inner
-    return value if isinstance(value, types.FunctionType) else None
+def _functions_of(value: Any) -> list[Any]:
+    """The functions behind an attribute of a class: a method, a property, a compiled or otherwise wrapped function."""
+    if isinstance(value, types.FunctionType):
+        return [value]
+    if not hasattr(type(value), "__get__"):
+        return []
+    names = ("__func__", "fget", "fset", "fdel", "func", "__wrapped_function__", "__wrapped__")
+    found = [getattr(value, name, None) for name in names]
+    return [function for function in found if isinstance(function, (types.FunctionType, types.MethodType))]
 
 
 def _is_users_class(cls: type) -> bool:

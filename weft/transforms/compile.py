@@ -165,8 +165,8 @@ class Compiled:
             return _NOT_QUICK  # one array in two places: `is` could tell
         for variant in entry.table.get(entry.key(scalars) if entry.by_value else (), ()):
             numbers = _numbers(variant, scalars)
-            if numbers is not None:
-                return variant.run(variant.recipe, numbers, buffers, None)
+            if numbers is not None:  # this is the trace that holds; others of the key may do more than return
+                return variant.run(variant.recipe, numbers, buffers, None) if variant.effects.alone else _NOT_QUICK
         return _NOT_QUICK
 
     def _see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:

@@ -44,6 +44,15 @@ class StandIns:
         self._undo: list[tuple[Any, Any, Any]] = []
         self._given = (args, kwargs)
         self._tuples: dict[int, list[Any]] = {}
+        try:
+            self._replace(walk, scalars)
+        except BaseException:
+            self.remove()
+            raise
+        if id(args) in self._tuples:
+            self.args = tuple(self._tuples[id(args)])
+
+    def _replace(self, walk: Walk, scalars: Sequence[Any]) -> None:
         for (holder, name), old, new in zip(walk.places, walk.scalars, scalars, strict=True):
             if new is not None:
                 self._put(holder, name, old, new)
@@ -56,8 +65,6 @@ class StandIns:
                 made = tuple.__new__(type(value), self._tuples[key])
                 for where, at in [(holder, name), *repeats.get(key, ())]:
                     self._put(where, at, value, made)
-        if id(args) in self._tuples:
-            self.args = tuple(self._tuples[id(args)])
 
     def _put(self, holder: Any, name: Any, old: Any, new: Any) -> None:
         if holder is self._given[1]:
