@@ -18,6 +18,7 @@ from weft.dtypes import Dtype, default_of
 from weft.evaluate import evaluate
 from weft.graph.node import Node, kind_of
 from weft.graph.scalars import SCALARS
+from weft.graph.trace import note_change
 from weft.primitives.base import DATA, ConstantValue, constant
 from weft.runtime.data import numpy_view, to_buffer
 
@@ -107,6 +108,7 @@ class array:
 
     def _overwrite(self, other: array) -> array:
         """Become `other`: what in-place operators and item assignment do. Every name for this array sees it."""
+        note_change(self)
         self._bind(other._node)
         return self
 

@@ -92,7 +92,7 @@ def row_major(shape: Sequence[int], size: int) -> tuple[int, ...]:
 
 def stepping(stride: int, size: int) -> str:
     """How a loop walks an operand: "unit", "reverse", "repeat" or "stride"."""
-    return {0: "repeat", size: "unit", -size: "reverse"}.get(stride, "stride")
+    return "repeat" if stride == 0 else "unit" if stride == size else "reverse" if stride == -size else "stride"
 
 
 def grain(units: int, nbytes: int, cost: int = 1) -> int:
@@ -515,7 +515,7 @@ def gather(
     blocked, numbers = cut(inner.size, product(outer))
     units, each = numbers["units"], (BLOCK if blocked else inner.size) * size
     steps = tuple(Index(i.dtype, stepping(s, i.dtype.size)) for i, s in zip(indices, inner.strides[1:-1], strict=True))
-    stream = form == "run" and inner.size * size % 64 == 0 and math.prod(out.shape) * size >= STREAM
+    stream = form == "run" and math.prod(out.shape) * size >= STREAM and inner.size * size % 64 == 0
     kernel = Gather(size, form, stepping(inner.strides[0], size), steps, len(outer), blocked, stream)
     for j, (jump, n) in enumerate(zip(jumps, sizes, strict=True)):
         numbers |= {f"jump{j}": jump, f"size{j}": n}

@@ -21,9 +21,8 @@ from weft.primitives import elementwise as e
 from weft.primitives.base import bind_many
 from weft.primitives.control import COUNT, Loop, Switch
 from weft.primitives.views import Slice, reshape
-from weft.transforms.bodies import Traced, captured, trace_body
+from weft.transforms.bodies import Traced, captured, random_state, trace_body
 from weft.transforms.checkpoint import checkpoint
-from weft.transforms.compile import RANDOM_STATE
 
 Function = Callable[..., Any]
 Tree = Any
@@ -36,10 +35,10 @@ class _Carry:
     """The first value of a carry: nodes, structure, and which leaves were Python numbers, whose dtype may still
     follow the body's."""
 
-    def __init__(self, init: Tree) -> None:
+    def __init__(self, name: str, init: Tree) -> None:
         leaves, self.structure = tree.flatten(init)
         self.soft = [type(plain(leaf)) in _NUMBERS for leaf in leaves]
-        self.nodes = [to_node(leaf) for leaf in leaves]
+        self.nodes = _nodes(name, "the carry", leaves, self.structure)
 
     @property
     def kinds(self) -> list[Kind]:
@@ -53,7 +52,7 @@ class _Carry:
         must be traced again. An error says which leaf changed."""
         if structure is not self.structure:
             raise ValueError(f"[{name}] the carry is {self.structure} at first, but {structure} after a step.")
-        nodes = [to_node(leaf) for leaf in given]
+        nodes = _nodes(name, "the carry", given, structure)
         again = False
         for i, (before, after) in enumerate(zip(self.nodes, nodes, strict=True)):
             if same_shape(before.shape, after.shape) and before.dtype is after.dtype:
@@ -67,6 +66,21 @@ class _Carry:
                 f"at first and {after.kind} after a step; convert one of them (astype, reshape, broadcast_to)."
             )
         return None if again else nodes
+
+
+def _nodes(name: str, what: str, leaves: Sequence[Any], structure: tree.Structure) -> list[Node]:
+    """The nodes of leaves that can be arrays; an error says which one cannot."""
+    found = []
+    for i, leaf in enumerate(leaves):
+        try:
+            found.append(to_node(leaf))
+        except (TypeError, ValueError):
+            where = str(structure.paths()[i])
+            raise TypeError(
+                f"[{name}] {what} must consist of arrays and numbers, but {f'its leaf {where}' if where else 'it'} is of "
+                f"type {type(leaf).__name__}."
+            ) from None
+    return found
 
 
 def _follows(before: Node, after: Node) -> bool:
@@ -105,7 +119,7 @@ def _loop(
     first, outputs = list(carry), list(outputs)
     if traced.random is not None:
         carry_params.append(traced.random_param)
-        first.append(RANDOM_STATE[0][0]._node)
+        first.append(random_state()[0]._node)
         outputs.insert(carries, traced.random)
     inside = captured([*carry_params, *row_params], outputs)
     body = body_of([*inside, *carry_params, *row_params], outputs)
@@ -113,7 +127,7 @@ def _loop(
     results = bind_many(op, *([] if count is None else [count]), *inside, *first, *rows)
     last, stacked, steps = op.split_results(results)
     if traced.random is not None:
-        RANDOM_STATE[0][0] = wrap(last.pop())
+        random_state()[0] = wrap(last.pop())
     return [wrap(x) for x in last], [wrap(x) for x in stacked], None if steps is None else wrap(steps)
 
 
@@ -147,20 +161,23 @@ def scan(
     """
     _callable("scan", "the first argument", f)
     row_leaves, row_structure = tree.flatten(xs)
-    rows = [to_node(leaf) for leaf in row_leaves]
+    rows = _nodes("scan", "`xs`", row_leaves, row_structure)
     count, steps = _length("scan", rows, length)
-    if checkpoint_every is not None or unroll != 1:
-        if until is not None or count is not None or type(steps) is not int:
-            raise ValueError(
-                "[scan] unroll and checkpoint_every need a number of steps that is known: without `until`, and with an "
-                "integer `length`."
-            )
+    carry, shown = _Carry("scan", init), _name("scan", progress)
+    unroll, known = _positive("unroll", unroll), until is None and count is None and type(steps) is int
+    if checkpoint_every is not None and not known:
+        raise ValueError(
+            "[scan] checkpoint_every needs a number of steps that is known: without `until`, and with an integer "
+            "`length`."
+        )
+    if known and (checkpoint_every is not None or unroll != 1):
+        assert type(steps) is int
         every = _positive("checkpoint_every", checkpoint_every) if checkpoint_every is not None else None
-        return _in_chunks(f, init, xs, steps, reverse, _positive("unroll", unroll), every)
-    shown = _name("scan", progress)
-    if reverse and (until is not None or count is not None):
-        return _reversed(f, init, rows, row_structure, count, steps, until, shown)
-    return _scan("scan", f, _Carry(init), rows, row_structure, count, steps, reverse, until, shown)
+        parts = [_rows(x, steps) for x in rows]
+        return _in_chunks(f, carry, parts, row_structure, steps, reverse, unroll, every, shown)
+    if reverse and until is not None:
+        return _reversed(f, carry, rows, row_structure, count, steps, until, shown)
+    return _scan("scan", f, carry, rows, row_structure, count, steps, reverse, until, shown)
 
 
 def _name(loop: str, progress: bool | str) -> str | None:
@@ -504,14 +521,14 @@ def _switch(
         for t, made in zip(traces, results, strict=True)
         for x in captured([*t.params, t.random_param], made, t.first)
     }
-    outer, state = list(inside), [RANDOM_STATE[0][0]._node] if draws else []
+    outer, state = list(inside), [random_state()[0]._node] if draws else []
     bodies = tuple(
         body_of([*t.params, *outer, *([t.random_param] if draws else [])], made)
         for t, made in zip(traces, results, strict=True)
     )
     found = bind_many(Switch(bodies), index, *nodes, *outer, *state)
     if draws:
-        RANDOM_STATE[0][0] = wrap(found.pop())
+        random_state()[0] = wrap(found.pop())
     shape = traces[0].structure
     assert shape is not None
     return shape.unflatten([wrap(x) for x in found])

@@ -46,6 +46,7 @@ from weft.primitives.scans import CumSum
 from weft.primitives.sorting import ArgSort, SearchSorted
 from weft.primitives.views import Slice, reshape, restore_axes
 from weft.runtime.data import Buffer, numpy_view
+from weft.transforms.bodies import random_state
 from weft.transforms.compile import RANDOM_STATE
 
 Stream = Any
@@ -79,7 +80,7 @@ RANDOM_STATE[0] = state
 
 def seed(seed: int) -> None:
     """Start the global sequence of keys anew."""
-    state[0] = key(seed)
+    random_state()[0] = key(seed)
 
 
 def split(key: ArrayLike, num: int = 2, stream: Stream = None) -> array:
@@ -97,6 +98,7 @@ def _next_key() -> Node:
     grows for ever.
     """
     with _lock:
+        state = random_state()
         current = state[0]._node
         if isinstance(current.value, Buffer) and current.kind is kind_of((2,), dt.uint32):
             first, second = (int(word) for word in numpy_view(current.value, (2,), dt.uint32))

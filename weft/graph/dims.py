@@ -147,6 +147,18 @@ class DimEnv:
         made = self._dims[unit] = Dim(self, unit)
         return made
 
+    def again(self, values: Mapping[str, int]) -> DimEnv:
+        """An environment with the same symbols, which are `values` there. What is assumed and guarded here is known there
+        and not asked again; what it learns itself becomes guards of its own."""
+        env = DimEnv()
+        symbols = {name: env.symbol(name, values[name]) for name in self.symbols}
+        for guard in self.guards:
+            difference = substitute(guard.expression, symbols) - guard.value
+            if type(difference) is Dim:
+                env._learn(difference.terms, guard.relation)
+        env.assumptions.clear()
+        return env
+
     @property
     def symbols(self) -> tuple[str, ...]:
         """Names of the sizes of inputs, in the order in which they were made: the arguments of `compiled_check`."""

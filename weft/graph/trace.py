@@ -8,6 +8,8 @@ branches on values work inside `grad`.
 from __future__ import annotations
 
 import threading
+from typing import Any
+from weakref import ref
 
 from weft.errors import at_user_line
 from weft.graph.node import next_id
@@ -16,8 +18,11 @@ from weft.graph.node import next_id
 class _Traces(threading.local):
     def __init__(self) -> None:
         self.open: list[int] = []
+        self.changes: list[Change] | None = None
 
 
+Change = tuple["ref[Any]", Any, str]
+"""An array that was overwritten, the node that it had before, and where that happened in the user's program."""
 _traces = _Traces()
 
 
@@ -43,8 +48,37 @@ class trace:
         _traces.open.pop()
 
 
+def note_change(array: Any) -> None:
+    """An array is about to be overwritten (`x += 1`, `x[i] = v`)."""
+    if _traces.changes is not None:
+        _traces.changes.append((ref(array), array._node, at_user_line()))
+
+
+class changes:
+    """While open (`with changes() as found:`), gathers the arrays that are overwritten; an inner one does so for the
+    outer ones too."""
+
+    __slots__ = ("before", "found")
+
+    def __enter__(self) -> list[Change]:
+        self.before, self.found = _traces.changes, []
+        _traces.changes = self.found
+        return self.found
+
+    def __exit__(self, *error: object) -> None:
+        _traces.changes = self.before
+        if self.before is not None:
+            self.before.extend(self.found)
+
+
 def unknown_value(transform: str) -> ValueError:
-    """The error for reading an array that has no value yet because a transform is tracing the function."""
+    """The error for reading an array that has no value: because a transform is tracing the function, or has traced it
+    and the array was kept."""
+    if not is_tracing():
+        return ValueError(
+            f"[{transform}] this array was made while {transform} traced a function, and means nothing outside of it: "
+            f"return it from the function instead of keeping it{at_user_line()}."
+        )
     return ValueError(
         f"[{transform}] an array has no value while {transform} traces a function: use where(...) or cond(...) in "
         "place of a Python branch on it, while_loop(...) in place of a loop, and return what you want to see"

@@ -149,7 +149,7 @@ class Fuser:
                 continue  # the same for the whole row, wherever it lies
             pairs = list(enumerate(zip(shape, strides, strict=True)))
             kept = [s for i, (n, s) in pairs if i not in op.axes and not _is(n, 1)]
-            elements = math.prod(n for _, (n, s) in pairs if type(n) is int and not _is(s, 0))
+            elements = math.prod(n for _, (n, s) in pairs if not _is(s, 0))
             if type(strides[last]) is int and abs(strides[last]) == 1:
                 along += elements
             elif kept and type(kept[-1]) is int and abs(kept[-1]) == 1:
@@ -266,7 +266,7 @@ class Fuser:
         length: Size = 1
         for axis in axes:
             length = length * domain[axis]
-        return type(length) is not int or length <= LONGEST_ROW
+        return length <= LONGEST_ROW
 
     def _operands(self, *groups: Group) -> int:
         inside = {node for g in groups for node in g.nodes}

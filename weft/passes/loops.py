@@ -224,7 +224,11 @@ def _pruned(graph: Graph) -> Graph:
     for node in graph.order():
         inputs = tuple([new[i] for i in node.inputs if i not in results])
         if isinstance(node.op, Loop):
-            results[node] = _prune(node.op, inputs, used[node])
+            smaller = _Pruning(node.op, inputs, used[node])
+            if smaller.op is node.op and smaller.operands == inputs:
+                new[node] = node if inputs == node.inputs else Node(node.op, inputs, node.kind)
+            else:
+                results[node] = smaller.results()
         elif isinstance(node.op, Pick) and node.inputs[0] in results:
             found = results[node.inputs[0]][node.op.index]
             assert found is not None
@@ -244,16 +248,11 @@ def _used_results(graph: Graph) -> dict[Node, set[int]]:
     return used
 
 
-def _prune(op: Loop, operands: Sequence[Node], used: set[int]) -> list[Node | None]:
-    """The loop's results, by their old numbers, from a loop that computes only those."""
-    return _Pruning(op, operands, used).results()
-
-
 class _Pruning:
-    """A loop on its way to a smaller one."""
+    """A smaller loop (`op` of `operands`) that computes those results of another that are used."""
 
     def __init__(self, op: Loop, operands: Sequence[Node], used: set[int]) -> None:
-        self.op = op
+        self.old = op
         self.count, invariants, self.firsts, self.rows = op.split(operands)
         places = _places(op)
         inner, self.carries, self.row_params = ([op.body.inputs[i] for i in part] for part in places[1:])
@@ -264,11 +263,12 @@ class _Pruning:
         self.outer = dict(zip(inner, invariants, strict=True))
         self.outer.update({self.carries[k]: x for k, x in self.fixed.items()})
         self.live = _live_carries(op, used, self.kept, self.fixed)
+        self.op, self.operands = self._smaller()
 
     def _known(self) -> dict[Node, Node]:
         """Parameters that are 0 or 1 at every step."""
         given = dict(self.outer)
-        if self.op.length is not None:
+        if self.old.length is not None:
             given.update(zip(self.row_params, self.rows, strict=True))
         return {
             param: constant(x.op.special, param.kind)
@@ -276,8 +276,8 @@ class _Pruning:
             if isinstance(x.op, Constant) and x.op in (ZERO, ONE)
         }
 
-    def results(self) -> list[Node | None]:
-        op, known = self.op, self._known()
+    def _smaller(self) -> tuple[Loop, tuple[Node, ...]]:
+        known = self._known()
         outputs = [*(self.nexts[k] for k in self.live), *(self.made[i] for i in self.kept)]
         outputs += [] if self.go_on is None else [self.go_on]
         outputs = rebuilt([node for node in reachable(outputs) if node not in known], outputs, dict(known))
@@ -286,14 +286,16 @@ class _Pruning:
         hoisted = _hoisted(outputs, moving, self.outer)
         rows = [i for i, param in enumerate(self.row_params) if param in moving and _reads(outputs, hoisted, param)]
         body = body_of([*hoisted, *carries, *(self.row_params[i] for i in rows)], outputs)
-        loop = op.with_body(body, len(hoisted), len(carries))
+        loop = self.old.with_body(body, len(hoisted), len(carries))
         given = [*self.count, *hoisted.values(), *(self.firsts[k] for k in self.live), *(self.rows[i] for i in rows)]
-        return self._picks(Node(loop, tuple(given), loop.infer(*[x.kind for x in given])))
+        return loop, tuple(given)
 
-    def _picks(self, whole: Node) -> list[Node | None]:
+    def results(self) -> list[Node | None]:
+        """The results of the other loop, by their numbers."""
+        whole = Node(self.op, self.operands, self.op.infer(*[x.kind for x in self.operands]))
         assert isinstance(whole.kind, Bundle)
         made = iter([Node(Pick(i), (whole,), part) for i, part in enumerate(whole.kind.parts)])
-        found: list[Node | None] = [next(made) if k in self.live else self.fixed.get(k) for k in range(self.op.carries)]
+        found: list[Node | None] = [next(made) if k in self.live else self.fixed.get(k) for k in range(self.old.carries)]
         found += [next(made) if i in self.kept else None for i in range(len(self.made))]
         return [*found, *made]
 

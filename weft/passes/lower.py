@@ -17,7 +17,7 @@ from weft.codegen import cpu
 from weft.codegen.kernel import BLOCK, LANES, Access, Kernel, Step, Store
 from weft.codegen.launch import Choose, Done, Launch, Layout, Lowering, Pointer, Repeat, Steps
 from weft.dtypes import Dtype
-from weft.graph.dims import provably_equal, same_shape
+from weft.graph.dims import Dim, ceil_div, dim_max, provably_equal, same_shape
 from weft.graph.node import Graph, Kind, Node, Size, Tape
 from weft.passes.fuse import Group
 from weft.passes.views import Strided, Strides, contiguous, is_contiguous
@@ -178,7 +178,9 @@ TAPE_ROWS: ContextVar[int] = ContextVar("tape_rows", default=64)
 
 
 def to_int(n: Size) -> int:
-    return n if type(n) is int else n.__index__()
+    """A plain number. A symbolic size stays what it is (passes/template.py): it acts as one, and whatever is decided by
+    it is a guard of the plan."""
+    return n if type(n) is int or type(n) is Dim else n.__index__()
 
 
 def _ints(sizes: Sequence[Size]) -> tuple[int, ...]:
@@ -300,21 +302,20 @@ class GroupLowering:
         """Whether the full-level results are so large that keeping them in the caches only drives other data out: then
         they are written past the caches, which saves reading their lines first. Every vector that is written must be
         aligned."""
-        total = 0
-        for k, store in enumerate(self.stores, len(self.loads)):
-            if store.level != "full":
-                continue
-            total += nbytes_of(store.node)
-            if inner.strides[k] != 1 or any(to_int(a.strides[k]) * store.dtype.size % 64 for a in outer):
-                return False
-        return total >= STREAM_BYTES
+        full = [(k, store) for k, store in enumerate(self.stores, len(self.loads)) if store.level == "full"]
+        if sum(nbytes_of(store.node) for _, store in full) < STREAM_BYTES:
+            return False
+        return all(
+            inner.strides[k] == 1 and not any(to_int(a.strides[k]) * store.dtype.size % 64 for a in outer)
+            for k, store in full
+        )
 
     def tile_axis(self, outer: list[Axis], inner: Axis) -> int | None:
         """The outer axis along which an operand that jumps in the inner loop lies contiguous."""
         if to_int(inner.size) < LANES:
             return None
         for k, operand in enumerate(self.loads):
-            if operand.source != "memory" or type(inner.strides[k]) is not int or abs(inner.strides[k]) <= 1:
+            if operand.source != "memory" or abs(inner.strides[k]) <= 1:
                 continue
             for position in range(len(outer) - 1, -1, -1):
                 if outer[position].strides[k] == 1 and to_int(outer[position].size) >= LANES:
@@ -337,7 +338,7 @@ class GroupLowering:
         n = to_int(inner.size)
         kernel = self.kernel("row", outer, inner)
         units = product(outer)
-        if units < FEW_ROWS and n >= LONG_ROW and cpu.Phases(kernel).count == 1:
+        if n >= LONG_ROW and units < FEW_ROWS and cpu.Phases(kernel).count == 1:
             return self._two_stages(kernel, outer, inner, units, n)
         words = self.fill({"n": n, "block": BLOCK, "units": units}, outer, inner)
         return _Built([_Part(kernel, words, grain_of(n, self.cost()), cpu.row_scratch(kernel, n))])
@@ -522,7 +523,7 @@ def product(axes: Sequence[Axis]) -> int:
 def grain_of(elements: int, cost: int) -> int:
     """Units that are worth a thread: some microseconds of work."""
     target = max(1 << 10, (1 << 16) // (4 + cost))
-    return max(1, -(-target // max(1, elements)))
+    return to_int(dim_max(1, ceil_div(target, dim_max(1, elements))))
 
 
 _SOURCES: dict[Kernel, Source] = {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from weft.graph.dims import Dim, provably_equal
 from weft.graph.node import Graph, Node
 from weft.passes.lower import Item, nbytes_of
 from weft.passes.views import Strided
@@ -29,6 +30,16 @@ class Place:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of the arena, in use from step `first` to step `last`."""
+
+    nbytes: int
+    first: int
+    last: int
+    at: int
+
+
 @dataclass(slots=True)
 class Plan:
     """A schedule with a place for every stored value."""
@@ -43,6 +54,13 @@ class Plan:
     arena: int
     reuse: list[str] = field(default_factory=list)
     """What took whose place, for explain."""
+    pieces: list[Piece] = field(default_factory=list)
+    """What the arena consists of."""
+
+    @property
+    def is_symbolic(self) -> bool:
+        """Whether sizes are expressions in here, and offsets in the arena symbols of their own."""
+        return any(node.kind.symbolic for node in self.graph.inputs)
 
     @property
     def lower_bound(self) -> int:
@@ -101,7 +119,8 @@ def plan_memory(graph: Graph, items: list[Item], carried: Mapping[int, int] | No
     homes, reuse = _homes(items, last, outputs, given)
     temporaries = _temporary_homes(items)
     places = {node: Place("input", i, nbytes_of(node)) for i, node in enumerate(graph.inputs)}
-    arena = _pack([h for h in homes if h.output is None] + [t for step in temporaries for t in step])
+    inside = [h for h in homes if h.output is None] + [t for step in temporaries for t in step]
+    arena = _pack(inside)
     for home in homes:
         for node in home.nodes:
             if home.output is not None:
@@ -109,7 +128,8 @@ def plan_memory(graph: Graph, items: list[Item], carried: Mapping[int, int] | No
             else:
                 places[node] = Place("arena", arena.offsets[id(home)], nbytes_of(node))
     offsets = [[arena.offsets[id(t)] for t in step] for step in temporaries]
-    return Plan(graph, items, places, outputs, offsets, arena.size, reuse)
+    pieces = [Piece(h.nbytes, h.first, h.last, arena.offsets[id(h)]) for h in inside]
+    return Plan(graph, items, places, outputs, offsets, arena.size, reuse, pieces)
 
 
 def _homes(
@@ -152,7 +172,7 @@ def _dying_operand(item: Item, w: int, step: int, home_of: dict[Node, _Home], ta
             and home.output is None
             and home.heir in (None, item.writes[w])
             and home.nodes[-1] is operand
-            and home.nbytes == nbytes_of(item.writes[w])
+            and provably_equal(home.nbytes, nbytes_of(item.writes[w]))
         ):
             return home
     return None
@@ -169,24 +189,41 @@ class _Packed:
 
 
 def _pack(homes: Sequence[_Home]) -> _Packed:
-    """Offsets in one arena such that homes alive at the same time do not overlap: largest first, at the lowest place
-    that is free."""
-    placed: list[tuple[int, int, _Home]] = []
-    offsets: dict[int, int] = {}
-    size = 0
-    for home in sorted(homes, key=lambda h: (-h.nbytes, h.first)):
-        need = -(-max(home.nbytes, 1) // ALIGNMENT) * ALIGNMENT
-        at = 0
-        for start, stop, other in sorted(placed, key=lambda p: p[0]):
-            if other.last < home.first or home.last < other.first:
-                continue
-            if at + need <= start:
-                break
-            at = max(at, stop)
-        placed.append((at, at + need, home))
-        offsets[id(home)] = at
-        size = max(size, at + need)
-    return _Packed(offsets, size)
+    """Offsets for homes. Where sizes are symbols, the offsets are symbols too: numbers for both come later, together."""
+    packing = Packing([(home.first, home.last) for home in homes])
+    sizes = [home.nbytes for home in homes]
+    known = next((n for n in sizes if type(n) is Dim), None)
+    if known is None:
+        offsets, size = packing.offsets(sizes)
+    else:
+        offsets = [known.env.unbacked(f"at{i}") for i in range(len(homes))]
+        size = known.env.unbacked("arena")
+    return _Packed({id(home): at for home, at in zip(homes, offsets, strict=True)}, size)
+
+
+class Packing:
+    """How pieces that live from one step to another share an arena; made once for pieces of any size."""
+
+    def __init__(self, lives: Sequence[tuple[int, int]]) -> None:
+        self.count = len(lives)
+        self._order = sorted(range(self.count), key=lambda i: lives[i][0])
+        self._beside = [
+            [j for j, (first, last) in enumerate(lives) if first <= end and start <= last] for start, end in lives
+        ]
+
+    def offsets(self, sizes: Sequence[int]) -> tuple[list[int], int]:
+        """(offset of each piece, size of the arena) such that pieces alive at the same time do not overlap: largest
+        first, at the lowest place that is free."""
+        offsets, ends = [-1] * self.count, [0] * self.count
+        for i in sorted(self._order, key=sizes.__getitem__, reverse=True):  # of equals, the earliest first
+            need = -(-max(sizes[i], 1) // ALIGNMENT) * ALIGNMENT
+            at = 0
+            for start, stop in sorted([(offsets[j], ends[j]) for j in self._beside[i] if offsets[j] >= 0]):
+                if at + need <= start:
+                    break
+                at = max(at, stop)
+            offsets[i], ends[i] = at, at + need
+        return offsets, max(ends, default=0)
 
 
 def is_constant(node: Node) -> bool:

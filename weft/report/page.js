@@ -102,20 +102,23 @@ function graph(animate = true) {
   const view = $("view");
   view.classList.toggle("still", !animate);
   const marks = new Map(stage.changes.map((c) => [c.to ?? c.number, c.what]));
+  view.classList.toggle("many", stage.nodes.length > 150);
+  const fresh = stage.nodes.filter((node) => !shown.has(node.number)).map((node) => {
+    const made = svg("g", { class: "node k enter", "data-number": node.number });
+    made.style.transform = `translate(${node.x}px, ${node.y + 14}px)`;
+    made.addEventListener("click", (event) => { event.stopPropagation(); if (!moved) selectNode(node.number); });
+    shown.set(node.number, made);
+    return made;
+  });
+  $("nodes").append(...fresh);
+  if (animate && fresh.length) void fresh[0].getBoundingClientRect();  // once for all: where they move from
+  const outputs = new Set(stage.outputs);
   const present = new Set();
   for (const node of stage.nodes) {
     present.add(node.number);
-    let made = shown.get(node.number);
-    if (!made) {
-      made = svg("g", { class: "node k enter", "data-number": node.number });
-      made.style.transform = `translate(${node.x}px, ${node.y + 14}px)`;
-      made.addEventListener("click", (event) => { event.stopPropagation(); if (!moved) selectNode(node.number); });
-      $("nodes").append(made);
-      shown.set(node.number, made);
-      void made.getBoundingClientRect();
-    }
+    const made = shown.get(node.number);
     const constant = node.label.slice(node.label.split(" ")[0].length);
-    const role = node.role === "input" ? " input" : stage.outputs.includes(node.number) ? " output" : node.role === "view" ? " view" : "";
+    const role = node.role === "input" ? " input" : outputs.has(node.number) ? " output" : node.role === "view" ? " view" : "";
     const mark = marks.get(node.number);
     made.setAttribute("class", `node k${role}${mark === "added" ? " fresh" : mark ? " changed" : ""}`);
     made.style.transform = `translate(${node.x}px, ${node.y}px)`;

@@ -644,6 +644,31 @@ def _aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
     return -(-nbytes // alignment) * alignment
 
 
+class Progress:
+    """How far a run without loops came. Such a run cannot be interrupted, but Ctrl-C that strikes meanwhile is raised
+    the moment it returns, before anybody sees its status: so that is kept where no signal's handler can come between.
+    """
+
+    __slots__ = ("_statuses",)
+
+    def __init__(self) -> None:
+        self._statuses: list[int] = []
+
+    def follow(self, execute: Callable[..., int], arguments: tuple[int, ...]) -> int:
+        self._statuses.extend(itertools.starmap(execute, (arguments,)))  # one step of Python's, from call to list
+        return self._statuses[-1]
+
+    @property
+    def started(self) -> bool:
+        """Whether any command has run."""
+        return bool(self._statuses) and self._statuses[-1] != _MORE_THREADS
+
+    @property
+    def finished(self) -> bool:
+        """Whether all commands have run."""
+        return bool(self._statuses) and self._statuses[-1] == 0
+
+
 class Program:
     """Commands over a block of argument words; immutable, and any number of Python threads may run it at once.
 
@@ -677,8 +702,9 @@ class Program:
         self._execute = _load()
         self._layout = self._lay_out(threads.get_threads())
 
-    def run(self, addresses: Sequence[int]) -> None:
-        """Run all commands. `addresses` are what relocations count from 1; 0 for what no command uses."""
+    def run(self, addresses: Sequence[int], progress: Progress | None = None) -> None:
+        """Run all commands. `addresses` are what relocations count from 1; 0 for what no command uses. `progress`
+        learns how far it came, whatever is raised."""
         table, size, idle = self._layout
         pool.active += size  # takes a block as `allocate` does, and gives it back as `Storage.__del__` does
         if pool.active > pool.high:
@@ -691,6 +717,8 @@ class Program:
             if self.counters:
                 with watching(self.counters, workspace + self._block_at()):
                     status = self._execute(table, workspace, *addresses)
+            elif progress is not None:
+                status = progress.follow(self._execute, (table, workspace, *addresses))
             else:
                 status = self._execute(table, workspace, *addresses)
             if status == 0:
@@ -703,7 +731,7 @@ class Program:
                 pool.trim_cache()
         if status == _MORE_THREADS:
             self._layout = self._lay_out(threads.get_threads())
-            self.run(addresses)
+            self.run(addresses, progress)
         elif status == _FEW_ADDRESSES:
             raise ValueError(f"[Program.run] {self._buffers() - 1} addresses are needed; got {len(addresses)}.")
         else:

@@ -6,16 +6,32 @@ global random state is one more carry of a body that draws numbers, so that each
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft import tree
-from weft.array import wrap
+from weft.array import array, wrap
 from weft.graph.node import Kind, Node, next_id
-from weft.graph.trace import trace
+from weft.graph.trace import Change, changes, trace
 from weft.primitives.base import Constant, Placeholder, RunTimeConstant, View
 from weft.transforms.compile import RANDOM_STATE
 from weft.transforms.paths import between, groups
+
+
+class _OwnState(threading.local):
+    """The random state of the body that this thread is tracing; other threads go on drawing from the global one."""
+
+    state: list[array] | None = None
+
+
+_own = _OwnState()
+
+
+def random_state() -> list[array]:
+    """The list that holds the random state here and now."""
+    return RANDOM_STATE[0] if _own.state is None else _own.state
 
 
 class Traced:
@@ -33,23 +49,49 @@ class Traced:
 
 def trace_body(name: str, fun: Callable[..., Any], kinds: Sequence[Kind]) -> Traced:
     """Run `fun` on one placeholder array for each kind."""
-    state = RANDOM_STATE[0]
-    before = state[0]
+    first, around = next_id(), _own.state
     traced = Traced(
         [Node(Placeholder(name), (), kind) for kind in kinds],
-        Node(Placeholder(name), (), before._node.kind),
+        Node(Placeholder(name), (), random_state()[0]._node.kind),
         next_id(),
     )
-    drawn = state[0] = wrap(traced.random_param)
+    drawn = wrap(traced.random_param)
+    own = _own.state = [drawn]
+    changed: list[Change] = []
     try:
-        with trace():
+        with trace(), changes() as changed:
             leaves, traced.structure = tree.flatten(fun(*[wrap(node) for node in traced.params]))
-        traced.leaves = leaves
-        if state[0] is not drawn:
-            traced.random = state[0]._node
+    except BaseException:
+        _undo(changed, first)
+        raise
     finally:
-        state[0] = before
+        _own.state = around
+    # Other handles on the same nodes, so that those of the body's own arrays are gone.
+    traced.leaves = [wrap(leaf._node) if isinstance(leaf, array) else leaf for leaf in leaves]
+    del leaves
+    if own[0] is not drawn:
+        traced.random = own[0]._node
+    if any(found() is not None and before.id < first for found, before, _ in changed):
+        gc.collect()  # what only a cycle of the body's own objects holds is not from outside
+    undone = _undo(changed, first)
+    if undone is not None:
+        raise ValueError(
+            f"[{name}] the function changes an array that it captures{undone}, which would happen once and not at each "
+            f"step: make it part of what {name} carries or returns, or work on a copy (array(x))."
+        )
     return traced
+
+
+def _undo(changed: Sequence[Change], first: int) -> str | None:
+    """Give arrays from outside (older than `first`) back what a body has overwritten; the line where it did so first,
+    or None. Arrays of the body itself are gone when it has returned."""
+    where = None
+    for found, before, line in reversed(changed):
+        kept = found()
+        if kept is not None and before.id < first:
+            kept._bind(before)
+            where = line
+    return where
 
 
 def captured(params: Sequence[Node], outputs: Sequence[Node], hoist_from: int | None = None) -> list[Node]:

@@ -48,7 +48,7 @@ def lower(a: Layout, b: Layout, out: Layout) -> Lowering:
 
 def is_skinny(m: int, n: int, k: int) -> bool:
     """Whether a product is summed in the order of dot.py. It decides the bits, so nothing else may have a say in it."""
-    return k >= 64 if min(m, n) == 1 else min(m, n) <= 8 and k >= 128
+    return k >= 64 if m == 1 or n == 1 else (m <= 8 or n <= 8) and k >= 128
 
 
 # ---- products ----
@@ -141,7 +141,7 @@ def _merged(axes: Sequence[tuple[int, int, int]]) -> Axes:
 
 def _tasks(work: int) -> int:
     """How many tasks there should be: threads take them as they come, and cores are not equally fast."""
-    return 1 if work < _PARALLEL or get_threads() == 1 else 4 * get_threads()
+    return 1 if get_threads() == 1 or work < _PARALLEL else 4 * get_threads()
 
 
 def _grain(work: int, tasks: int) -> int:
@@ -213,7 +213,7 @@ def _reads(p: _Product, in_place: int) -> tuple[gemm.Read, gemm.Read]:
     read_a: gemm.Read = "direct"
     if p.kind.narrow:
         read_a = "rows" if p.a.column == size or p.k == 1 else "columns" if p.a.row == size else "any"
-    elif p.a.row == size and p.a.column >= 1024 and min(p.m, p.n) >= _MANY:
+    elif p.a.row == size and p.a.column >= 1024 and p.m >= _MANY and p.n >= _MANY:
         read_a = "columns"
     if p.b.column != size:
         return read_a, "columns" if p.b.row == size or p.k == 1 else "any"
