@@ -463,3 +463,59 @@ def test_writing_into_a_numpy_array_is_refused_and_undone() -> None:
     with pytest.raises(ValueError, match="writes into a NumPy array"):
         mx.compile(fun)(X)
     assert table[0] == 0
+
+
+# ---- all together ----
+
+
+class Layer(dict[str, Any]):
+    """A module as MLX has them: a dict of parameters that can be called."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        super().__init__(w=mx.random.normal((rows, columns)) * 0.1, b=mx.zeros((columns,)))
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return x @ self["w"] + self["b"]  # type: ignore[no-any-return]
+
+
+class Momentum:
+    def __init__(self, rate: float) -> None:
+        self.state: dict[str, Any] = {"step": mx.array(0)}
+        self.rate = rate
+        self.calls = 0
+
+    def update(self, model: Layer, gradients: Layer) -> None:
+        self.calls += 1
+        self.state["step"] = self.state["step"] + 1
+        for name in model:
+            before = self.state.setdefault(name, mx.zeros_like(model[name]))
+            self.state[name] = 0.9 * before + gradients[name]
+            model[name] = model[name] - self.rate * self.state[name]
+
+
+@pytest.mark.parametrize("how", ["captured", "inputs and outputs"])
+def test_a_training_step(how: str) -> None:
+    def train(compiled: bool) -> Any:
+        mx.random.seed(3)
+        model, optimizer = Layer(4, 2), Momentum(0.1)
+        x, y = mx.random.normal((8, 4)), mx.random.normal((8, 2))
+
+        def loss(model: Layer, x: mx.array, y: mx.array) -> mx.array:
+            return mx.mean(mx.square(model(x) - y)) + mx.mean(mx.random.uniform(shape=(3,)))
+
+        def step(x: mx.array, y: mx.array) -> mx.array:
+            value, gradients = mx.value_and_grad(loss)(model, x, y)
+            optimizer.update(model, gradients)
+            return value
+
+        if compiled:
+            state = [model, optimizer.state, mx.random.state] if how != "captured" else None
+            step = mx.compile(step, inputs=state, outputs=state)
+        losses = []
+        for _ in range(8):
+            optimizer.rate *= 0.95
+            losses.append(bits(step(x, y)))
+        assert not compiled or step.traces == 2
+        return losses, bits([model, vars(optimizer), mx.random.state])
+
+    assert train(True) == train(False)

@@ -15,11 +15,18 @@ from weft.graph.scalars import SCALARS, Scalars
 
 
 def bits(x: Any) -> Any:
-    """A value in which equal means equal to the bit, and of the same types."""
+    """A value in which equal means equal to the bit, and of the same types; all NaNs are alike (docs/numerics.md)."""
     leaves, structure = tree.flatten(x)
     return structure, [
-        (v.dtype, v.shape, np.asarray(v).tobytes()) if isinstance(v, mx.array) else (type(v), repr(v)) for v in leaves
+        (v.dtype, v.shape, elements(v)) if isinstance(v, mx.array) else (type(v), repr(v)) for v in leaves
     ]
+
+
+def elements(x: mx.array) -> bytes:
+    values = np.array(x)
+    if x.dtype in (mx.float16, mx.float32, mx.float64):
+        values[np.isnan(values)] = np.nan
+    return values.tobytes()
 
 
 def outcome(fun: Any, *args: Any) -> Any:
@@ -60,6 +67,12 @@ ONE_TRACE: dict[str, Any] = {
     "is a number": lambda x, a: x * a if isinstance(a, (int, float)) else x,
     "gradient": mx.grad(lambda x, a: mx.sum(x * x * a - a)),
     "size and number": lambda x, a: x * (a * x.shape[0]),
+    "loop": lambda x, a: mx.fori_loop(0, 3, lambda i, c: c * a + i, x),
+    "scan": lambda x, a: mx.scan(lambda c, row: (c + row * a, c - a), mx.zeros((4,)), x),
+    "branch of arrays": lambda x, a: mx.cond(mx.sum(x) > a, lambda y: y * a, lambda y: y - a, x),
+    "gradient of a scan": mx.grad(
+        lambda x, a: mx.sum(mx.scan(lambda c, row: (c + row * row * a, c), mx.zeros((4,)), x)[0])
+    ),
 }
 
 

@@ -96,6 +96,39 @@ def test_arrays_made_of_one_number_do_not_share_it() -> None:
     assert (a.tolist(), b.tolist()) == ([6, 6], [5, 5])
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: mx.slice_update(mx.array(5.0), 7.0, mx.array([], mx.int32), ()),
+        lambda: _assigned(...),
+        lambda: _assigned(()),
+        lambda: mx.array(5.0).at[()].add(7.0),
+        lambda: mx.where(mx.array(True), 7.0, 7.0),
+        lambda: mx.clip(mx.array(5.0), 7.0, 7.0),
+        lambda: mx.grad(lambda x: x * 7.0)(mx.array(5.0)),
+        lambda: mx.broadcast_to(7.0, ()),
+        lambda: mx.maximum(7.0, 7.0),
+        lambda: mx.full((), 7.0),
+    ],
+    ids=range(10),
+)
+def test_no_result_is_a_number_that_others_read(make: Any) -> None:
+    """Numbers in programs are shared; a result whose memory can be written to must not be one of them."""
+    first, second = make(), make()
+    mx.eval(first, second)
+    before = second.item()
+    np.asarray(first)[...] = 100
+    assert second.item() == before
+    assert (mx.array(1.0) * 7.0).item() == 7
+    assert make().item() == before
+
+
+def _assigned(key: Any) -> mx.array:
+    x = mx.array(5.0)
+    x[key] = 7.0
+    return x
+
+
 # ---- ranges ----
 
 
@@ -261,3 +294,38 @@ def test_from_dlpack() -> None:
     exactly(mx.from_dlpack(mx.array(x)), x)
     with pytest.raises(TypeError, match=r"\[from_dlpack\] needs an object with __dlpack__; got list"):
         mx.from_dlpack([1, 2])
+
+
+# ---- the Python array API ----
+
+
+def test_what_the_array_api_asks() -> None:
+    info = mx.__array_namespace_info__()
+    assert info.default_device() in info.devices()
+    assert info.default_dtypes()["real floating"] is mx.array(1.0).dtype
+    assert set(info.dtypes(kind=("bool", "real floating"))) == {"bool", "float32", "float64"}
+    with pytest.raises(ValueError, match="kind"):
+        info.dtypes(kind="?")
+    with pytest.raises(TypeError, match="device"):
+        info.dtypes(device="cpu")
+    assert mx.cumulative_sum(mx.array([[1, 2], [3, 4]]), axis=1).tolist() == [[1, 3], [3, 7]]
+    assert mx.cumulative_prod(mx.array([2, 3]), dtype=mx.float32).tolist() == [2, 6]
+
+
+def test_elements_are_copied_from_other_objects() -> None:
+    x = np.ones(3, np.float32)
+    for copy in (None, True):
+        a = mx.from_dlpack(x, copy=copy)
+        mx.eval(a)
+        x += 1
+        assert a.tolist() == (x - 1).tolist()
+    with pytest.raises(ValueError, match="copy"):
+        mx.from_dlpack(x, copy=False)
+    assert mx.from_dlpack(a, copy=False).tolist() == a.tolist()
+
+
+def test_dependencies_leave_values_and_gradients_alone() -> None:
+    a, b = mx.array([1.0, 2.0]), mx.array(3.0)
+    assert mx.depends(a, b).tolist() == [1, 2]
+    assert [x.tolist() for x in mx.depends([a, b], [a * 2])] == [[1, 2], 3]
+    assert mx.grad(lambda x: (mx.depends(x, b) * x).sum())(a).tolist() == [2, 4]

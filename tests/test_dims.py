@@ -477,7 +477,6 @@ READS: list[Callable[[Any], Any]] = [
     lambda n: 1 << n,
     lambda n: 1000000 >> n,
     lambda n: n << n,
-    lambda n: n.bit_length(),
     lambda n: n.bit_count(),
     lambda n: n.to_bytes(2, "big"),
     lambda n: n.as_integer_ratio(),
@@ -518,6 +517,28 @@ def test_reading_the_number(index: int) -> None:
     assert texts(env) == ["n == 12"]
     assert env.check({"n": 12, "m": 9}) is None
     assert env.check({"n": 13, "m": 7}) is env.guards[0]
+
+
+def test_a_bit_length_holds_between_powers_of_two() -> None:
+    env, n, _ = make()
+    assert n.bit_length() == 4
+    assert texts(env) == ["n >= 8", "n <= 15"]
+
+
+def test_another_environment_knows_the_guards_and_records_its_own() -> None:
+    env, n, _ = make()
+    assert n > 5
+    assert n % 2 == 0
+    other, symbols = env.again({"n": 20, "m": 3})
+    assert (symbols["n"].hint, symbols["m"].hint) == (20, 3)
+    assert symbols["n"] > 4
+    assert symbols["n"] % 2 == 0
+    assert other.guards == []
+    assert symbols["n"] > 16
+    assert texts(other) == ["n >= 17"]
+    assert texts(env) == ["n >= 6", "n % 2 == 0"]
+    assert other.compiled_check()(18, 2)
+    assert not other.compiled_check()(16, 2)
 
 
 def test_a_guard_knows_the_line_that_asked() -> None:

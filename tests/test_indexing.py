@@ -192,8 +192,19 @@ def test_slices_at_computed_places(starts: list[int], begins: tuple[int, int]) -
     expected = x.copy()
     expected[part] = update
     same(mx.slice_update(mx.array(x), mx.array(update), mx.array(starts), (0, 2)), expected)
-    expected[part] = 5
-    same(mx.slice_update(mx.array(x), mx.array([[[5.0, 5, 5]] * 1] * 2), mx.array(starts), (0, 2)), expected)
+    corner = x.copy()
+    corner[part[0], :1, part[2]] = 5  # along the axis that starts at 0 the update has one element
+    same(mx.slice_update(mx.array(x), mx.array([[[5.0, 5, 5]]] * 2), mx.array(starts), (0, 2)), corner)
+
+
+def test_axes_that_an_update_lacks_are_whole() -> None:
+    x = numbers((4, 3, 6))
+    expected = x.copy()
+    expected[:, 1] = 7
+    same(mx.slice_update(mx.array(x), mx.array([7.0] * 6), mx.array([1]), (1,)), expected)
+    expected = x.copy()
+    expected[2] = 8
+    same(mx.slice_update(mx.array(x), mx.array(8.0), mx.array([2]), (0,)), expected)
 
 
 # ---- masks ----

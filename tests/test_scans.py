@@ -113,8 +113,30 @@ def test_shapes_and_dtypes() -> None:
     np.testing.assert_array_equal(np.array(mx.cumsum(mx.array([1j, 2 + 1j]))), np.array([1j, 2 + 2j], np.complex64))
     with pytest.raises(IndexError, match="axis 3"):
         mx.cumsum(x, axis=3)
-    with pytest.raises(ValueError, match="complex64"):
-        mx.cummax(mx.array([1j]))
+
+
+@pytest.mark.parametrize("dtype", [dt.complex64, dt.complex128], ids=lambda d: d.name)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_complex_numbers_are_ordered_by_their_parts(dtype: Dtype, reverse: bool) -> None:
+    rng = np.random.default_rng(5)
+    x = (rng.integers(-2, 3, (4, 19)) + 1j * rng.integers(-2, 3, (4, 19))).astype(dtype.np)
+    x[1, 7], x[2, 3] = complex(np.nan, 1), complex(2, np.nan)
+    for axis in (0, 1):
+        y = np.flip(x, axis) if reverse else x
+        for name, ufunc in (("cummax", np.maximum), ("cummin", np.minimum)):
+            wanted = ufunc.accumulate(y, axis)
+            wanted = np.flip(wanted, axis) if reverse else wanted
+            got = values_of(getattr(mx, name)(mx.array(x, dtype), axis=axis, reverse=reverse))
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_logcumsumexp_of_complex_numbers() -> None:
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(3, 12)) + 1j * rng.normal(size=(3, 12))
+    got = values_of(mx.logcumsumexp(mx.array(x, mx.complex128), axis=1))
+    np.testing.assert_allclose(np.exp(got), np.cumsum(np.exp(x), 1), rtol=1e-13)
+    far = mx.logcumsumexp(mx.array([1000 + 1j, 1000 + 2j, -mx.inf], mx.complex128))
+    np.testing.assert_allclose(np.exp(values_of(far) - 1000), np.cumsum(np.exp([1j, 2j, -np.inf])), rtol=1e-13)
 
 
 def test_many_axes_are_walked_in_place() -> None:

@@ -235,6 +235,41 @@ def test_partition_and_topk(shape: tuple[int, ...], axis: int | None, rank: int,
     np.testing.assert_array_equal(np.sort(rows, -1), ordered[..., n - k :])
 
 
+@pytest.mark.parametrize("dtype", LEADERS, ids=name_of)
+@pytest.mark.parametrize("kind", ["any", "few", "special", "rising", "falling", "equal"])
+def test_selection_from_long_rows_is_that_of_a_sort(dtype: Dtype, kind: str) -> None:
+    """Long enough to be selected from: the same elements, in the same order and to the bit, as a stable sort has."""
+    n, shape = 3000, (3, 3000)
+    x = numbers(3, dtype, shape, kind if kind in ("any", "few", "special") else "any")
+    order = mx.argsort(mx.array(x, dtype))
+    if kind in ("rising", "falling"):
+        x = np.array(mx.take_along_axis(mx.array(x, dtype), order, -1)._view())
+        x = np.ascontiguousarray(x[:, ::-1]) if kind == "falling" else x
+    elif kind == "equal":
+        x = np.broadcast_to(x[:, :1], shape).copy()
+    a = mx.array(x, dtype)
+    order = values_of(mx.argsort(a)).astype(np.int64)
+    for k in (1, 7, 46):
+        assert same_bits(values_of(mx.topk(a, k)), np.take_along_axis(x, order[:, n - k :], -1))
+        low, high = values_of(mx.argpartition(a, k - 1)), values_of(mx.argpartition(a, -k))
+        np.testing.assert_array_equal(low[:, :k], order[:, :k])
+        np.testing.assert_array_equal(low[:, k:], np.sort(order[:, k:], -1))
+        np.testing.assert_array_equal(high[:, n - k :], order[:, n - k :])
+        np.testing.assert_array_equal(high[:, : n - k], np.sort(order[:, : n - k], -1))
+        assert same_bits(values_of(mx.partition(a, -k)), np.take_along_axis(x, high.astype(np.int64), -1))
+
+
+def test_selection_along_other_axes_and_its_derivative() -> None:
+    x = np.random.default_rng(0).permutation(4000).reshape(2000, 2).astype(np.float32)
+    np.testing.assert_array_equal(values_of(mx.topk(mx.array(x), 5, axis=0)), np.sort(x, 0)[-5:])
+    np.testing.assert_array_equal(values_of(mx.topk(mx.array(x.T)[:, ::-1], 5)), np.sort(x.T, -1)[:, -5:])
+    weights = mx.arange(1.0, 6.0)
+    found = values_of(mx.grad(lambda a: (mx.topk(a, 5, axis=0) * weights[:, None]).sum())(mx.array(x)))
+    wanted = np.zeros_like(x)
+    np.put_along_axis(wanted, np.argsort(x, 0)[-5:], np.arange(1.0, 6.0, dtype=np.float32)[:, None], 0)
+    np.testing.assert_array_equal(found, wanted)
+
+
 def test_ranks_out_of_range() -> None:
     x = mx.array([3, 1, 2])
     for function in (mx.partition, mx.argpartition):

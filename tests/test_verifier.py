@@ -285,7 +285,7 @@ MUTATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "pieces are smaller than they are": ({"memory._pack": pack_small}, "many_alive"),
     "temporaries are forgotten": ({"memory._pack": pack_without_temporaries}, "long_row"),
     "the arena is too small": ({"memory._pack": pack_too_small}, "many_alive"),
-    "kernels allow what they cannot do": ({"lower._GroupLowering._overwritable": everything}, "turned"),
+    "kernels allow what they cannot do": ({"lower.GroupLowering._overwritable": everything}, "turned"),
 }
 
 

@@ -30,6 +30,7 @@ from weft.primitives.base import Constant, ConstantValue, Parameter, Pick, RunTi
 from weft.primitives.indexing import Indexed, Scatter
 from weft.reference import apply_reference
 from weft.runtime.data import Buffer, numpy_view, to_buffer
+from weft.runtime.program import Progress
 
 SLACK = 4
 """How much larger than its stated tolerance an error may be: those hold on the samples of the contract tests, and what
@@ -157,7 +158,15 @@ class Checked(Executable):
             return self.made.run(inputs, words)  # loops that leave rows for each other cannot be run one by one
         # First, because the program may be allowed to overwrite its inputs.
         expected = self._one_by_one(inputs, self._numbers(words))
-        results = self.made.run(inputs, words)
+        return self._compared(inputs, words, self.made.run(inputs, words), expected)
+
+    def run_in_place(self, inputs: Sequence[Buffer], words: Sequence[int], progress: Progress) -> list[Buffer]:
+        expected = self._one_by_one(inputs, self._numbers(words))
+        return self._compared(inputs, words, self.made.run_in_place(inputs, words, progress), expected)
+
+    def _compared(
+        self, inputs: Sequence[Buffer], words: Sequence[int], results: list[Buffer], expected: Sequence[Buffer]
+    ) -> list[Buffer]:
         tally.runs += 1
         for number, (output, got, wanted) in enumerate(zip(self.graph.outputs, results, expected, strict=True)):
             x, y = _look(got, output), _look(wanted, output)

@@ -4,26 +4,34 @@ program values.
 The structural key holds operations, kinds, which node reads which, the layout of the leaves and which nodes are
 results. It holds no numbers: constants are run-time words. A node is a result if it was asked for or if a live array of
 the user's still refers to it, so nothing is computed twice and nothing else is kept.
+
+Memory is used again where nobody can tell. A leaf whose only holders are nodes that this evaluation computes is
+*donated*: the program may overwrite it (which leaves are is part of the key). Slices of computed data are found, and
+slice updates of it written, without a program that knows where they begin: `cache[i] = v` costs what `v` costs.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Sequence
 from operator import attrgetter
 from typing import Any
 
 from weft.config import config
 from weft.graph.lines import inherit
-from weft.graph.node import Graph, Node, Tape, has_handle
+from weft.graph.node import Graph, Kind, Node, Tape, has_handle
 from weft.graph.trace import keeps_inputs, unknown_value
+from weft.passes.copying import copy_program
 from weft.passes.executable import Executable
 from weft.passes.pipeline import compile_graph
 from weft.passes.views import contiguous, is_contiguous, map_strides
 from weft.primitives.base import DATA, Bundled, Constant, ConstantValue, Parameter, Pick, Placeholder
-from weft.primitives.views import Slice
+from weft.primitives.views import Slice, SliceUpdate
 from weft.reference import evaluate_reference
-from weft.runtime.data import Buffer
+from weft.runtime.buffer import allocate
+from weft.runtime.data import COUNTED, Buffer, Busy, Taken, is_whole, owners
+from weft.runtime.program import Program, Progress
 
 if config.compare:
     import weft.checking  # which puts itself around all programs; others need not wait for it
@@ -31,6 +39,8 @@ if config.compare:
 WINDOW = 1024
 """Nodes planned together. A deeper graph is evaluated in windows, which share programs where they look alike."""
 MOST_PROGRAMS = 4096
+LEAST_DONATED = 1 << 16
+"""Bytes of a leaf that is worth asking who holds it. The memory of smaller ones comes from the pool, still in cache."""
 
 _by_id = attrgetter("id")
 _lock = threading.RLock()
@@ -40,11 +50,16 @@ class Recipe:
     """An executable for one structure, and where its constants come from: the position among the structure's constants,
     or fixed words."""
 
-    __slots__ = ("executable", "in_order", "sources")
+    __slots__ = ("executable", "in_order", "large", "sources", "spent")
 
     def __init__(self, executable: Executable, given: Sequence[ConstantValue]) -> None:
         position = {id(value): i for i, value in enumerate(given)}
         self.executable = executable
+        inputs = executable.plan.graph.inputs
+        self.large = COUNTED and any(_bytes_of(node.kind) >= LEAST_DONATED for node in inputs)
+        """Whether some leaf is worth donating."""
+        self.spent: Sequence[int] = executable.plan.spent
+        """The leaves that a run overwrites."""
         self.sources: list[tuple[int | None, tuple[int, ...]]] = [
             (position[id(value)], ()) if id(value) in position else (None, value.words)
             for value in executable.constants
@@ -55,6 +70,11 @@ class Recipe:
 
     def run(self, leaves: Sequence[Buffer], constants: Sequence[ConstantValue]) -> list[Buffer]:
         return self.executable.run(leaves, self.words(constants) if self.sources else ())
+
+    def run_in_place(
+        self, leaves: Sequence[Buffer], constants: Sequence[ConstantValue], progress: Progress
+    ) -> list[Buffer]:
+        return self.executable.run_in_place(leaves, self.words(constants), progress)
 
     def words(self, given: Sequence[ConstantValue]) -> list[int]:
         if self.in_order:
@@ -72,6 +92,7 @@ class ReferenceRecipe(Recipe):
 
     def __init__(self, order: list[Node], results: list[Node]) -> None:
         self.order, self.results = order, results
+        self.large, self.spent = False, ()
 
     def run(self, leaves: Sequence[Buffer], constants: Sequence[ConstantValue]) -> list[Buffer]:
         return evaluate_reference(self.order, self.results)
@@ -82,6 +103,15 @@ PROGRAMS: dict[tuple[Any, ...], Recipe] = {}
 
 def evaluate(roots: Sequence[Node]) -> None:
     """Give every root a value."""
+    while True:
+        try:
+            return _evaluate(roots)
+        except Busy as busy:  # another thread computes the same, over what it is computed from
+            taken = busy.taken
+        taken.wait()
+
+
+def _evaluate(roots: Sequence[Node]) -> None:
     with _lock:
         pending = {node for node in roots if node.value is None}
         if not pending:
@@ -89,11 +119,14 @@ def evaluate(roots: Sequence[Node]) -> None:
         seen = pending.copy()
         stack = list(pending)
         bundles: list[Node] = []
+        updates = False
         pop, push, see = stack.pop, stack.append, seen.add
         while stack:
             current = pop()
             if current.__class__ is Bundled:
                 bundles.append(current)
+            elif current.op.__class__ is SliceUpdate:
+                updates = True
             for node in current.inputs:
                 if node not in seen:
                     see(node)
@@ -103,10 +136,16 @@ def evaluate(roots: Sequence[Node]) -> None:
             pending.update(_needed_elsewhere(whole, seen))  # type: ignore[arg-type]
             seen |= pending
         order = sorted(seen, key=_by_id)
-        if len(order) <= WINDOW or any(node.kind.__class__ is Tape for node in order):
+        seen.clear()  # only `order` holds nodes from here on, see `_donated`
+        current = node = None  # type: ignore[assignment]
+        taped = any(x.kind.__class__ is Tape for x in order) if updates or len(order) > WINDOW else False
+        stages = _in_stages(order, pending) if updates and not taped else None
+        if stages is None:
+            if len(order) > WINDOW and not taped:
+                return _run_windows(order, pending)
             prepared = _prepare(order, pending)
-        else:
-            return _run_windows(order, pending)
+    if stages is not None:
+        return stages.run()
     return _run(*prepared)
 
 
@@ -175,46 +214,88 @@ SHORT = "single operation"
 
 def evaluate_one(node: Node) -> None:
     """`evaluate([node])`, with a short path for the everyday case: one operation on operands that have values."""
-    with _lock:
-        if node.value is not None:
-            return None
-        inputs = node.inputs
-        values: tuple[Any, ...]
-        key: tuple[Any, ...]
-        if len(inputs) == 2:
-            first, second = inputs
-            if first.id > second.id:
-                first, second = second, first
-            x, y = first.value, second.value
-            if x is None or y is None or first is second or config.backend == "reference":
-                return evaluate((node,))
-            values, order = (x, y), [first, second, node]
-            key = (SHORT, node.op, node.kind, first is inputs[0], *_leaf_key(first, x), *_leaf_key(second, y))
-        elif len(inputs) == 1 and inputs[0].value is not None and config.backend != "reference":
-            values, order = (inputs[0].value,), [inputs[0], node]
-            key = (SHORT, node.op, node.kind, *_leaf_key(inputs[0], inputs[0].value))
-        else:
-            return evaluate((node,))
-        recipe = PROGRAMS.get(key)
-        if recipe is None:
-            recipe = PROGRAMS[key] = _prepare(order, (node,))[0]
-    leaves = [value for value in values if value.__class__ is Buffer]
-    constants = [value for value in values if value.__class__ is not Buffer] if len(leaves) < len(values) else ()
-    return _run(recipe, [node], leaves, constants)
+    recipe = claim = None
+    try:
+        with _lock:
+            if node.value is not None:
+                return None
+            inputs = node.inputs
+            order: list[Node] = []
+            key: tuple[Any, ...]
+            values: tuple[Any, ...]
+            if len(inputs) == 2:
+                first, second = inputs
+                if first.id > second.id:
+                    first, second = second, first
+                x, y = first.value, second.value
+                if x is not None and y is not None and first is not second:
+                    values, order = (x, y), [first, second, node]
+                    key = (SHORT, node.op, node.kind, first is inputs[0], *_leaf_key(first, x), *_leaf_key(second, y))
+                del first, second, x, y  # see `_donated`
+            elif len(inputs) == 1 and inputs[0].value is not None:
+                values, order = (inputs[0].value,), [inputs[0], node]
+                key = (SHORT, node.op, node.kind, *_leaf_key(inputs[0], values[0]))
+            del inputs
+            if order and config.backend != "reference" and node.op.__class__ is not SliceUpdate:
+                recipe = PROGRAMS.get(key)
+                if recipe is None:
+                    recipe = PROGRAMS[key] = _plain_recipe(order, node)
+                leaves = [value for value in values if value.__class__ is Buffer]
+                constants: Sequence[ConstantValue] = ()
+                if len(leaves) < len(values):
+                    constants = [value for value in values if value.__class__ is not Buffer]
+                if recipe.large:
+                    del values
+                    donated = _donated_to(node, order, leaves)
+                    if donated:
+                        recipe, claim = _in_place((key, donated), order, [node], constants, donated)
+    except Busy:
+        recipe = None
+    if recipe is None:
+        return evaluate((node,))
+    return _run(recipe, [node], leaves, constants, claim)
 
 
 def _leaf_key(node: Node, value: Any) -> tuple[Any, Any, Any]:
     if value.__class__ is Buffer:
         return DATA, node.kind, value.strides
+    if value.__class__ is Taken:
+        value.refuse()
     return node.op, node.kind, None
 
 
-Prepared = tuple[Recipe, list[Node], list[Buffer], list[ConstantValue]]
+def _plain_recipe(order: list[Node], node: Node) -> Recipe:
+    """The program for one operation that overwrites nothing."""
+    key, results, _, constants = _structure(order, (node,))
+    return PROGRAMS.get(key) or _compile(key, order, results, constants)
+
+
+Claim = tuple[Taken, list[tuple[Node, Buffer]]]
+"""Leaves that a program is about to overwrite, with what they held."""
+Prepared = tuple[Recipe, list[Node], list[Buffer], list[ConstantValue], Claim | None]
 
 
 def _prepare(order: list[Node], wanted: Container[Node]) -> Prepared:
     """The program for a topologically ordered piece whose leaves have values, and what it is run on. Called with the
     lock held: another thread that evaluates the same nodes must not cut them from their inputs meanwhile."""
+    key, results, leaves, constants = _structure(order, wanted)
+    if config.backend == "reference":
+        return ReferenceRecipe(order, results), results, leaves, constants, None
+    recipe = PROGRAMS.get(key)
+    if recipe is None or recipe.large:
+        donated = _donated(order, results, leaves)
+        if donated:
+            recipe, claim = _in_place((key, donated), order, results, constants, donated)
+            return recipe, results, leaves, constants, claim
+        if recipe is None:
+            recipe = _compile(key, order, results, constants)
+    return recipe, results, leaves, constants, None
+
+
+def _structure(
+    order: list[Node], wanted: Container[Node]
+) -> tuple[tuple[Any, ...], list[Node], list[Buffer], list[ConstantValue]]:
+    """(key, results, leaves, constants) of a topologically ordered piece."""
     index: dict[Node, int] = {}
     key: list[Any] = []
     add = key.append
@@ -242,17 +323,19 @@ def _prepare(order: list[Node], wanted: Container[Node]) -> Prepared:
             if value.strides is not None:
                 add(value.strides)
             leaves.append(value)
-    if config.backend == "reference":
-        return ReferenceRecipe(order, results), results, leaves, constants
-    found = tuple(key)
-    recipe = PROGRAMS.get(found)
-    if recipe is None:
-        recipe = _compile(found, order, results, constants)
-    return recipe, results, leaves, constants
+    return tuple(key), results, leaves, constants
 
 
-def _run(recipe: Recipe, results: Sequence[Node], leaves: Sequence[Buffer], constants: Sequence[ConstantValue]) -> None:
+def _run(
+    recipe: Recipe,
+    results: Sequence[Node],
+    leaves: Sequence[Buffer],
+    constants: Sequence[ConstantValue],
+    claim: Claim | None = None,
+) -> None:
     """Run a program, without the lock, and hand out its results."""
+    if claim is not None:
+        return _run_over(claim, results, lambda progress: recipe.run_in_place(leaves, constants, progress))
     buffers = recipe.run(leaves, constants)
     keep = keeps_inputs()
     with _lock:
@@ -260,11 +343,266 @@ def _run(recipe: Recipe, results: Sequence[Node], leaves: Sequence[Buffer], cons
             node.value = buffer
             if keep is None or node.id < keep:
                 node.inputs, node.op = (), DATA
+    return None
 
 
-def _compile(key: tuple[Any, ...], order: list[Node], results: list[Node], constants: list[ConstantValue]) -> Recipe:
+# ---- memory that is used again ----
+
+
+def _in_place(
+    key: tuple[Any, ...],
+    order: list[Node],
+    results: list[Node],
+    constants: Sequence[ConstantValue],
+    donated: tuple[int, ...],
+) -> tuple[Recipe, Claim | None]:
+    """The program that may overwrite the donated leaves, and those that it does overwrite."""
+    recipe = PROGRAMS.get(key)
+    if recipe is None:
+        recipe = _compile(key, order, results, constants, donated)
+    if not recipe.spent:
+        return recipe, None
+    nodes = [node for node in order if node.value.__class__ is Buffer]
+    return recipe, _claimed([nodes[i] for i in recipe.spent])
+
+
+def _claimed(nodes: Sequence[Node]) -> Claim:
+    """From now on, and until the program has run, nobody sees what these nodes hold."""
+    claim = Taken(), [(node, node.value) for node in nodes]
+    for node in nodes:
+        node.value = claim[0]
+    return claim
+
+
+def _run_over(claim: Claim, results: Sequence[Node], run: Callable[[Progress], Any]) -> None:
+    """Run a program that overwrites leaves. If it has run to its end its results are there, whatever was raised since;
+    if it has not begun, nothing has happened; else all that was to be computed from those leaves is lost."""
+    progress = Progress()
+    taken, claimed = claim
+    try:
+        run(progress)
+    finally:
+        with _lock:
+            if progress.finished:
+                for node, buffer in zip(results, progress.results, strict=True):
+                    node.value, node.inputs, node.op = buffer, (), DATA
+            elif not progress.started:
+                for node, buffer in claimed:
+                    node.value = buffer
+            claimed.clear()
+            taken.end()
+
+
+def _donated_to(node: Node, order: list[Node], leaves: list[Buffer]) -> tuple[int, ...]:
+    """`_donated` for a single operation, whose node is the last of `order`."""
+    if keeps_inputs() is not None:
+        return ()
+    places = [at for at, x in enumerate(order) if x.value.__class__ is Buffer]
+    held = owners((node.inputs, *order, *leaves, *[x.storage for x in leaves]))
+    if held[0] != 1:
+        return ()
+    count, first = len(leaves), 1 + len(order)
+    return tuple(
+        [
+            i
+            for i, at in enumerate(places)  # beside the sequences here, the operation holds a leaf, and that its memory
+            if held[1 + at] == held[first + i] == 2 and held[first + count + i] == 1 and _is_large(leaves[i])
+        ]
+    )
+
+
+def _is_large(buffer: Buffer) -> bool:
+    """Whether memory is worth using again, and fit for it."""
+    return buffer.storage.nbytes >= LEAST_DONATED and is_whole(buffer)
+
+
+def _donated(order: list[Node], results: Sequence[Node], leaves: list[Buffer]) -> tuple[int, ...]:
+    """The numbers of the leaves that nobody will miss: all their holders are nodes of this evaluation, which will have
+    values when it ends, or will be gone. Every reference that is not explained here is somebody else's. So the caller
+    holds nodes in `order` (and results), buffers in `leaves`, and nowhere else."""
+    large = [i for i, x in enumerate(leaves) if _is_large(x)]
+    if not large or not COUNTED or keeps_inputs() is not None:
+        return ()
+    buffers, storages = owners(leaves), owners([x.storage for x in leaves])
+    large = [i for i in large if buffers[i] == storages[i] == 1]
+    places = [at for at, node in enumerate(order) if node.value.__class__ is Buffer]
+    large = [i for i in large if not has_handle(order[places[i]])]
+    if not large:
+        return ()
+    shared = _kept_elsewhere(order, results)
+    return tuple([i for i in large if id(order[places[i]]) not in shared])
+
+
+def _kept_elsewhere(order: list[Node], results: Sequence[Node]) -> set[int]:
+    """The nodes (by identity) that somebody else can reach when this evaluation has ended: by a reference of his own,
+    or through a node that has no value then either."""
+    pending = [at for at, node in enumerate(order) if node.value is None]
+    uses = Counter([id(operand) for at in pending for operand in order[at].inputs])
+    counts = owners(order)
+    apart = dict(zip(pending, owners([order[at].inputs for at in pending]), strict=True))
+    made = set(map(id, results))
+    shared: set[int] = set()
+    for at in range(len(order) - 1, -1, -1):
+        number = id(order[at])
+        if number not in made and counts[at] != uses[number]:
+            shared.add(number)
+        if at in apart and (number in shared or apart[at] != 1):
+            shared.update(map(id, order[at].inputs))
+    return shared
+
+
+# ---- slice updates of computed data ----
+
+
+def _in_stages(order: list[Node], wanted: set[Node]) -> _Stages | None:
+    """The evaluation cut at slice updates of computed data, if there are any and they may be written on their own."""
+    if keeps_inputs() is not None or config.backend == "reference" or config.compare:
+        return None
+    written: set[Node] = set()
+    for node in order:
+        if node.value is None and node.op.__class__ is SliceUpdate:
+            base = node.inputs[0]
+            if (base.value.__class__ is Buffer or base in written) and not node.kind.symbolic:
+                written.add(node)
+    return _Stages(order, written, wanted) if written else None
+
+
+class _Stages:
+    """An evaluation in stages: in each, one program computes what needs no further update, then updates are written one
+    by one. Every node is held in one place only, and until its turn: what an update is based on must be seen to be
+    free."""
+
+    def __init__(self, order: list[Node], written: set[Node], wanted: set[Node]) -> None:
+        self.results = set(wanted)
+        self.stages: list[tuple[list[Node], list[Node]]] = []
+        stage: dict[Node, int] = {}
+        for node in order:
+            if node.value is not None:
+                continue
+            update = node in written
+            at = max([stage.get(x, 0) + (x in written and not update) for x in node.inputs], default=0)
+            stage[node] = at
+            while len(self.stages) <= at:
+                self.stages.append(([], []))
+            self.stages[at][update].append(node)
+            waiting = [x for x in node.inputs if x.value is None and x not in written]
+            self.results.update([x for x in waiting if update or stage[x] < at])
+        for _, updates in self.stages:
+            updates.reverse()
+        self.stages.reverse()
+        order.clear()
+
+    def run(self) -> None:
+        while self.stages:
+            nodes, updates = self.stages.pop()
+            if nodes:
+                self._compute(nodes)
+            while updates:
+                _update(updates.pop())
+
+    def _compute(self, nodes: list[Node]) -> None:
+        with _lock:
+            for node in nodes:
+                if node.value is None and node.op.__class__ is Slice:
+                    _slice_data(node)
+            needed = {x for node in nodes if node.value is None for x in node.inputs if x.value is not None}
+            order = sorted(needed.union([node for node in nodes if node.value is None]), key=_by_id)
+            nodes.clear()
+            del needed, node
+            if not order:
+                return None
+            if len(order) > WINDOW:
+                return _run_windows(order, self.results)
+            prepared = _prepare(order, self.results)
+            del order
+        return _run(*prepared)
+
+
+def _update(node: Node) -> None:
+    """Write a slice of computed data over: in its place if nobody else holds it, else in a copy."""
+    with _lock:
+        if node.value is not None:
+            return None  # another thread was faster
+        base, part = node.inputs
+        old, new = base.value, part.value
+        if old.__class__ is Taken or new.__class__ is Taken:
+            (old if old.__class__ is Taken else new).refuse()
+        if 0 in part.shape:
+            node.value, node.inputs, node.op = old, (), DATA
+            return None
+        # Beside the variables of this function, the update holds its base, and that its memory.
+        free = COUNTED and owners((base, old, old.storage, node.inputs)) == [2, 2, 1, 1]
+        free = free and not old.storage.foreign and _lies_apart(base.shape, old.strides)
+        target = old if free else _room_for(node.kind)
+        place = _part_of(node, target)
+        claim = _claimed([base] if free else [])
+    if not free and part.shape != node.shape:
+        _copy(node.kind, old, target)
+
+    def run(progress: Progress) -> None:
+        progress.results = [Buffer(target.storage, target.address, target.strides)]
+        _copy(part.kind, new, place, progress)
+
+    return _run_over(claim, [node], run)
+
+
+def _room_for(kind: Kind) -> Buffer:
+    storage = allocate(_bytes_of(kind))
+    return Buffer(storage, storage.address)
+
+
+def _bytes_of(kind: Kind) -> int:
+    return 0 if kind.symbolic else kind.size * kind.dtype.size  # type: ignore[return-value]
+
+
+def _lies_apart(shape: Sequence[Any], strides: Sequence[Any] | None) -> bool:
+    """Whether no two elements share a place, as those of a broadcast axis do."""
+    reach = 0
+    for step, n in sorted((abs(s), n) for s, n in zip(strides or (), shape, strict=False) if n != 1):
+        if step <= reach:
+            return False
+        reach += step * (n - 1)
+    return True
+
+
+def _part_of(node: Node, target: Buffer) -> Buffer:
+    """Where the slice that an update writes lies in `target`."""
+    steps: Sequence[Any] = contiguous(node.shape) if target.strides is None else target.strides
+    op: Any = node.op
+    offset = sum([start * step for start, step in zip(op.starts, steps, strict=True)])
+    strides = tuple([by * step for by, step in zip(op.steps, steps, strict=True)])
+    return Buffer(target.storage, target.address + offset * node.dtype.size, strides)
+
+
+_COPIES: dict[tuple[Any, ...], Program] = {}
+_MOST_COPIES = 4096
+
+
+def _copy(kind: Kind, source: Buffer | ConstantValue, target: Buffer, progress: Progress | None = None) -> None:
+    """target[...] = source."""
+    is_data = isinstance(source, Buffer)
+    key = (kind, source.strides if is_data else ConstantValue, target.strides)
+    program = _COPIES.get(key)
+    if program is None:
+        if len(_COPIES) >= _MOST_COPIES:
+            _COPIES.clear()
+        strides = source.strides if is_data else None
+        program = _COPIES[key] = copy_program(kind, strides, target.strides, is_constant=not is_data)
+    if is_data:
+        program.run((source.address, target.address), progress)
+    else:
+        program.run((0, target.address, *source.words), progress)
+
+
+def _compile(
+    key: tuple[Any, ...],
+    order: list[Node],
+    results: list[Node],
+    constants: Sequence[ConstantValue],
+    donated: tuple[int, ...] = (),
+) -> Recipe:
     graph, layouts = close(order, results)
-    recipe = Recipe(compile_graph(graph, layouts), constants)
+    recipe = Recipe(compile_graph(graph, layouts, donated), constants)
     if len(PROGRAMS) >= MOST_PROGRAMS:
         for old in list(PROGRAMS)[: MOST_PROGRAMS // 2]:
             del PROGRAMS[old]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import weft.core
+from tests import test_transforms_edges as edges
 from tests.contract import settings
 
 mlx = pytest.importorskip("mlx.core")
@@ -389,6 +390,26 @@ VMAPS: dict[str, Case] = {
 @pytest.mark.parametrize("name", VMAPS)
 def test_vmap(name: str) -> None:
     compare(VMAPS[name])
+
+
+# ---- edges ----
+
+OURS = {"zeros_like(x) ** x"}
+"""Where MLX has another number: the derivative of 0 ** y by y, which it says is -inf at 0 and below."""
+ONLY_OURS = {"median(x)", "cummax(x)"} - {name + "(x)" for name in dir(mlx)}
+
+
+@pytest.mark.parametrize(("text", "at"), [row[:2] for row in edges.ROWS if row[0] not in OURS | ONLY_OURS])
+def test_edges_are_those_of_mlx_where_it_has_a_number(text: str, at: str) -> None:
+    """docs/gradients.md, line by line: the same, or a NaN of MLX's in place of a limit."""
+
+    def gradient(mx: Any) -> np.ndarray:
+        fun = eval(f"lambda x: sum({text})", {**vars(mx), "inf": np.inf, "nan": np.nan})
+        return np.array(mx.grad(fun)(mx.array(edges.numbers(at))))
+
+    ours, theirs = gradient(weft.core), gradient(mlx)
+    assert ours.dtype == theirs.dtype
+    np.testing.assert_allclose(np.where(np.isnan(theirs), 0, ours), np.where(np.isnan(theirs), 0, theirs), rtol=1e-6)
 
 
 # ---- functions with rules ----

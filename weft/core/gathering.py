@@ -26,6 +26,7 @@ from weft.primitives import elementwise as e
 from weft.primitives.base import Elementwise, full_like
 from weft.primitives.creation import Iota
 from weft.primitives.indexing import Gather, Scatter, ScatterAdd, ScatterMax, ScatterMin, ScatterMultiply, ScatterSet
+from weft.primitives.views import SliceUpdate
 
 Stream = Any
 
@@ -163,23 +164,29 @@ slice_.__name__ = "slice"
 def slice_update(
     a: ArrayLike, update: ArrayLike, start_indices: ArrayLike, axes: Sequence[int], *, stream: Stream = None
 ) -> array:
-    """`a` with `update` written over the part that begins at the computed `start_indices` along `axes`."""
+    """`a` with `update` written over the part of its size that begins at the computed `start_indices` along `axes` (at
+    0 along the others). Axes that the update lacks have size 1 if they are among `axes`, else all of `a`."""
     x = to_node(a)
     part = values_node(update, x.dtype)
     if part.ndim > x.ndim:
         raise ValueError(
             f"[slice_update] an update of shape {part.shape} has more axes than the array (shape {x.shape})."
         )
-    given = (*(1,) * (x.ndim - part.ndim), *part.shape)
     places = [normalize_axis("slice_update", axis, x.ndim) for axis in axes]
-    sizes = tuple(m if axis in places else n for axis, (m, n) in enumerate(zip(given, x.shape, strict=True)))
+    lacking = x.ndim - part.ndim
+    sizes = (*(1 if axis in places else x.shape[axis] for axis in range(lacking)), *part.shape)
     if any(size > n for size, n in zip(sizes, x.shape, strict=True)):
         raise ValueError(
             f"[slice_update] an update of shape {part.shape} does not fit into an array of shape {x.shape}."
         )
-    op, indices = _dynamic("slice_update", x, start_indices, axes, sizes)
+    region = x
+    for axis, (size, n) in enumerate(zip(sizes, x.shape, strict=True)):
+        if size != n and axis not in places:
+            region = slice_axis(region, axis, 0, size)
+    op, indices = _dynamic("slice_update", region, start_indices, axes, sizes)
     part = fitted(part, sizes)
-    return wrap(bind(ScatterSet(op.where, op.axes), x, part, *indices) if indices else part)
+    part = bind(ScatterSet(op.where, op.axes), region, part, *indices) if indices else part
+    return wrap(part if region is x else bind(SliceUpdate((0,) * x.ndim, (1,) * x.ndim), x, part))
 
 
 # ---- a.at[...] ----

@@ -21,7 +21,7 @@ from weft.core._common import (
     transpose,
     wrap,
 )  # fmt: skip
-from weft.graph.dims import prod
+from weft.graph.dims import prod, same_shape
 from weft.graph.node import Node
 from weft.primitives.contraction import Matmul
 from weft.primitives.elementwise import conjugate
@@ -62,8 +62,10 @@ def matmul(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> array:
 def addmm(
     c: ArrayLike, a: ArrayLike, b: ArrayLike, /, alpha: float = 1.0, beta: float = 1.0, *, stream: Stream = None
 ) -> array:
-    """alpha * (a @ b) + beta * c."""
+    """alpha * (a @ b) + beta * c, where c is broadcast to the shape of the product."""
     product, addend = matmul(a, b), c if isinstance(c, array) else wrap(to_node(c))
+    if not same_shape(broadcast_shapes("addmm", product.shape, addend.shape), product.shape):
+        raise ValueError(f"[addmm] c of shape {addend.shape} cannot be broadcast to the product's {product.shape}.")
     return (product if alpha == 1 else product * alpha) + (
         addend if beta == 1 else addend * beta
     )  # integers stay what they are

@@ -12,13 +12,16 @@ from typing import Any
 from weft import dtypes as dt
 from weft import tree
 from weft.core._common import array, astype, bind, constant, kind_of, plain, to_node, wrap
+from weft.core.creating import arange
+from weft.core.elementwise import maximum, minimum, where
+from weft.core.gathering import take
 from weft.core.joining import concatenate
 from weft.core.shaping import slice_axis
 from weft.graph.body import body_of
 from weft.graph.dims import same_shape
 from weft.graph.node import Kind, Node, Size
 from weft.primitives import elementwise as e
-from weft.primitives.base import bind_many
+from weft.primitives.base import bind_many, zeros
 from weft.primitives.control import COUNT, Loop, Switch
 from weft.primitives.views import Slice, reshape
 from weft.transforms.bodies import Traced, captured, random_state, trace_body
@@ -75,9 +78,9 @@ def _nodes(name: str, what: str, leaves: Sequence[Any], structure: tree.Structur
         try:
             found.append(to_node(leaf))
         except (TypeError, ValueError):
-            where = str(structure.paths()[i])
+            path = str(structure.paths()[i])
             raise TypeError(
-                f"[{name}] {what} must consist of arrays and numbers, but {f'its leaf {where}' if where else 'it'} is of "
+                f"[{name}] {what} must consist of arrays and numbers, but {f'its leaf {path}' if path else 'it'} is of "
                 f"type {type(leaf).__name__}."
             ) from None
     return found
@@ -197,29 +200,9 @@ def _scan(
     until: Function | None,
     progress: str | None = None,
 ) -> Any:
-    kinds = [kind_of(x.shape[1:], x.dtype) for x in rows]
-    shape: list[Any] = [None, 0]
-
-    def body(*arrays: array) -> Any:
-        carried = carry.build(arrays[: len(carry.nodes)])
-        result = f(carried, row_structure.unflatten(arrays[len(carry.nodes) :]))
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise ValueError(f"[{name}] the body must return a pair (carry, y); got {_described(result)}.")
-        after, y = result
-        go_on = None if until is None else _flag(name, "until", until(after, y))
-        shape[0] = tree.flatten(y)[1]
-        return after, [] if y is None else tree.leaves(y), [] if go_on is None else [go_on]
-
-    for _ in range(len(carry.nodes) + 1):
-        traced = trace_body(name, body, [*carry.kinds, *kinds])
-        assert traced.structure is not None
-        after, ys, stop = traced.structure.unflatten(traced.leaves)
-        leaves, structure = tree.flatten(after)
-        nodes = carry.fits(name, leaves, structure)
-        if nodes is not None:
-            break
-    assert nodes is not None
-    made = [to_node(y) for y in ys]
+    traced, nodes, (y, stop) = _traced_step(name, f, carry, rows, row_structure, until)
+    leaves, shape = tree.flatten(y)
+    made = _nodes(name, "`y`", leaves, shape)
     if steps is None and made:
         raise ValueError(
             f"[{name}] the rows of `ys` need a largest number of steps: give `xs`, or an integer `length` and `until`."
@@ -229,11 +212,42 @@ def _scan(
         name, traced, carry.nodes, [*nodes, *made, *flags], [_rows(x, steps) for x in rows], steps, reverse, count,
         until is not None, progress,
     )  # fmt: skip
-    result = carry.build(last), shape[0].unflatten(stacked)
+    result = carry.build(last), shape.unflatten(stacked)
     if until is None:
         return result
     assert done is not None
     return (*result, wrap(astype(done._node, dt.int32)))
+
+
+def _traced_step(
+    name: str, f: Function, carry: _Carry, rows: Sequence[Node], structure: tree.Structure, until: Function | None
+) -> tuple[Traced, list[Node], Any]:
+    """As `_traced`; the rest is (`y`, a list of the flag that `until` gives)."""
+    carries = len(carry.nodes)
+
+    def step(*arrays: array) -> Any:
+        result = f(carry.build(arrays[:carries]), structure.unflatten(arrays[carries:]))
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise ValueError(f"[{name}] the body must return a pair (carry, y); got {_described(result)}.")
+        after, y = result
+        return after, (y, [] if until is None else [_flag(name, "until", until(after, y))])
+
+    return _traced(name, step, carry, after=[kind_of(x.shape[1:], x.dtype) for x in rows])
+
+
+def _traced(
+    name: str, step: Function, carry: _Carry, before: Sequence[Kind] = (), after: Sequence[Kind] = ()
+) -> tuple[Traced, list[Node], Any]:
+    """Trace `step`, which takes arrays before and after those of the carry and returns (the carry after it, the rest),
+    until the numbers in the carry have a dtype that they keep. Gives (trace, nodes of that carry, the rest)."""
+    for _ in range(len(carry.nodes) + 1):
+        traced = trace_body(name, step, [*before, *carry.kinds, *after])
+        assert traced.structure is not None
+        carried, rest = traced.structure.unflatten(traced.leaves)
+        nodes = carry.fits(name, *tree.flatten(carried))
+        if nodes is not None:
+            return traced, nodes, rest
+    raise AssertionError("a number's dtype changes once at most")
 
 
 def _rows(x: Node, steps: Size | None) -> Node:
@@ -285,9 +299,10 @@ def _positive(what: str, value: Any) -> int:
 
 def _flag(name: str, what: str, value: Any) -> array:
     """A single bool."""
-    node = to_node(value)
-    if node.kind.size != 1:
-        raise ValueError(f"[{name}] {what} must give a single true or false; got {node.kind}.")
+    node = None if value is None else to_node(value)
+    if node is None or node.kind.size != 1:
+        got = "None" if node is None else node.kind
+        raise ValueError(f"[{name}] {what} must give a single true or false; got {got}.")
     return wrap(astype(reshape(node, ()), dt.bool_))
 
 
@@ -295,32 +310,57 @@ def _described(value: Any) -> str:
     return f"a tuple of {len(value)}" if isinstance(value, tuple) else type(value).__name__
 
 
+def _reversed(
+    f: Function,
+    carry: _Carry,
+    rows: list[Node],
+    structure: tree.Structure,
+    count: Node | None,
+    steps: Size | None,
+    until: Function,
+    progress: str | None,
+) -> Any:
+    """A reversed loop that may stop is a loop over reversed rows."""
+    if steps is None:
+        return _scan("scan", f, carry, rows, structure, count, steps, False, until, progress)
+    turn = _flipped if count is None else _turning(count, steps)
+    turned = [turn(_rows(x, steps)) for x in rows]
+    last, ys, done = _scan("scan", f, carry, turned, structure, count, steps, False, until, progress)
+    return last, tree.map(lambda y: wrap(turn(y._node)), ys), done
+
+
 def _flipped(x: Node) -> Node:
     starts = (x.shape[0] - 1, *(0 for _ in x.shape[1:]))
     return bind(Slice(starts, x.shape, (-1, *(1 for _ in x.shape[1:]))), x)
 
 
-def _reversed(
+def _turning(count: Node, steps: Size) -> Callable[[Node], Node]:
+    """The first `count` rows in reversed order; the others are zeros."""
+    places = minimum(wrap(count), steps) - 1 - arange(steps, dtype=dt.int64)
+
+    def turn(x: Node) -> Node:
+        reached = (places >= 0).reshape(-1, *(1 for _ in x.shape[1:]))
+        return where(reached, take(wrap(x), maximum(places, 0), axis=0), wrap(zeros(x.kind)))._node
+
+    return turn
+
+
+def _in_chunks(
     f: Function,
-    init: Tree,
-    rows: list[Node],
+    carry: _Carry,
+    rows: Sequence[Node],
     structure: tree.Structure,
-    count: Node | None,
-    steps: Size | None,
-    until: Function | None,
+    steps: int,
+    reverse: bool,
+    unroll: int,
+    every: int | None,
     progress: str | None,
 ) -> Any:
-    """A reversed loop that may end early is a loop over reversed rows."""
-    if steps is None:
-        return _scan("scan", f, _Carry(init), rows, structure, count, steps, False, until, progress)
-    rows = [_flipped(_rows(x, steps)) for x in rows]
-    carry, ys, *done = _scan("scan", f, _Carry(init), rows, structure, count, steps, False, until, progress)
-    return (carry, tree.map(lambda y: wrap(_flipped(y._node)), ys), *done)
-
-
-def _in_chunks(f: Function, init: Tree, xs: Tree, steps: int, reverse: bool, unroll: int, every: int | None) -> Any:
     """The steps in chunks: unrolled, or with a gradient that starts each chunk anew from its first carry."""
+    if any(carry.soft):
+        _traced_step("scan", f, carry, rows, structure, None)  # which settles the dtypes of numbers
     size = unroll if every is None else every
+    whole, rest = divmod(steps, size)
 
     def chunk(carry: Tree, part: Tree) -> Any:
         if every is not None:
@@ -328,26 +368,21 @@ def _in_chunks(f: Function, init: Tree, xs: Tree, steps: int, reverse: bool, unr
             return inner(carry, part)
         return _unrolled(f, carry, part, size, reverse)
 
-    whole = steps // size
-    parts = tree.map(lambda x: wrap(_rows(to_node(x), steps)), xs)
-    cut = steps - whole * size if reverse else 0  # the chunk that is shorter is the last one that is run
+    def part(start: int, count: int) -> Tree:
+        return structure.unflatten([wrap(slice_axis(x, 0, start, count)) for x in rows])
 
-    def piece(start: int, stop: int) -> Tree:
-        return tree.map(lambda x: wrap(slice_axis(x._node, 0, start, stop - start)), parts)
+    def cut(x: array) -> array:
+        return wrap(reshape(x._node, (whole, size, *x._node.shape[1:])))
 
-    def stacked(x: array, n: int) -> array:
-        return wrap(reshape(x._node, (n, size, *x._node.shape[1:])))
-
-    rest = steps - whole * size
-    main = tree.map(lambda x: stacked(x, whole), piece(cut, cut + whole * size))
-    carry, ys = scan(chunk, init, main, length=whole, reverse=reverse)
+    # The chunk that is shorter is the last one that is run.
+    main = tree.map(cut, part(rest if reverse else 0, whole * size))
+    first = carry.build([wrap(x) for x in carry.nodes])
+    last, ys = scan(chunk, first, main, length=whole, reverse=reverse, progress=progress or False)
     ys = tree.map(lambda y: wrap(reshape(y._node, (whole * size, *y._node.shape[2:]))), ys)
     if not rest:
-        return carry, ys
-    start = 0 if reverse else whole * size
-    carry, more = scan(f, carry, piece(start, start + rest), length=rest, reverse=reverse)
-    order = (lambda a, b: [b, a]) if reverse else (lambda a, b: [a, b])
-    return carry, tree.map(lambda a, b: concatenate(order(a, b), 0), ys, more)
+        return last, ys
+    last, more = scan(f, last, part(0 if reverse else whole * size, rest), length=rest, reverse=reverse)
+    return last, tree.map(lambda a, b: concatenate([b, a] if reverse else [a, b], 0), ys, more)
 
 
 def _unrolled(f: Function, carry: Tree, part: Tree, size: int, reverse: bool) -> Any:
@@ -368,21 +403,13 @@ def while_loop(cond: Function, body: Function, init: Tree, *, progress: bool | s
     """
     _callable("while_loop", "the condition", cond)
     _callable("while_loop", "the body", body)
-    carry = _Carry(init)
+    carry = _Carry("while_loop", init)
 
     def step(*arrays: array) -> Any:
         after = body(carry.build(arrays))
         return after, _flag("while_loop", "the condition", cond(after))
 
-    for _ in range(len(carry.nodes) + 1):
-        traced = trace_body("while_loop", step, carry.kinds)
-        assert traced.structure is not None
-        after, flag = traced.structure.unflatten(traced.leaves)
-        leaves, structure = tree.flatten(after)
-        nodes = carry.fits("while_loop", leaves, structure)
-        if nodes is not None:
-            break
-    assert nodes is not None
+    traced, nodes, flag = _traced("while_loop", step, carry)
     begin = _flag("while_loop", "the condition", cond(carry.build([wrap(x) for x in carry.nodes])))._node
     count = bind(e.Select(), begin, constant(_ENDLESS, COUNT), constant(0, COUNT))
     last, _, _ = _loop(
@@ -408,30 +435,22 @@ def fori_loop(
     array(10, dtype=int32)
     """
     _callable("fori_loop", "the body", body)
+    lower, upper = plain(lower), plain(upper)
     bounds = [_bound("lower", lower), _bound("upper", upper)]
-    carry = _Carry(init)
+    carry = _Carry("fori_loop", init)
     wide = any(x.dtype in (dt.int64, dt.uint32, dt.uint64) for x in bounds)
     first = astype(bounds[0], dt.int64 if wide else dt.int32)
-    known = not isinstance(plain(lower), array) and not isinstance(plain(upper), array)
     length: Any = None
     count = None
-    if known:
-        length = max(upper - lower, 0)  # type: ignore[operator, type-var, call-overload]
-    else:
+    if isinstance(lower, array) or isinstance(upper, array):
         count = bind(e.Subtract(), astype(bounds[1], dt.int64), astype(bounds[0], dt.int64))
+    else:
+        length = max(upper - lower, 0)
 
     def step(i: array, *arrays: array) -> Any:
-        return wrap(bind(e.Add(), i._node, constant(1, i._node.kind))), body(i, carry.build(arrays))
+        return body(i, carry.build(arrays)), wrap(bind(e.Add(), i._node, constant(1, i._node.kind)))
 
-    for _ in range(len(carry.nodes) + 1):
-        traced = trace_body("fori_loop", step, [first.kind, *carry.kinds])
-        assert traced.structure is not None
-        i, after = traced.structure.unflatten(traced.leaves)
-        leaves, structure = tree.flatten(after)
-        nodes = carry.fits("fori_loop", leaves, structure)
-        if nodes is not None:
-            break
-    assert nodes is not None
+    traced, nodes, i = _traced("fori_loop", step, carry, before=[first.kind])
     last, _, _ = _loop(
         "fori_loop",
         traced,
@@ -460,9 +479,9 @@ def map(f: Function, xs: Tree) -> Tree:
     """
     _callable("map", "the first argument", f)
     leaves, structure = tree.flatten(xs)
-    rows = [to_node(leaf) for leaf in leaves]
+    rows = _nodes("map", "`xs`", leaves, structure)
     count, steps = _length("map", rows, None)
-    _, ys = _scan("map", lambda carry, x: (carry, f(x)), _Carry(()), rows, structure, count, steps, False, None)
+    _, ys = _scan("map", lambda carry, x: (carry, f(x)), _Carry("map", ()), rows, structure, count, steps, False, None)
     return ys
 
 
@@ -497,8 +516,10 @@ def switch(index: Any, branches: Sequence[Function], *operands: Tree) -> Tree:
     if node.kind.size != 1 or not node.dtype.is_integer:
         raise ValueError(f"[switch] the index must be a single integer; got {node.kind}.")
     last = len(functions) - 1
-    wide = astype(reshape(node, ()), dt.int64)
-    held = bind(e.Minimum(), bind(e.Maximum(), wide, constant(0, COUNT)), constant(last, COUNT))
+    node = reshape(node, ())
+    if node.dtype is dt.uint64:  # whose upper half would turn negative
+        node = bind(e.Minimum(), node, constant(last, node.kind))
+    held = bind(e.Minimum(), bind(e.Maximum(), astype(node, dt.int64), constant(0, COUNT)), constant(last, COUNT))
     return _switch("switch", astype(held, dt.int32), functions, tuple(str(i) for i in range(last + 1)), operands)
 
 
@@ -544,7 +565,10 @@ def _agreed(name: str, names: Sequence[str], traces: Sequence[Traced]) -> list[l
                 f"[{name}] the branches must return the same structure: branch {names[0]} returns {structure}, branch "
                 f"{other} returns {t.structure}."
             )
-    results = [[to_node(leaf) for leaf in t.leaves] for t in traces]
+    results = [
+        _nodes(name, f"what branch {which} returns", t.leaves, structure)
+        for which, t in zip(names, traces, strict=True)
+    ]
     for i in range(len(results[0])):
         strong = [r[i] for r, t in zip(results, traces, strict=True) if type(plain(t.leaves[i])) not in _NUMBERS]
         model = (strong or [r[i] for r in results])[0]

@@ -19,7 +19,8 @@ Stream = Any
 
 
 def _reduce(op: type[Any], x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
-    out = bind(op(axes), x) if axes or op not in (r.Max, r.Min, r.All, r.Any_) else x
+    fold = op(axes)
+    out = bind(fold, x) if axes else astype(x, fold.result(x.dtype))
     return reshape(out, reduced_shape(x.shape, axes)) if keepdims else out
 
 

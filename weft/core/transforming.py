@@ -13,6 +13,7 @@ from weft.graph.trace import trace
 from weft.primitives.base import Placeholder, move_batch_to_front
 from weft.primitives.views import transpose
 from weft.transforms.arguments import Filled, array_leaves, call_filled, fresh_inputs, ones, or_zeros, second_names
+from weft.transforms.bodies import random_state
 from weft.transforms.jvp import push_forward
 from weft.transforms.vjp import pull_back
 from weft.transforms.vmap import batch
@@ -307,17 +308,26 @@ def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
         # Nodes, because the function may overwrite the arrays that it gets.
         given = [(x._node, axis) for x, axis in zip(leaves, axes, strict=True) if isinstance(x, array)]
         elements = [node if axis is None else _element(node, axis) for node, axis in given]
+        before = random_state()[0]
         with trace():
             result = call_filled(fun, args, [wrap(element) for element in elements])
         outs, shape = _mapped_outputs(result)
         mapped = [(e, node, axis) for e, (node, axis) in zip(elements, given, strict=True) if axis is not None]
-        found = batch(
+        *found, (state, lanes) = batch(
             [e for e, _, _ in mapped],
-            [y._node for y in outs],
+            [*(y._node for y in outs), random_state()[0]._node],
             [n for _, n, _ in mapped],
             [a for _, _, a in mapped],
             size,
         )
+        if lanes is not None:
+            random_state()[0] = before
+            raise ValueError(
+                "[vmap] a loop or branch that goes another way in each lane draws from the global random state, which "
+                "is one for all lanes: give the function keys instead (random.split, key=...)."
+            )
+        if state is not random_state()[0]._node:  # a loop over mapped arrays made it, beside other things
+            random_state()[0] = wrap(state)
         places = _leaf_axes("out_axes", _of_result(out_axes, result), result, outs, 1)
         return shape.unflatten([_place(node, axis, to, size) for (node, axis), to in zip(found, places, strict=True)])
 

@@ -101,7 +101,10 @@ def body_of(inputs: Sequence[Node], outputs: Sequence[Node]) -> Body:
 
 
 def _behind(outputs: Sequence[Node], inputs: Container[Node]) -> list[Node]:
-    """What the outputs are computed from, in topological order, as far as the inputs."""
+    """What the outputs are computed from, in topological order, as far as the inputs.
+
+    A leaf stands before what reads it first: a constant is shared, so its age says nothing about this body.
+    """
     seen = {node for node in outputs if node not in inputs}
     stack = list(seen)
     while stack:
@@ -109,7 +112,12 @@ def _behind(outputs: Sequence[Node], inputs: Container[Node]) -> list[Node]:
             if node not in seen and node not in inputs:
                 seen.add(node)
                 stack.append(node)
-    return sorted(seen, key=lambda node: node.id)
+    order: dict[Node, None] = {}
+    for node in sorted([node for node in seen if node.inputs], key=lambda node: node.id):
+        order.update(dict.fromkeys([x for x in node.inputs if not x.inputs and x in seen]))
+        order[node] = None
+    order.update(dict.fromkeys([node for node in outputs if node in seen]))
+    return list(order)
 
 
 def filled(body: Body, fill: Callable[[Node], Kind], primitive: Callable[[Any], Any]) -> Body:

@@ -147,9 +147,9 @@ class DimEnv:
         made = self._dims[unit] = Dim(self, unit)
         return made
 
-    def again(self, values: Mapping[str, int]) -> DimEnv:
-        """An environment with the same symbols, which are `values` there. What is assumed and guarded here is known there
-        and not asked again; what it learns itself becomes guards of its own."""
+    def again(self, values: Mapping[str, int]) -> tuple[DimEnv, dict[str, Dim]]:
+        """Another environment with symbols of the same names, which are `values` there, and those symbols. What is
+        assumed and guarded here is known there; only what is decided there becomes a guard of that one."""
         env = DimEnv()
         symbols = {name: env.symbol(name, values[name]) for name in self.symbols}
         for guard in self.guards:
@@ -157,7 +157,7 @@ class DimEnv:
             if type(difference) is Dim:
                 env._learn(difference.terms, guard.relation)
         env.assumptions.clear()
-        return env
+        return env, symbols
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -407,8 +407,15 @@ class Dim:
             return exact(*[x if type(x) is Dim else int(x) for x in inputs])
         return getattr(ufunc, method)(*[x.__index__() if type(x) is Dim else x for x in inputs], **options)
 
+    def bit_length(self) -> int:
+        """As of an int. It is the same between two powers of 2, and that is the guard."""
+        length = self.env.number(self).bit_length()
+        if length and self >= 1 << (length - 1) and self < 1 << length:
+            return length
+        return self.__index__().bit_length()
+
     def __getattr__(self, name: str) -> Any:
-        """The other methods of int (`bit_length`, `to_bytes`, ...) read the number."""
+        """The other methods of int (`bit_count`, `to_bytes`, ...) read the number."""
         if name.startswith("__") or not hasattr(int, name):
             raise AttributeError(f"'int' object has no attribute {name!r}")
         return getattr(self.__index__(), name)

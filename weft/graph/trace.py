@@ -61,7 +61,8 @@ class changes:
     __slots__ = ("before", "found")
 
     def __enter__(self) -> list[Change]:
-        self.before, self.found = _traces.changes, []
+        self.before = _traces.changes
+        self.found: list[Change] = []
         _traces.changes = self.found
         return self.found
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 from weft.codegen.launch import Choose, Done, Launch, Pointer, Repeat, Row, Slot, Steps
 from weft.graph.node import Node
-from weft.passes.lower import nbytes_of
+from weft.passes.lower import nbytes_of, to_int
 from weft.passes.memory import Plan, base_of
 from weft.passes.views import Strided, is_contiguous
 from weft.primitives.base import Constant, ConstantValue, Parameter
 from weft.runtime import engine
 from weft.runtime.buffer import Storage, allocate
 from weft.runtime.data import Buffer
-from weft.runtime.program import INLINE, LOOP_FIELDS, Command, Program, Reloc
+from weft.runtime.program import INLINE, LOOP_FIELDS, Command, Program, Progress, Reloc
 from weft.runtime.program import Kind as CommandKind
 from weft.runtime.progress import Counter
 
@@ -46,18 +46,18 @@ class Executable:
     """A program with what a call needs to know: sizes of outputs, constants, and how results are read from the
     buffers."""
 
-    __slots__ = ("constants", "plan", "program", "results", "simple", "sizes")
+    __slots__ = ("adopted", "constants", "kinds", "plan", "program", "results", "simple", "sizes")
 
     def __init__(
         self, plan: Plan, program: Program | None, constants: list[ConstantValue], results: list[Result]
     ) -> None:
         self.plan, self.program, self.results = plan, program, results
         self.sizes = [nbytes_of(node) for node in plan.outputs]
+        self.kinds = [node.kind for node in plan.graph.outputs]
+        self.adopted = plan.adopted
         self.constants = constants
         """The constants that the program reads, in the order of their words in a call."""
-        self.simple = all(
-            not r.from_input and r.strides is None and r.offset == 0 and r.at == i for i, r in enumerate(results)
-        )
+        self.simple = is_simple(results)
         """Whether result i is simply output buffer i."""
 
     def run(self, inputs: Sequence[Buffer], words: Sequence[int]) -> list[Buffer]:
@@ -75,6 +75,17 @@ class Executable:
             return [Buffer(store, store.address) for store in stores]
         return [self._result(r, inputs, stores) for r in self.results]
 
+    def run_in_place(self, inputs: Sequence[Buffer], words: Sequence[int], progress: Progress) -> list[Buffer]:
+        """`run`, for a plan with donated inputs: some results take over their memory. `progress` knows the results
+        before there is anything in them, and later whether there is."""
+        at = self.adopted
+        stores = [inputs[at[k]].storage if k in at else allocate(size) for k, size in enumerate(self.sizes)]
+        progress.results = [self._result(r, inputs, stores) for r in self.results]
+        if self.program is not None:
+            addresses = [*(buffer.address for buffer in inputs), *(store.address for store in stores), *words]
+            self.program.run(addresses, progress)
+        return progress.results
+
     @staticmethod
     def _result(result: Result, inputs: Sequence[Buffer], stores: Sequence[Storage]) -> Buffer:
         if result.as_is:
@@ -84,18 +95,15 @@ class Executable:
         return Buffer(storage, source.address + result.offset, result.strides)
 
 
+def is_simple(results: Sequence[Result]) -> bool:
+    return all(not r.from_input and r.strides is None and r.offset == 0 and r.at == i for i, r in enumerate(results))
+
+
 def assemble(plan: Plan) -> Executable:
     """Load the kernels and lay out the program."""
-    constants: list[ConstantValue] = []
-    places: dict[Node, int] = {}
-    inputs = len(plan.graph.inputs)
-    at = inputs + len(plan.outputs)
-    for node in sorted(_constants(plan), key=lambda n: n.id):
-        places[node] = at
-        constants.append(node.value)
-        at += -(-node.dtype.size // 8)
-    program = _Assembly(plan, places).program(at) if plan.items else None
-    return Executable(plan, program, constants, [_result(plan, output) for output in plan.graph.outputs])
+    assembly = Assembly(plan)
+    program = assembly.program() if plan.items else None
+    return Executable(plan, program, assembly.constants, [result_of(plan, output) for output in plan.graph.outputs])
 
 
 def _constants(plan: Plan) -> set[Node]:
@@ -119,8 +127,8 @@ def launches_of(plan: Plan) -> list[Launch]:
 
 def commands_of(plan: Plan) -> list[tuple[int, int]]:
     """For explain: the commands [first, end) that each item of a plan becomes."""
-    assembly = _Assembly(plan, dict.fromkeys(_constants(plan), 0))
-    program = assembly.program(0)
+    assembly = Assembly(plan)
+    program = assembly.program()
     return list(itertools.pairwise([*assembly.starts, program.length]))
 
 
@@ -175,11 +183,20 @@ class _Scope:
         return (self.inputs if place.where == "input" else self.outputs)[place.at]
 
 
-class _Assembly:
+class Assembly:
     """Commands, words and relocations of a program, from a plan and the plans inside it."""
 
-    def __init__(self, plan: Plan, constants: dict[Node, int]) -> None:
-        self.plan, self.constants = plan, constants
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.constants: list[ConstantValue] = []
+        """The constants that the program reads, in the order of their words in a call."""
+        self.given = len(plan.graph.inputs) + len(plan.outputs)
+        """How many addresses and words of constants a call gives."""
+        self.places: dict[Node, int] = {}
+        for node in sorted(_constants(plan), key=lambda n: n.id):
+            self.places[node] = self.given
+            self.constants.append(node.value)
+            self.given += -(-node.dtype.size // 8)
         self.functions = iter(engine.load([launch.source for launch in launches_of(plan)]))
         self.commands: list[Command] = []
         self.words: list[int] = []
@@ -188,9 +205,12 @@ class _Assembly:
         self.starts: list[int] = []
         """The first command of each item."""
 
-    def program(self, given: int) -> Program:
-        """A call gives `given` addresses and words of constants: those of inputs first, then outputs, then constants;
-        the arena is buffer 0."""
+    def program(self) -> Program:
+        self.lay_out()
+        return Program(self.commands, self.words, self.relocations, self.plan.arena, self.given, self.counters)
+
+    def lay_out(self) -> None:
+        """A call gives the addresses of inputs first, then those of outputs, then constants; the arena is buffer 0."""
         inputs = len(self.plan.graph.inputs)
         self._lay_out(
             _Scope(
@@ -200,7 +220,6 @@ class _Assembly:
                 _Fixed(0, 0),
             )
         )
-        return Program(self.commands, self.words, self.relocations, self.plan.arena, given, self.counters)
 
     def _count(self, fields: int, unit: int, most: int | None, name: str | None) -> None:
         """Show the progress of the loop whose fields begin at a word, if it has a name."""
@@ -228,7 +247,7 @@ class _Assembly:
                 self._put(word)
             else:
                 assert not isinstance(word, Done), "only a loop knows what was done before"
-                self.words.append(word or 0)
+                self.words.append(0 if word is None else word)
         return first
 
     def _find(self, scope: _Scope, step: int, pointer: Pointer) -> _Address:
@@ -238,8 +257,8 @@ class _Assembly:
             offset = scope.plan.temporaries[step][pointer.value - len(values)]
             return scope.arena.moved(offset + pointer.offset)
         node = values[pointer.value]
-        if node in self.constants:
-            return _Fixed(INLINE, 8 * self.constants[node] + pointer.offset)
+        if node in self.places:
+            return _Fixed(INLINE, 8 * self.places[node] + pointer.offset)
         return scope.address(node).moved(pointer.offset)
 
     # ---- commands ----
@@ -338,14 +357,15 @@ class _Assembly:
             self.commands[jump] = Command(CommandKind.JUMP, len(self.commands), first)
 
 
-def _result(plan: Plan, output: Node) -> Result:
+def result_of(plan: Plan, output: Node) -> Result:
+    """How an output of the plan is read."""
     base = base_of(output)
     strides: tuple[int, ...] | None = None
     offset = 0
     if isinstance(output.op, Strided):
-        given = tuple(int(s) for s in output.op.strides)
+        given = tuple(to_int(s) for s in output.op.strides)
         strides = None if is_contiguous(output.shape, given) else given
-        offset = int(output.op.offset) * output.dtype.size
+        offset = to_int(output.op.offset) * output.dtype.size
     if isinstance(base.op, Parameter):
         return Result(base.op.index, offset, strides, True, as_is=output is base)
     return Result(plan.outputs.index(base), offset, strides, False)

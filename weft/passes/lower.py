@@ -180,7 +180,7 @@ TAPE_ROWS: ContextVar[int] = ContextVar("tape_rows", default=64)
 def to_int(n: Size) -> int:
     """A plain number. A symbolic size stays what it is (passes/template.py): it acts as one, and whatever is decided by
     it is a guard of the plan."""
-    return n if type(n) is int or type(n) is Dim else n.__index__()
+    return n if type(n) is int or type(n) is Dim else n.__index__()  # type: ignore[return-value]
 
 
 def _ints(sizes: Sequence[Size]) -> tuple[int, ...]:
@@ -312,13 +312,12 @@ class GroupLowering:
 
     def tile_axis(self, outer: list[Axis], inner: Axis) -> int | None:
         """The outer axis along which an operand that jumps in the inner loop lies contiguous."""
-        if to_int(inner.size) < LANES:
-            return None
         for k, operand in enumerate(self.loads):
             if operand.source != "memory" or abs(inner.strides[k]) <= 1:
                 continue
             for position in range(len(outer) - 1, -1, -1):
-                if outer[position].strides[k] == 1 and to_int(outer[position].size) >= LANES:
+                tile = outer[position]
+                if tile.strides[k] == 1 and to_int(tile.size) >= LANES and to_int(inner.size) >= LANES:
                     return position
         return None
 

@@ -2,15 +2,17 @@
 value is overwritten early.
 
 The plan is made from the schedule alone: the last read of every value is computed once, over all readers, as operand or
-through any view, and by the program's own outputs. A result may lie on an operand if that operand is a temporary of
-ours, nothing reads it (or anything else in its place) later, and the kernel reads each element before it writes the
-same one (`Item.overwritable`). Other temporaries share one arena, packed by lifetime.
+through any view, and by the program's own outputs. A result may lie on an operand if that operand is ours (a temporary,
+or an input that nobody else holds), nothing reads it (or anything else in its place) later, and the kernel reads each
+element before it writes the same one (`Item.overwritable`). Other temporaries share one arena, packed by lifetime.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from weft.graph.dims import Dim, provably_equal
 from weft.graph.node import Graph, Node
@@ -56,25 +58,41 @@ class Plan:
     """What took whose place, for explain."""
     pieces: list[Piece] = field(default_factory=list)
     """What the arena consists of."""
+    free: dict[int, Node | None] = field(default_factory=dict)
+    """Inputs that may be overwritten: by anything (None), or, a loop's carry, by this result only."""
+
+    @property
+    def adopted(self) -> dict[int, int]:
+        """The outputs that lie on an input, by number: that input's."""
+        places = [self.places[node] for node in self.graph.inputs]
+        return {place.at: i for i, place in enumerate(places) if place.where == "output"}
+
+    @property
+    def spent(self) -> list[int]:
+        """The inputs that do not survive a run."""
+        if not self.free:
+            return []
+        written = {place for item in self.items for place in (self.places[node] for node in item.writes)}
+        return [i for i, node in enumerate(self.graph.inputs) if self.places[node] in written]
 
     @property
     def is_symbolic(self) -> bool:
         """Whether sizes are expressions in here, and offsets in the arena symbols of their own."""
-        return any(node.kind.symbolic for node in self.graph.inputs)
+        return any(node.kind.symbolic for node in self.places)
 
     @property
     def lower_bound(self) -> int:
-        """Bytes of the largest set of temporaries that are alive at once."""
-        last = last_reads(self.items)
-        alive, most = 0, 0
-        for step, item in enumerate(self.items):
-            made = sum(nbytes_of(n) for n in item.writes if self.places[n].where == "arena")
-            alive += made
-            most = max(most, alive + sum(item.temporaries))
-            for node in {*item.reads, *item.writes}:
-                if node in self.places and self.places[node].where == "arena" and last.get(node, step) == step:
-                    alive -= nbytes_of(node)
-        return most
+        """Bytes of the largest set of temporaries that are alive at once: no arena can be smaller."""
+        changes: dict[int, int] = {}
+        for piece in self.pieces:
+            changes[piece.first] = changes.get(piece.first, 0) + piece.nbytes
+            changes[piece.last + 1] = changes.get(piece.last + 1, 0) - piece.nbytes
+        return max(itertools.accumulate(changes[step] for step in sorted(changes)), default=0)
+
+    @property
+    def peak(self) -> int:
+        """Bytes that a run allocates: for temporaries, and for results that do not lie on inputs."""
+        return self.arena + sum(nbytes_of(node) for k, node in enumerate(self.outputs) if k not in self.adopted)
 
 
 @dataclass(slots=True)
@@ -86,8 +104,10 @@ class _Home:
     first: int
     last: int
     output: int | None = None
+    given: int | None = None
+    """The number of the input whose memory this is."""
     heir: Node | None = None
-    """The only value that may take the place of this one, which is not ours: a loop's carry."""
+    """The only value that may take the place of a loop's carry."""
 
 
 def base_of(output: Node) -> Node:
@@ -103,43 +123,62 @@ def last_reads(items: Sequence[Item]) -> dict[Node, int]:
     return last
 
 
-def plan_memory(graph: Graph, items: list[Item], carried: Mapping[int, int] | None = None) -> Plan:
+def plan_memory(
+    graph: Graph, items: list[Item], carried: Mapping[int, int] | None = None, donated: Collection[int] = ()
+) -> Plan:
     """Places for all values. `carried` gives, for inputs that are a loop's carries, the number of the output that is
-    their next value: it may take their place."""
+    their next value: it may take their place. `donated` are inputs that nobody wants to see again."""
     end = len(items)
     last = last_reads(items)
     outputs: list[Node] = []
     for output in graph.outputs:
         base = base_of(output)
-        if not isinstance(base.op, Parameter):
-            last[base] = end
-            if base not in outputs:
-                outputs.append(base)
-    given = {graph.inputs[i]: base_of(graph.outputs[k]) for i, k in (carried or {}).items()}
-    homes, reuse = _homes(items, last, outputs, given)
+        last[base] = end
+        if not isinstance(base.op, Parameter) and base not in outputs:
+            outputs.append(base)
+    free = _free_inputs(graph, items, carried or {}, donated)
+    homes, reuse = _homes(items, last, outputs, {graph.inputs[i]: (i, heir) for i, heir in free.items()})
     temporaries = _temporary_homes(items)
     places = {node: Place("input", i, nbytes_of(node)) for i, node in enumerate(graph.inputs)}
-    inside = [h for h in homes if h.output is None] + [t for step in temporaries for t in step]
-    arena = _pack(inside)
+    own = [h for h in homes if h.output is None and h.given is None]
+    together = own + [t for step in temporaries for t in step]
+    arena = _pack(together)
+    pieces = [Piece(h.nbytes, h.first, h.last, arena.offsets[id(h)]) for h in together]
     for home in homes:
         for node in home.nodes:
             if home.output is not None:
                 places[node] = Place("output", home.output, nbytes_of(node))
+            elif home.given is not None:
+                places[node] = Place("input", home.given, nbytes_of(node))
             else:
                 places[node] = Place("arena", arena.offsets[id(home)], nbytes_of(node))
     offsets = [[arena.offsets[id(t)] for t in step] for step in temporaries]
-    pieces = [Piece(h.nbytes, h.first, h.last, arena.offsets[id(h)]) for h in inside]
-    return Plan(graph, items, places, outputs, offsets, arena.size, reuse, pieces)
+    return Plan(graph, items, places, outputs, offsets, arena.size, reuse, pieces, free)
+
+
+def _free_inputs(
+    graph: Graph, items: Sequence[Item], carried: Mapping[int, int], donated: Collection[int]
+) -> dict[int, Node | None]:
+    """The inputs that may be overwritten, with the only result that may do so (None: any). A program that can stop
+    midway, as loops can, must leave its inputs for another try."""
+    free: dict[int, Node | None] = {i: base_of(graph.outputs[k]) for i, k in carried.items()}
+    if all(item.code is None for item in items):
+        free.update(dict.fromkeys(donated))
+    return free
 
 
 def _homes(
-    items: Sequence[Item], last: dict[Node, int], outputs: Sequence[Node], carried: Mapping[Node, Node]
+    items: Sequence[Item],
+    last: dict[Node, int],
+    outputs: Sequence[Node],
+    free: Mapping[Node, tuple[int, Node | None]],
 ) -> tuple[list[_Home], list[str]]:
-    """Each written value in a home of its own, or in that of an operand that dies there."""
+    """Each written value in a home of its own, or in that of an operand that dies there. `free`: the numbers of inputs
+    that may be overwritten, with the only result that may do so."""
     home_of: dict[Node, _Home] = {}
     homes: list[_Home] = []
-    for node, heir in carried.items():
-        home_of[node] = _Home([node], nbytes_of(node), -1, last.get(node, -1), heir=heir)
+    for node, (number, heir) in free.items():
+        home_of[node] = _Home([node], nbytes_of(node), -1, last.get(node, -1), given=number, heir=heir)
     reuse: list[str] = []
     for step, item in enumerate(items):
         taken: set[int] = set()
@@ -147,7 +186,7 @@ def _homes(
             home = _dying_operand(item, w, step, home_of, taken)
             if home is not None:
                 reuse.append(f"{node.op} takes the place of {home.nodes[-1].op}")
-                if home.heir is not None:
+                if len(home.nodes) == 1 and home.given is not None:
                     homes.append(home)
                 home.nodes.append(node)
             else:
@@ -189,9 +228,9 @@ class _Packed:
 
 
 def _pack(homes: Sequence[_Home]) -> _Packed:
-    """Offsets for homes. Where sizes are symbols, the offsets are symbols too: numbers for both come later, together."""
+    """Offsets for homes. Where a size is a symbol, the offsets are symbols too: numbers for all of them come later."""
     packing = Packing([(home.first, home.last) for home in homes])
-    sizes = [home.nbytes for home in homes]
+    sizes: list[Any] = [home.nbytes for home in homes]
     known = next((n for n in sizes if type(n) is Dim), None)
     if known is None:
         offsets, size = packing.offsets(sizes)

@@ -4,7 +4,7 @@ same bits."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from weft.config import config
 from weft.graph.body import Body
@@ -40,9 +40,11 @@ def plan(
     layouts: Mapping[Node, Strides | None] | None = None,
     observe: Observer | None = None,
     carried: Mapping[int, int] | None = None,
+    donated: Collection[int] = (),
 ) -> Plan:
     """All passes. `layouts` gives the strides of inputs that are not contiguous; `observe` sees the graph after each
-    pass. The body of a loop or branch says what is `carried` (plan_memory), and has its results stored apart."""
+    pass. The body of a loop or branch says what is `carried` (plan_memory), and has its results stored apart. The
+    `donated` inputs may be overwritten."""
     layouts = dict(layouts or {})
 
     def stage(name: str, result: Graph) -> Graph:
@@ -57,7 +59,7 @@ def plan(
         graph = stage("results apart", stored_apart(graph))
     groups = fuse(graph, layouts)
     items = lower(graph, groups, layouts, lambda lowerer, group: lower_bodies(lowerer, group, plan_body))
-    planned = plan_memory(graph, items, carried)
+    planned = plan_memory(graph, items, carried, donated)
     if config.check and not planned.is_symbolic:
         verify_plan(planned)
     return planned
@@ -70,16 +72,24 @@ def plan_body(body: Body, layouts: Mapping[Node, Strides | None], carried: Mappi
     return found
 
 
-def compile_graph(graph: Graph, layouts: Mapping[Node, Strides | None] | None = None) -> Executable:
-    """An executable for the graph: its kernels loaded, its memory laid out."""
+def compile_graph(
+    graph: Graph, layouts: Mapping[Node, Strides | None] | None = None, donated: Collection[int] = ()
+) -> Executable:
+    """An executable for the graph: its kernels loaded, its memory laid out. The `donated` inputs are the program's
+    own: it may use their memory, and its plan says which it has."""
     if "graph" in config.dump:
         print(show(graph), file=sys.stderr)
-    planned = plan(graph, layouts)
+    planned = plan(graph, layouts, donated=donated)
     if config.dump & {"plan", "kernels"}:
         print(show_plan(planned, kernels="kernels" in config.dump), file=sys.stderr)
     made = assemble(planned) if not holds_tapes(graph) else Growing(planned, lambda: plan(graph, layouts))
+    return wrapped(made, graph, layouts or {})
+
+
+def wrapped(made: Executable, graph: Graph, layouts: Layouts) -> Executable:
+    """A new executable with what check and explain put around it."""
     for wrapper in WRAPPERS:
-        made = wrapper(made, graph, layouts or {})
+        made = wrapper(made, graph, layouts)
     return made
 
 

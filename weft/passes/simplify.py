@@ -10,10 +10,21 @@ import functools
 from collections.abc import Callable
 
 from weft import dtypes as dt
-from weft.graph.dims import same_shape
+from weft.graph.dims import Dim, same_shape
 from weft.graph.lines import inherit
 from weft.graph.node import Graph, Node, Shape, Size
-from weft.primitives.base import ONE, ZERO, Constant, Elementwise, Primitive, Reduction, bind, constant
+from weft.primitives.base import (
+    CONSTANT,
+    ONE,
+    ZERO,
+    Constant,
+    Elementwise,
+    Primitive,
+    Reduction,
+    SizeConstant,
+    bind,
+    constant,
+)
 from weft.primitives.creation import Extent
 from weft.primitives.elementwise import (
     Add,
@@ -181,9 +192,10 @@ def select_known(node: Node) -> Node | None:
 
 @rule(Extent)
 def extent_is_constant(node: Node) -> Node | None:
-    """extent(5) -> 5   (a size with its number filled in)"""
+    """extent(5) -> 5   (a size with its number filled in; the number of a symbol comes with that of the plan)"""
     assert isinstance(node.op, Extent)
-    return constant(node.op.size, node.kind) if type(node.op.size) is int else None
+    size = node.op.size
+    return Node(CONSTANT, (), node.kind, SizeConstant(size)) if type(size) is Dim else constant(size, node.kind)
 
 
 # ---- views ----

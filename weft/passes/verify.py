@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from weft.graph.node import Graph, Node
 from weft.passes.lower import Item, nbytes_of
-from weft.passes.memory import Plan, base_of
+from weft.passes.memory import Place, Plan, base_of
 from weft.passes.views import Strided, contiguous
 from weft.primitives.base import Constant, Parameter
 from weft.primitives.creation import Iota
@@ -50,7 +50,8 @@ def verify_graph(graph: Graph) -> None:
 def verify_plan(plan: Plan) -> None:
     """Raise VerifyError at the first undeclared read, read of a clobbered value, overlap, overrun or missing output."""
     memory = _Memory()
-    for node in plan.graph.inputs:
+    for number, node in enumerate(plan.graph.inputs):
+        _check_input(plan, number, node)
         memory.write(_range(plan, node), node)
     for step, item in enumerate(plan.items):
         _check_declared(step, item)
@@ -66,11 +67,29 @@ def verify_plan(plan: Plan) -> None:
         for node in item.writes:
             memory.write(_range(plan, node), node)
     for output in plan.graph.outputs:
-        if not isinstance(base_of(output).op, Parameter) and base_of(output) not in plan.outputs:
+        base = base_of(output)
+        if not isinstance(base.op, Parameter) and base not in plan.outputs:
             raise VerifyError(f"output {output} is not among the plan's results")
+        if isinstance(base.op, Parameter) and not memory.holds(("input", base.op.index, 0, _length(base)), base):
+            raise VerifyError(f"output {output} reads an input that was overwritten")
     for node in plan.outputs:
         if plan.places[node].where != "output" or not memory.holds(_range(plan, node), node):
             raise VerifyError(f"output {node} is not in its place at the end")
+
+
+def _check_input(plan: Plan, number: int, node: Node) -> None:
+    """An input is where the caller put it, and nothing else is, unless it may be overwritten; a loop's carry only by
+    the result that is its next value."""
+    inside = [n for item in plan.items for n in item.writes if plan.places.get(n) == plan.places[node]]
+    if plan.places[node] != Place("input", number, nbytes_of(node)) and not inside:
+        raise VerifyError(f"input {node} is not where the caller put it")
+    if inside and number not in plan.free:
+        raise VerifyError(f"{inside[0]} is written over an input, {node}, that is not free")
+    heir = plan.free.get(number)
+    if heir is not None and inside not in ([], [heir]):
+        raise VerifyError(f"{inside[0]} takes the place of {node}, which only {heir} may")
+    if any(code is not None for code in (item.code for item in plan.items)) and inside and heir is None:
+        raise VerifyError(f"input {node} is overwritten by a program that may stop midway")
 
 
 def _check_declared(step: int, item: Item) -> None:
@@ -87,7 +106,7 @@ def _check_writes(plan: Plan, step: int, scratch: list[Range]) -> None:
     item = plan.items[step]
     written = [_range(plan, node) for node in item.writes]
     for w, target in enumerate(written):
-        if target[0] == "input":
+        if target[0] == "input" and target[1] not in plan.free:
             raise VerifyError(f"step {step} writes {item.writes[w]} over an input")
         for other in (*written[:w], *scratch):
             if _overlap(target, other):
@@ -124,7 +143,9 @@ def _range(plan: Plan, node: Node) -> Range:
     if place is None:
         raise VerifyError(f"{node} has no place")
     if place.where == "input":
-        return ("input", place.at, 0, max(nbytes_of(node), 1))
+        room = nbytes_of(plan.graph.inputs[place.at]) if place.at < len(plan.graph.inputs) else -1
+        if nbytes_of(node) > room:
+            raise VerifyError(f"{node} does not fit the input that it lies on")
     if place.where == "arena":
         if not 0 <= place.at <= plan.arena - nbytes_of(node):
             raise VerifyError(f"{node} lies outside the arena")
@@ -133,7 +154,11 @@ def _range(plan: Plan, node: Node) -> Range:
         room = nbytes_of(plan.outputs[place.at]) if place.at < len(plan.outputs) else -1
         if nbytes_of(node) > room:
             raise VerifyError(f"{node} does not fit the output that it lies in")
-    return (place.where, place.at, 0, max(nbytes_of(node), 1))
+    return (place.where, place.at, 0, _length(node))
+
+
+def _length(node: Node) -> int:
+    return max(nbytes_of(node), 1)
 
 
 def _arena(at: int, nbytes: int) -> Range:

@@ -17,7 +17,7 @@ import numpy as np
 from weft import dtypes as dt
 from weft import interop
 from weft.dtypes import Dtype
-from weft.graph.dims import key_of, text_of
+from weft.graph.dims import Dim, key_of, text_of
 from weft.graph.node import Bundle, Kind, Node, Shape, Size, kind_of
 from weft.graph.scalars import SCALARS, Scalar, plain
 from weft.graph.trace import unknown_value
@@ -37,7 +37,7 @@ class _Interned(type):
         return dataclass(frozen=True, eq=False, repr=False)(cls) if own or not bases else cls
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        key = (cls, key_of(args), *kwargs.items()) if kwargs else (cls, key_of(args))
+        key = (cls, key_of(args), key_of(tuple(kwargs.items()))) if kwargs else (cls, key_of(args))
         found = _INTERNED.get(key)
         if found is None:
             made = super().__call__(*args, **kwargs)
@@ -253,6 +253,20 @@ class RunTimeConstant(ConstantValue):
     @property
     def words(self) -> tuple[int, ...]:  # type: ignore[override]
         return self.fixed().words
+
+
+class SizeConstant(ConstantValue):
+    """A constant (int64) of a symbolic plan that is a size: it has a number when the plan has."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: Dim) -> None:
+        self.size = size
+
+    @staticmethod
+    def filled(number: int) -> ConstantValue:
+        """The constant where the size is this number."""
+        return ConstantValue(number, (number,))
 
 
 def words_of(number: Any, dtype: Dtype) -> tuple[int, ...]:

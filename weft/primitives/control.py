@@ -28,7 +28,8 @@ from weft.primitives.base import (
     picks,
     zeros,
 )
-from weft.primitives.elementwise import Add, BitwiseAnd, Less, Select, Subtract
+from weft.primitives.creation import Extent
+from weft.primitives.elementwise import Add, AsType, BitwiseAnd, Less, Minimum, Select, Subtract
 from weft.primitives.reductions import Any_, Max
 from weft.primitives.views import Broadcast, broadcast_front, transpose
 
@@ -482,6 +483,11 @@ def _along(lanes: Node, kind: Kind) -> Node:
     return bind(Broadcast(kind.shape, (0,)), lanes)
 
 
+def _number(size: Size) -> Node:
+    """A size as a value."""
+    return constant(size, COUNT) if type(size) is int else bind(AsType(dt.int64), bind(Extent(size)))
+
+
 def _masked(
     op: Loop,
     made: _Batched,
@@ -496,6 +502,8 @@ def _masked(
     flags, counts = kind_of((size,), dt.bool_), kind_of((size,), dt.int64)
     active, steps, at, own_limit = _stand_in(flags), _stand_in(counts), _stand_in(COUNT), _stand_in(counts)
     backwards = op.reverse and limit is not None
+    if limit is not None and op.length is not None:
+        limit = bind(Minimum(), limit, bind(Broadcast((size,), ()), _number(op.length)))
     # Backwards, rows are taken from the end of the longest lane on: shorter ones wait for their last row.
     running = bind(Less(), bind(Broadcast((size,), ()), at), own_limit) if backwards else active
     first = op.invariants

@@ -208,8 +208,7 @@ class SliceUpdate(Linear, Opaque):
         return bind(SliceUpdate((0, *self.starts), (1, *self.steps)), base, part), 0
 
     def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
-        starts = tuple(start.__index__() for start in self.starts)
-        return moves.slice_update(operands[0], operands[1], out, starts, self.steps)
+        return moves.slice_update(operands[0], operands[1], out, self.starts, self.steps)  # type: ignore[arg-type]
 
 
 def _is_one(n: Size) -> bool:

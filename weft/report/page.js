@@ -111,7 +111,8 @@ function graph(animate = true) {
     return made;
   });
   $("nodes").append(...fresh);
-  if (animate && fresh.length) void fresh[0].getBoundingClientRect();  // once for all: where they move from
+  // Once for all: where they move from. Hundreds simply appear.
+  if (animate && fresh.length && fresh.length < 100) void fresh[0].getBoundingClientRect();
   const outputs = new Set(stage.outputs);
   const present = new Set();
   for (const node of stage.nodes) {

@@ -1,11 +1,18 @@
 """Where an array's elements are: a `Buffer` is a part of a `Storage` seen with strides; NumPy can look at it and fill
-it."""
+it.
+
+Memory that one holder only can reach may be overwritten by what is computed from it. Who holds it is a question for
+CPython's reference counts: every holder (a node, a view of the same storage, a program that runs on another thread, an
+array of NumPy's) counts there, whether we thought of it or not, so what we cannot explain counts as a holder.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import sys
+import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -21,6 +28,76 @@ class Buffer:
 
     def __init__(self, storage: Storage, address: int, strides: tuple[int, ...] | None = None) -> None:
         self.storage, self.address, self.strides = storage, address, strides
+
+
+def owners(objects: Sequence[Any]) -> list[int]:
+    """How many references there are to each object, without that of the sequence itself."""
+    return [count - 2 for count in map(sys.getrefcount, objects)]  # `map` holds one while it asks
+
+
+COUNTED = owners([object()]) == [0] and getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Whether reference counts tell who holds an object: not where threads count on their own."""
+
+
+def is_whole(buffer: Buffer) -> bool:
+    """Whether a buffer is all of a storage of ours, row-major."""
+    storage = buffer.storage
+    return buffer.strides is None and buffer.address == storage.address and not storage.foreign
+
+
+class Busy(Exception):
+    """A value was asked for that another thread is overwriting: what replaces it will be there soon."""
+
+    def __init__(self, taken: Taken) -> None:
+        super().__init__("a value is being overwritten")
+        self.taken = taken
+
+
+class Taken:
+    """Stands in for the buffer of a node that a running program may overwrite. Only nodes that the program computes can
+    lead to it, so it is seen by those who evaluate the same at the same time, and after a failure. Whoever looks at it
+    or ends it holds the lock of evaluation."""
+
+    __slots__ = ("_done", "_ended", "_thread")
+
+    def __init__(self) -> None:
+        self._done: threading.Lock | None = None
+        self._ended = False
+        self._thread = threading.get_ident()
+
+    def end(self) -> None:
+        """The program has ended, in whatever way."""
+        self._ended = True
+        if self._done is not None:
+            self._done.release()
+
+    def wait(self) -> None:
+        """Until the program has ended."""
+        assert self._done is not None
+        with self._done:
+            pass
+
+    def refuse(self) -> NoReturn:
+        """What everybody gets who wants a buffer: an error, or Busy if there will be a value soon."""
+        if self._ended:
+            raise RuntimeError(
+                "[eval] this array cannot be computed any more: an evaluation that was to overwrite one of its "
+                "operands failed midway. Make it again from arrays that are still there."
+            )
+        if self._thread == threading.get_ident():
+            raise RuntimeError(
+                "[eval] this array is being computed, or was when a signal interrupted that; it cannot be asked for in a "
+                "signal's handler or a finalizer."
+            )
+        if self._done is None:
+            self._done = threading.Lock()
+            self._done.acquire()
+        raise Busy(self)
+
+    strides = property(refuse)
+    address = property(refuse)
+    storage = property(refuse)
+    words = property(refuse)
 
 
 class _Exported:

@@ -21,10 +21,10 @@ import itertools
 import platform
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from string import Template
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from weft.runtime import engine, threads
 from weft.runtime.buffer import ALIGNMENT, block_size, pool
@@ -649,10 +649,12 @@ class Progress:
     the moment it returns, before anybody sees its status: so that is kept where no signal's handler can come between.
     """
 
-    __slots__ = ("_statuses",)
+    __slots__ = ("_statuses", "results")
 
     def __init__(self) -> None:
         self._statuses: list[int] = []
+        self.results: list[Any] = []
+        """What the run makes, for those who find that it has finished."""
 
     def follow(self, execute: Callable[..., int], arguments: tuple[int, ...]) -> int:
         self._statuses.extend(itertools.starmap(execute, (arguments,)))  # one step of Python's, from call to list
@@ -764,14 +766,11 @@ class Program:
 
     def _lay_out(self, team: int) -> tuple[int, int, deque[int]]:
         """For that many threads: the address of the table, the size of a workspace, and idle blocks of that size."""
-        # Only kernels that may run on several threads need scratch memory for each.
-        scratch = [(c.kind == Kind.KERNEL and c.grain > 0, c.scratch_bytes_per_thread) for c in self._commands]
-        stride = _aligned(max((nbytes for many, nbytes in scratch if many), default=0), 2 * ALIGNMENT)
-        alone = max((nbytes for many, nbytes in scratch if not many), default=0)
+        stride, scratch = _scratch([(_kept_grain(c), c.scratch_bytes_per_thread) for c in self._commands], team)
         buffers = self._buffers()
         block_at = self._block_at()
         scratch_at = block_at + _aligned(8 * len(self._args))
-        arena_at = scratch_at + _aligned(max(stride * team, alone))
+        arena_at = scratch_at + scratch
         relocs_at = 8 * (_HEADER_WORDS + _COMMAND_WORDS * len(self._commands))
         header = {
             "buffers": buffers,
@@ -796,6 +795,116 @@ class Program:
             table.extend((word, buffer, offset))
         table.extend(self._args)
         self._tables.append(table)  # another thread may be running an earlier one
+        size = block_size(arena_at + self.workspace_bytes)
+        return table.buffer_info()[0], size, pool.blocks(size)
+
+
+def _scratch(needs: Iterable[tuple[int, int]], team: int) -> tuple[int, int]:
+    """(bytes from one thread's scratch memory to the next one's, bytes of all of it) for commands of such (grain, scratch
+    bytes). Only kernels that may run on several threads need some for each."""
+    many = alone = 0
+    for grain, nbytes in needs:
+        if grain > 0:
+            many = max(many, nbytes)
+        else:
+            alone = max(alone, nbytes)
+    stride = _aligned(many, 2 * ALIGNMENT)
+    return stride, _aligned(max(stride * team, alone))
+
+
+class Pattern:
+    """Programs that differ in some numbers only: the table of one of them, and where those numbers go in it.
+
+    `holes` says which: the field of a command (grain, scratch), the offset of a relocation, a word of the block.
+    """
+
+    def __init__(
+        self,
+        commands: Sequence[Command],
+        args: Sequence[int],
+        relocations: Sequence[Reloc],
+        addresses: int,
+        holes: Sequence[tuple[str, int]],
+    ) -> None:
+        self.model = Program(commands, args, relocations, 0, addresses)
+        self._parts, self._holes = (commands, args, relocations, addresses), tuple(holes)
+        relocs_at = _HEADER_WORDS + _COMMAND_WORDS * len(commands)
+        offsets = range(relocs_at + _RELOC["offset"], relocs_at + _RELOC_WORDS * len(relocations), _RELOC_WORDS)
+        words_at = relocs_at + _RELOC_WORDS * len(relocations)
+
+        def field(number: int, name: str) -> int:
+            return _HEADER_WORDS + _COMMAND_WORDS * number + Command._fields.index(name)
+
+        self._places = [
+            words_at + number if what == "word" else offsets[number] if what == "offset" else field(number, what)
+            for what, number in holes
+        ]
+        self._arena = [at for at, relocation in zip(offsets, relocations, strict=True) if relocation.buffer == 0]
+        self._table = self.model._tables[0][:]
+        for at, relocation in zip(offsets, relocations, strict=True):
+            if relocation.buffer == 0:
+                self._table[at] = relocation.byte_offset
+        hungry = {number for what, number in holes if what == "scratch_bytes_per_thread"}
+        hungry |= {number for number, c in enumerate(commands) if c.scratch_bytes_per_thread}
+        self._hungry = [
+            (field(n, "grain") if commands[n].kind == Kind.KERNEL else None, field(n, "scratch_bytes_per_thread"))
+            for n in sorted(hungry)
+        ]
+
+    def table(self, numbers: Sequence[int], team: int) -> tuple[array[int], int]:
+        """The table with these numbers, for that many threads, and where the arena begins."""
+        table = self._table[:]
+        for at, number in zip(self._places, numbers, strict=True):
+            table[at] = number
+        needs = [(0 if grain is None else table[grain], table[nbytes]) for grain, nbytes in self._hungry]
+        stride, scratch = _scratch(needs, team) if needs else (0, 0)
+        table[_HEADER["slots"]] = team if stride else threads.MAX_THREADS
+        table[_HEADER["scratch_stride"]] = stride
+        arena_at = table[_HEADER["scratch_at"]] + scratch
+        for at in self._arena:
+            table[at] += arena_at
+        return table, arena_at
+
+    def program(self, numbers: Sequence[int], workspace_bytes: int) -> Program:
+        """The program with these numbers; the slow way to it."""
+        given, words, relocations, addresses = self._parts
+        commands, args, relocs = list(given), list(words), list(relocations)
+        for (what, at), number in zip(self._holes, numbers, strict=True):
+            if what == "word":
+                args[at] = number
+            elif what == "offset":
+                relocs[at] = relocs[at]._replace(byte_offset=number)
+            else:
+                commands[at] = commands[at]._replace(**{what: number})
+        return Program(commands, args, relocs, workspace_bytes, addresses)
+
+
+class Filled(Program):
+    """A program made from a pattern: what cannot be wrong with it was checked once, when the pattern was made."""
+
+    __slots__ = ("_numbers", "_pattern")
+
+    def __init__(self, pattern: Pattern, numbers: Sequence[int], workspace_bytes: int) -> None:
+        self._pattern, self._numbers = pattern, numbers
+        self.workspace_bytes = workspace_bytes
+        self.counters = ()
+        self._tables = []
+        self._execute = pattern.model._execute
+        self._layout = self._lay_out(threads.get_threads())
+
+    @property
+    def length(self) -> int:
+        return self._pattern.model.length
+
+    def only(self, first: int, end: int) -> Program:
+        return self._pattern.program(self._numbers, self.workspace_bytes).only(first, end)
+
+    def _buffers(self) -> int:
+        return self._pattern.model._buffers()
+
+    def _lay_out(self, team: int) -> tuple[int, int, deque[int]]:
+        table, arena_at = self._pattern.table(self._numbers, team)
+        self._tables.append(table)
         size = block_size(arena_at + self.workspace_bytes)
         return table.buffer_info()[0], size, pool.blocks(size)
 

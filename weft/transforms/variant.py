@@ -8,14 +8,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.array import array, wrap
+from weft.config import config
 from weft.dtypes import Dtype, float32
 from weft.evaluate import Recipe, close
 from weft.graph.dims import DimEnv
 from weft.graph.lines import inherit
 from weft.graph.node import Graph, Kind, Node, Size, kind_of
-from weft.passes.pipeline import compile_graph
+from weft.passes.executable import Executable, assemble
+from weft.passes.pipeline import WRAPPERS, compile_graph, wrapped
+from weft.passes.template import Templates
+from weft.passes.verify import verify_plan
 from weft.primitives.base import DATA, Constant, Parameter, Placeholder, RunTimeConstant, bind, words_of
-from weft.primitives.filling import fill_primitive
+from weft.primitives.filling import fill_kind, fill_primitive
 from weft.runtime.data import Buffer
 from weft.transforms import state
 from weft.transforms.capture import Walk
@@ -104,10 +108,10 @@ class Variant:
         executable = recipe.executable
         words = self._words if recipe is self.recipe and not self.conversions else self.words(recipe, numbers)
         results = executable.run(given, words)
-        outputs = executable.plan.graph.outputs
+        kinds = executable.kinds
         if self.effects.single:
-            return wrap(Node(DATA, (), outputs[0].kind, results[0]))
-        made = [wrap(Node(DATA, (), output.kind, buffer)) for output, buffer in zip(outputs, results, strict=True)]
+            return wrap(Node(DATA, (), kinds[0], results[0]))
+        made = [wrap(Node(DATA, (), kind, buffer)) for kind, buffer in zip(kinds, results, strict=True)]
         return self.effects.carry_out(made, walk, numbers)
 
 
@@ -161,10 +165,10 @@ class SymbolicSizes:
 
 
 class ShapelessVariant(Variant):
-    """One trace for all sizes that satisfy its guards. A new size fills in the numbers and plans; machine code is the
-    same."""
+    """One trace for all sizes that satisfy its guards. Machine code is the same for all of them; the plan of a new size
+    is filled in from that of others (passes/template.py) where one fits, and made anew where none does."""
 
-    __slots__ = ("_check", "_sizes", "_traced", "recipes")
+    __slots__ = ("_check", "_sizes", "_traced", "recipes", "templates")
 
     def __init__(
         self, traced: Trace, effects: Effects, numbers: Numbers | None, wants: list[tuple[int, Dtype]],
@@ -174,6 +178,7 @@ class ShapelessVariant(Variant):
         self._traced, self._sizes = traced, sizes
         self._check = sizes.env.compiled_check()
         self.recipes: dict[tuple[int, ...], Recipe] = {}
+        self.templates = Templates(sizes.env, self._graph)
 
     def recipe_for(self, kinds: Sequence[Kind]) -> Recipe | None:
         sizes = self._sizes.read(kinds)
@@ -181,21 +186,33 @@ class ShapelessVariant(Variant):
         if recipe is None and self._check(*sizes):
             if len(self.recipes) >= MOST_SIZES:
                 del self.recipes[next(iter(self.recipes))]
-            recipe = self.recipes[sizes] = Recipe(compile_graph(self._concrete(sizes)), self._traced.constants)
+            recipe = self.recipes[sizes] = Recipe(self._executable(sizes), self._traced.constants)
         return recipe
+
+    def _executable(self, sizes: tuple[int, ...]) -> Executable:
+        # Many functions only ever see one size: the first is planned as it is.
+        template = self.templates.find(sizes) if self.recipes and not config.dump else None
+        if template is None:
+            return compile_graph(self._concrete(sizes))
+        if WRAPPERS:
+            return wrapped(assemble(template.plan_for(sizes)), self._concrete(sizes), {})
+        made = template.executable(sizes)
+        if config.check:
+            verify_plan(made.plan)
+        return made
 
     def _concrete(self, sizes: tuple[int, ...]) -> Graph:
         """The graph with numbers for symbols."""
         env = self._sizes.env
         values = dict(zip(env.symbols, sizes, strict=True))
+        return self._graph(lambda n: env.evaluate(n, values))
 
-        def number(n: Any) -> int:
-            return env.evaluate(n, values)
-
+    def _graph(self, number: Callable[[Any], Any]) -> Graph:
+        """The graph with something in place of symbols."""
         new: dict[Node, Node] = {}
         inputs: list[Node] = []
         for node in self._traced.order:
-            kind = kind_of(tuple(env.evaluate(n, values) for n in node.shape), node.dtype)
+            kind = fill_kind(node.kind, number)
             if isinstance(node.op, Constant):
                 new[node] = Node(node.op, (), kind, node.value)
             elif isinstance(node.op, Placeholder) or node.value is not None:

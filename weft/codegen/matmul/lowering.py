@@ -237,7 +237,7 @@ def _skinny(product: _Product) -> Lowering:
 
 def _streamed(p: _Product) -> int:
     """The work of a skinny product: its terms, or reading its large operand if that takes longer."""
-    return max(p.terms, _STREAM * p.members * p.n * p.k)
+    return max(_STREAM * p.members * p.n * p.k, p.terms)
 
 
 def _dot(p: _Product, partial: bool = False) -> Launch:

@@ -1,0 +1,1046 @@
+"""Loops and branches as operations: what each argument means, every transform, the edges, what is refused and how, and
+what they cost. Random bodies are in test_looping_generated.py."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft.core as mx
+from tests.contract import closed
+from tests.gradients import check_derivatives, double, reference
+from tests.loops import Native, Plain, assert_close, assert_same
+from weft import evaluate, tree
+from weft.array import array
+from weft.codegen.launch import Repeat
+from weft.graph.node import reachable
+from weft.passes import pipeline
+
+HERE = Path(__file__).name
+MIB = 1 << 20
+
+
+def random(*shape: int, seed: int = 0) -> array:
+    x = mx.array(np.random.default_rng(seed + sum(shape)).standard_normal(shape), dtype=mx.float32)
+    mx.eval(x)
+    return x
+
+
+def running(total: array, x: array) -> tuple[array, array]:
+    """A body that tells steps apart: the total after it, and the product before it."""
+    return total + x, total * x
+
+
+@pytest.fixture(params=["eager", "compiled", "reference"])
+def way(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """How a function is called."""
+    if request.param == "reference":
+        with reference():
+            yield lambda f, *args: f(*args)
+    else:
+        yield (lambda f, *args: mx.compile(f)(*args)) if request.param == "compiled" else (lambda f, *args: f(*args))
+
+
+# ---- how many steps ----
+
+
+def test_rows_forwards_and_backwards(way: Any) -> None:
+    xs = random(5, 3)
+    for back in (False, True):
+        found = way(lambda xs, back=back: mx.scan(running, mx.ones((3,)), xs, reverse=back), xs)
+        assert_same(found, Plain.scan(running, mx.ones((3,)), xs, reverse=back))
+
+
+def test_views_of_rows(way: Any) -> None:
+    """Rows that are reversed, transposed, repeated or every other one are read where they lie."""
+    xs = random(4, 6)
+    for view in (lambda x: x[::-1], lambda x: x.T, lambda x: x[:, ::2], lambda x: mx.broadcast_to(x[0], (5, 6))):
+        expected = Plain.scan(running, mx.zeros(view(xs).shape[1:]), view(xs))
+        found = way(lambda xs, view=view: mx.scan(running, mx.zeros(view(xs).shape[1:]), view(xs)), xs)
+        assert_same(found, expected)
+
+
+def test_no_steps(way: Any) -> None:
+    carry, ys = way(lambda xs: mx.scan(running, mx.ones((3,)), xs), mx.zeros((0, 3)))
+    assert_same(carry, mx.ones((3,)))
+    assert (ys.shape, ys.dtype) == ((0, 3), mx.float32)
+    assert way(lambda x: mx.scan(lambda c, _: (c + 1, c), x, length=0), mx.array(7))[0].item() == 7
+    assert way(lambda x: mx.fori_loop(5, 2, lambda i, c: c + i, x), mx.array(7)).item() == 7
+    assert way(lambda x: mx.while_loop(lambda c: c < 0, lambda c: c + 1, x), mx.array(7)).item() == 7
+    assert mx.map(lambda x: x * 2, mx.zeros((0, 2))).shape == (0, 2)
+
+
+def test_length_alone(way: Any) -> None:
+    carry, ys = way(lambda c: mx.scan(lambda c, x: (c * 2, (c, x)), c, length=4), mx.array(1))
+    assert carry.item() == 16
+    assert ys[0].tolist() == [1, 2, 4, 8]
+    assert ys[1] is None
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_more_rows_than_steps(back: bool, way: Any) -> None:
+    """The first rows count, in both directions."""
+    xs = random(7, 2)
+    found = way(lambda xs: mx.scan(running, mx.ones((2,)), xs, length=3, reverse=back), xs)
+    assert_same(found, Plain.scan(running, mx.ones((2,)), xs[:3], reverse=back))
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("length", [-1, 0, 1, 3, 5, 9])
+def test_a_length_that_is_known_late(length: int, back: bool, way: Any) -> None:
+    """As the number itself; no more steps than rows, and rows that were not reached are zeros."""
+    xs, steps = random(5, 2), min(max(length, 0), 5)
+    carry, ys = way(lambda xs, n: mx.scan(running, mx.ones((2,)), xs, length=n, reverse=back), xs, mx.array(length))
+    expected, rows = Plain.scan(running, mx.ones((2,)), xs[:steps], reverse=back)
+    assert_same(carry, expected)
+    assert_same(ys[steps:], mx.zeros((5 - steps, 2)))
+    if steps:
+        assert_same(ys[:steps], rows)
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("limit", [0.0, 3.0, 1e9])
+@pytest.mark.parametrize("length", [None, 4, "late"])
+def test_until_keeps_the_step_that_stops(length: Any, limit: float, back: bool, way: Any) -> None:
+    xs, most = mx.arange(1.0, 7.0), 6 if length is None else 4
+
+    def run(xs: array, n: array) -> Any:
+        steps = n if length == "late" else length
+        return mx.scan(running, mx.array(1.0), xs, steps, back, until=lambda c, y: c + y > limit)
+
+    carry, ys, count = way(run, xs, mx.array(4))
+    expected, rows, steps = Plain.scan(
+        running, mx.array(1.0), xs[:most], reverse=back, until=lambda c, y: c + y > limit
+    )
+    assert count.item() == steps
+    assert count.dtype is mx.int32
+    assert_same(carry, expected)
+    size = most if length == 4 else 6
+    first = most - steps if back else 0
+    assert ys.shape == (size,)
+    assert_same(ys[first : first + steps], rows)
+    assert not np.array(ys)[:first].any()
+    assert not np.array(ys)[first + steps :].any()
+
+
+def test_until_without_a_step() -> None:
+    carry, ys, count = mx.scan(running, mx.array(1.0), mx.zeros((0,)), until=lambda c, y: c > 0)
+    assert (carry.item(), ys.shape, count.item()) == (1.0, (0,), 0)
+
+
+@pytest.mark.parametrize("bounds", [(0, 4), (3, 7), (-2, 2), (2**40, 2**40 + 3)])
+def test_counting(bounds: tuple[int, int], way: Any) -> None:
+    """Bounds that are numbers, NumPy's numbers and arrays."""
+    start = mx.array(0, dtype=mx.int64)
+    expected = sum(range(*bounds))
+    body = lambda i, c: c + i.astype(mx.int64)  # noqa: E731
+    assert way(lambda c: mx.fori_loop(*bounds, body, c), start).item() == expected
+    numbers = [np.int64(b) for b in bounds]
+    assert way(lambda c: mx.fori_loop(*numbers, body, c), start).item() == expected
+    late = [mx.array(b, dtype=mx.int64) for b in bounds]
+    assert way(lambda c, low, high: mx.fori_loop(low, high, body, c), start, *late).item() == expected
+    assert way(lambda c, high: mx.fori_loop(bounds[0], high, body, c), start, late[1]).item() == expected
+
+
+def test_small_and_unsigned_bounds() -> None:
+    total = mx.fori_loop(mx.array(250, dtype=mx.uint8), 260, lambda i, c: c + i, mx.array(0))
+    assert (total.item(), total.dtype) == (sum(range(250, 260)), mx.int32)
+    assert mx.fori_loop(mx.array(5), mx.array(2), lambda i, c: c + i, mx.array(1)).item() == 1
+
+
+@pytest.mark.parametrize("unroll", [1, 2, 3, 7, 50])
+@pytest.mark.parametrize("back", [False, True])
+def test_unrolled_and_in_chunks(unroll: int, back: bool) -> None:
+    xs = {"a": random(7, 3), "b": mx.arange(7)}
+
+    def f(c: array, x: dict[str, array]) -> Any:
+        return c * 0.5 + x["a"] * x["b"], (c.sum(), x["b"] + 1, None)
+
+    expected = Plain.scan(f, mx.ones((3,)), xs, reverse=back)
+    assert_same(mx.scan(f, mx.ones((3,)), xs, reverse=back, unroll=unroll), expected)
+    assert_same(mx.scan(f, mx.ones((3,)), xs, reverse=back, checkpoint_every=unroll), expected)
+    assert_same(mx.scan(f, mx.ones((3,)), xs, reverse=back, checkpoint_every=unroll, unroll=2), expected)
+
+
+def test_unroll_is_only_a_hint() -> None:
+    """Where the number of steps is not known it changes nothing."""
+    found = mx.scan(running, mx.array(1.0), mx.arange(5.0), length=mx.array(3), unroll=2)
+    assert_same(found, mx.scan(running, mx.array(1.0), mx.arange(5.0), length=mx.array(3)))
+    f = mx.compile(lambda xs: mx.scan(running, mx.array(1.0), xs, unroll=2), shapeless=True)
+    for n in (3, 6):
+        assert_same(f(mx.arange(float(n))), Plain.scan(running, mx.array(1.0), mx.arange(float(n))))
+
+
+# ---- trees ----
+
+
+@dataclass
+class Particle:
+    place: Any
+    more: dict[str, Any]
+
+
+def test_trees_of_every_kind(way: Any) -> None:
+    def f(p: Particle, x: Any) -> Any:
+        moved = Particle(p.place + x["by"][0], {"speed": p.more["speed"] * 2, "none": None, "flag": ~p.more["flag"]})
+        return moved, Particle([p.place], {"was": (p.more["flag"], x["by"][1])})
+
+    start = Particle(mx.zeros((2,)), {"speed": mx.array([1, 2]), "none": None, "flag": mx.array(True)})
+    xs = {"by": (random(4, 2), mx.arange(4))}
+    assert_same(way(lambda s, x: mx.scan(f, s, x), start, xs), Plain.scan(f, start, xs))
+
+
+def test_nothing_carried_nothing_returned(way: Any) -> None:
+    assert way(lambda: mx.scan(lambda c, x: (None, None), None, None, length=3)) == (None, None)
+    assert way(lambda: mx.scan(lambda c, x: ((), {}), (), [], length=3)) == ((), {})
+    assert way(lambda xs: mx.map(lambda x: (), xs), mx.arange(3)) == ()
+    carry, ys = way(lambda xs: mx.scan(lambda c, x: ((), x * 2), (), xs), mx.arange(3))
+    assert (carry, ys.tolist()) == ((), [0, 2, 4])
+
+
+def test_one_value_in_several_places() -> None:
+    """The same array twice among carries, rows, results, and captured beside."""
+    x = random(4, 3)
+
+    def f(c: Any, row: Any) -> Any:
+        a, b = c
+        return (b, b), (row[0] + row[1] + x.sum(), b, b)
+
+    found = mx.scan(f, (x[0], x[0]), (x, x))
+    assert_same(found, Plain.scan(f, (x[0], x[0]), (x, x)))
+
+
+def test_carries_that_change_places(way: Any) -> None:
+    """Swaps, rotations and a delay line: values from before the step, whichever is written first."""
+
+    def f(c: Any, x: array) -> Any:
+        a, b, d, counts = c
+        return (b, d, a * 0.5 + x, counts[::-1]), (a, counts)
+
+    start = (random(3), random(3, seed=1), random(3, seed=2), mx.arange(4))
+    xs = random(6, 3)
+    assert_same(way(lambda s, x: mx.scan(f, s, x), start, xs), Plain.scan(f, start, xs))
+
+
+def test_past_values(way: Any) -> None:
+    """Taps: a step sees the carry of one, two and three steps ago."""
+
+    def f(past: Any, x: array) -> Any:
+        new = 0.5 * past[0] - 0.25 * past[1] + 0.125 * past[2] + x
+        return (new, *past[:-1]), new
+
+    start = tuple(random(2, seed=i) for i in range(3))
+    assert_same(way(lambda s, x: mx.scan(f, s, x), start, random(9, 2)), Plain.scan(f, start, random(9, 2)))
+
+
+@pytest.mark.parametrize(
+    ("init", "dtype"), [(0, mx.float32), (1.5, mx.float32), (True, mx.float32), (2j, mx.complex64)]
+)
+def test_numbers_take_the_dtype_of_the_body(init: Any, dtype: Any) -> None:
+    for options in ({}, {"unroll": 2}, {"checkpoint_every": 2}):
+        carry, ys = mx.scan(running, init, mx.arange(3.0), **options)
+        assert carry.dtype is dtype
+        assert carry.item() == init + 3
+        assert ys.dtype is dtype
+    assert mx.while_loop(lambda s: mx.abs(s) < 5, lambda s: s + mx.array(1.0), init).dtype is dtype
+    assert mx.fori_loop(0, 2, lambda i, s: s + mx.array(1.0), init).dtype is dtype
+
+
+def test_numbers_follow_each_other() -> None:
+    """One number takes the dtype of the next, which takes that of the rows."""
+    (a, b, c), _ = mx.scan(lambda s, x: ((s[1], s[2], s[2] + x), None), (0, 1, 2), mx.arange(4.0))
+    assert [x.dtype for x in (a, b, c)] == [mx.float32] * 3
+    assert [x.item() for x in (a, b, c)] == [3.0, 5.0, 8.0]
+
+
+# ---- branches ----
+
+
+def test_cond_and_switch(way: Any) -> None:
+    x = random(4)
+    for flag in (True, False):
+        found = way(lambda p, x: mx.cond(p, lambda a: {"v": a * 2}, lambda a: {"v": a - 1}, x), mx.array(flag), x)
+        assert_same(found, {"v": x * 2 if flag else x - 1})
+    branches = [lambda a: a, lambda a: -a, lambda a: a * a]
+    for dtype in (mx.int32, mx.int64, mx.int8):
+        for i in range(-2, 5):
+            found = way(lambda i, x: mx.switch(i, branches, x), mx.array(i, dtype=dtype), x)
+            assert_same(found, branches[min(max(i, 0), 2)](x))
+    assert mx.switch(mx.array(2**63 + 5, dtype=mx.uint64), branches, mx.array(3)).item() == 9
+    assert mx.switch(mx.array(5), [lambda: 4]).item() == 4
+
+
+def test_branches_that_only_pass_on(way: Any) -> None:
+    x, y = random(3), random(3, seed=1)
+    for flag in (True, False):
+        found = way(lambda p, x, y: mx.cond(p, lambda a, b: (a, b), lambda a, b: (b, a), x, y), mx.array(flag), x, y)
+        assert_same(found, (x, y) if flag else (y, x))
+
+
+def test_a_known_predicate_is_a_python_branch() -> None:
+    assert mx.cond(True, lambda: "anything", lambda: 1 / 0) == "anything"
+
+
+def test_numbers_take_the_dtype_of_another_branch() -> None:
+    found = mx.cond(mx.array(False), lambda x: x, lambda x: 0, mx.array(1.5))
+    assert (found.item(), found.dtype) == (0.0, mx.float32)
+
+
+def test_only_the_branch_that_is_taken_runs() -> None:
+    """The other one would not end."""
+
+    def endless(x: array) -> array:
+        return mx.while_loop(lambda s: s == s, lambda s: s * 1.0, x)
+
+    assert mx.cond(mx.array(False), endless, lambda x: x + 1, mx.array(1.0)).item() == 2.0
+
+
+# ---- several at once ----
+
+
+def test_loops_in_loops(way: Any) -> None:
+    """Newton's method for each row, as many steps as it takes, in a loop over the rows; only positive ones."""
+
+    def root(ways: Any, x: array) -> array:
+        def better(s: Any) -> Any:
+            return 0.5 * (s[0] + x / s[0]), s[0], s[2] + 1
+
+        return ways.while_loop(lambda s: (mx.abs(s[0] - s[1]) > 1e-6) & (s[2] < 50), better, (x, x * 0, mx.array(0)))
+
+    def run(ways: Any, xs: array) -> Any:
+        def f(count: array, x: array) -> Any:
+            guess, _, steps = ways.cond(x > 0, lambda x: root(ways, x), lambda x: (x * 0, x, mx.array(0)), x)
+            return count + steps, guess
+
+        return ways.scan(f, mx.array(0), xs)
+
+    xs = mx.array([4.0, -1.0, 2.0, 100.0, 0.25])
+    count, roots = way(lambda xs: run(Native, xs), xs)
+    assert_same((count, roots), run(Plain, xs))
+    np.testing.assert_allclose(np.array(roots), [2.0, 0.0, 2**0.5, 10.0, 0.5], rtol=1e-6)
+
+
+def test_map_is_a_loop(way: Any) -> None:
+    xs = (random(5, 3), mx.arange(5))
+    f = lambda row: {"a": row[0].sum() * row[1], "b": row[0][::-1]}  # noqa: E731
+    found = way(lambda xs: mx.map(f, xs), xs)
+    assert_same(found, Plain.scan(lambda c, x: ((), f(x)), (), xs)[1])
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 8, 13])
+def test_associative_scan(n: int, back: bool, axis: int) -> None:
+    shape = [2, 3]
+    shape[axis] = n
+    x = mx.arange(6 * n)[: shape[0] * shape[1]].reshape(shape) % 7
+    assert_same(mx.associative_scan(mx.add, x, axis, back), mx.cumsum(x, axis, reverse=back))
+    pairs = (x, x + 1)
+    found = mx.associative_scan(lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), pairs, axis, back)
+    order = np.flip if back else (lambda x, axis: x)
+    a, b = (np.moveaxis(order(np.array(p), axis), axis, 0) for p in pairs)
+    total: tuple[Any, Any] = (1, 0)
+    rows = []
+    for p, q in zip(a, b, strict=True):
+        total = (total[0] * p, total[1] * p + q)
+        rows.append(total)
+    for k in range(2):
+        got = np.moveaxis(order(np.array(found[k]), axis), axis, 0)
+        assert len(got) == n
+        for row, expected in zip(got, rows, strict=True):
+            np.testing.assert_array_equal(row, expected[k])
+
+
+# ---- random numbers ----
+
+
+def test_draws_are_those_of_the_plain_loop(way: Any) -> None:
+    def noisy(c: array, x: array) -> Any:
+        return c + mx.random.normal() * x, mx.random.uniform(shape=(2,))
+
+    def run(ways: Any, xs: array) -> Any:
+        walked = ways.scan(noisy, mx.array(0.0), xs)
+        waited = ways.while_loop(lambda s: mx.random.uniform() < 0.8, lambda s: s + mx.random.uniform(), mx.array(0.0))
+        chosen = ways.cond(waited > 0.5, lambda: mx.random.uniform(), lambda: mx.array(1.0))
+        other = ways.cond(waited > 1e9, lambda: mx.random.uniform(), lambda: mx.array(1.0))
+        counted = ways.fori_loop(0, 3, lambda i, s: s * mx.random.uniform(), mx.array(1.0))
+        return walked, waited, chosen, other, counted, mx.random.uniform()
+
+    xs = random(4)
+    mx.random.seed(3)
+    expected = run(Plain, xs)
+    state = mx.array(mx.random.state[0])
+    mx.random.seed(3)
+    assert_same(way(lambda xs: run(Native, xs), xs), expected)
+    assert_same(mx.random.state[0], state)
+
+
+def test_keys_are_carried(way: Any) -> None:
+    def f(key: array, x: Any) -> Any:
+        key, now = mx.random.split(key)
+        return key, mx.random.normal((3,), key=now)
+
+    key = mx.random.key(7)
+    assert_same(way(lambda k: mx.scan(f, k, length=5), key), Plain.scan(f, key, length=5))
+
+
+def test_random_numbers_under_transforms() -> None:
+    """The state goes on as it does without them."""
+
+    def walk(x: array) -> array:
+        return mx.scan(lambda c, _: (c * mx.random.normal(), None), x, length=3)[0]
+
+    mx.random.seed(5)
+    factor, after = walk(mx.array(1.0)), mx.random.uniform()
+    for transformed in (mx.grad(walk), mx.compile(mx.grad(walk)), lambda x: mx.jvp(walk, [x], [x])[1][0]):
+        mx.random.seed(5)
+        assert_same(transformed(mx.array(1.0)), factor)
+        assert_same(mx.random.uniform(), after)
+    mx.random.seed(5)
+    assert_same(mx.vmap(walk)(mx.ones((4,))), mx.broadcast_to(factor, (4,)))
+    assert_same(mx.random.uniform(), after)
+
+
+def test_lanes_cannot_share_a_state_that_each_moves_on() -> None:
+    def wait(x: array) -> array:
+        return mx.while_loop(lambda s: s < 2, lambda s: s + mx.random.uniform(), x)
+
+    mx.random.seed(5)
+    before = mx.array(mx.random.state[0])
+    with pytest.raises(ValueError, match=r"\[vmap\] .*global random state.* keys"):
+        mx.vmap(wait)(mx.arange(3.0))
+    assert_same(mx.random.state[0], before)
+
+
+# ---- gradients ----
+
+
+def filtered(ways: Any, **options: Any) -> Callable[..., array]:
+    """A loop with everything in it: carries of several kinds, rows, captured arrays, a product, a reversed sequence."""
+
+    def loss(start: array, xs: array, w: array) -> array:
+        def f(c: Any, x: array) -> Any:
+            h, n, flag = c
+            h = mx.tanh(h @ w + x) * mx.where(flag, 1.0, 0.5).astype(h.dtype)
+            return (h, n + 1, ~flag), (h * h).sum() / (n + 1).astype(h.dtype)
+
+        (h, _, _), ys = ways.scan(f, (start, mx.array(0), mx.array(True)), xs[::-1], **options)
+        return mx.sum(mx.sin(h)) + mx.sum(ys * mx.arange(ys.size, dtype=ys.dtype))
+
+    return loss
+
+
+def operands64() -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(3)
+    return rng.normal(size=(2, 3)), rng.normal(size=(5, 2, 3)), rng.normal(size=(3, 3)) * 0.5
+
+
+OPTIONS = ({}, {"reverse": True}, {"checkpoint_every": 2}, {"unroll": 2}, {"length": 4})
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_gradients_of_everything(options: dict[str, Any]) -> None:
+    check_derivatives(filtered(Native, **options), *operands64())
+    given = [double(x) for x in operands64()]
+    plain = {k: v for k, v in options.items() if k in ("reverse", "length")}
+    for subset in itertools.chain.from_iterable(itertools.combinations(range(3), n) for n in (1, 2, 3)):
+        found = mx.grad(filtered(Native, **options), argnums=subset)(*given)
+        assert_close(found, mx.grad(filtered(Plain, **plain), argnums=subset)(*given))
+
+
+def test_gradients_compiled_are_eager() -> None:
+    given = [double(x) for x in operands64()]
+    for options in OPTIONS:
+        gradient = mx.value_and_grad(filtered(Native, **options), argnums=(0, 1, 2))
+        assert_same(mx.compile(gradient)(*given), gradient(*given))
+
+
+def test_three_derivatives() -> None:
+    """Each by grad of the one before, along a direction; and by jvp of it."""
+    given = [double(x) for x in operands64()]
+    along = [mx.cos(x) for x in given]
+
+    def slope(f: Callable[..., array]) -> Callable[..., array]:
+        def g(*xs: array) -> array:
+            parts = [mx.sum(d * t) for d, t in zip(mx.grad(f, argnums=(0, 1, 2))(*xs), along, strict=True)]
+            return parts[0] + parts[1] + parts[2]
+
+        return g
+
+    native, plain = filtered(Native), filtered(Plain)
+    for _ in range(3):
+        (value,), (tangent,) = mx.jvp(native, given, along)
+        native, plain = slope(native), slope(plain)
+        assert_close(native(*given), plain(*given), 1e-8)
+        assert_close(tangent, native(*given), 1e-8)
+
+
+def test_hessian_by_forward_over_reverse() -> None:
+    def energy(x: array) -> array:
+        return mx.scan(lambda c, w: (mx.sin(c * w) + x.sum(), c), x[0], x)[0]
+
+    x = double(np.linspace(0.1, 0.9, 4))
+    gradient = mx.grad(energy)
+    forward = [mx.jvp(gradient, [x], [double(row)])[1][0] for row in np.eye(4)]
+    back = [mx.grad(lambda x, i=i: gradient(x)[i])(x) for i in range(4)]
+    assert_close(mx.stack(forward), mx.stack(back))
+
+
+def test_gradients_through_branches() -> None:
+    def f(p: array, x: array, y: array) -> array:
+        inner = mx.cond(p, lambda a: mx.sin(a) * y, lambda a: a * a, x)
+        return mx.sum(mx.switch(p.astype(mx.int32) + 1, [lambda a: a, lambda a: a * y, lambda a: mx.exp(a) + x], inner))
+
+    x, y = (np.random.default_rng(i).normal(size=3) for i in range(2))
+    for flag in (True, False):
+        check_derivatives(lambda x, y, flag=flag: f(mx.array(flag), x, y), x, y)
+
+
+def test_gradient_of_a_loop_that_stops() -> None:
+    """Through the steps that were made."""
+
+    def f(x: array) -> array:
+        _, ys, count = mx.scan(lambda c, _: (c * x, c), x, length=9, until=lambda c, y: c > 20)
+        return mx.sum(ys) * count.astype(x.dtype)
+
+    check_derivatives(f, np.array(2.3))
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("length", [0, 2, 5, 7])
+def test_gradient_with_a_length_that_is_known_late(length: int, back: bool) -> None:
+    steps = min(length, 5)
+
+    def loss(ways: Any, n: Any) -> Callable[..., array]:
+        def f(start: array, xs: array) -> array:
+            rows = xs if isinstance(n, array) else xs[:n]
+            c, ys = ways.scan(lambda c, x: (mx.sin(c * x) + x, c * x), start, rows, n, back)
+            return mx.sum(c * c) + (mx.sum(ys[:steps] ** 3) if steps else 0)
+
+        return f
+
+    start, xs = np.array([0.4, -0.3]), np.random.default_rng(1).normal(size=(5, 2))
+    check_derivatives(loss(Native, mx.array(length)), start, xs)
+    found = mx.grad(loss(Native, mx.array(length)), argnums=(0, 1))(double(start), double(xs))
+    assert_close(found, mx.grad(loss(Plain, steps), argnums=(0, 1))(double(start), double(xs)))
+
+
+def test_nothing_flows_through_integers() -> None:
+    def f(x: array) -> array:
+        (c, n), _ = mx.scan(lambda s, w: ((s[0] * w, s[1] + (s[0] > 0.5)), None), (x, mx.array(0)), double([2.0, 3.0]))
+        return c + n.astype(mx.float64)
+
+    assert mx.grad(f)(double(0.7)).item() == 6.0
+
+
+def test_checkpoints_take_less_memory() -> None:
+    """The values of a step are computed again: √n chunks of √n steps keep 2√n carries in place of n."""
+    w, start = random(64, 64) * 0.05, random(256, 64)
+    steps, every = 256, 16
+
+    def loss(checkpoint_every: int | None) -> Callable[[array], array]:
+        def f(w: array) -> array:
+            step = lambda c, _: (mx.tanh(mx.sin(c @ w) @ w), None)  # noqa: E731
+            return mx.sum(mx.scan(step, start, length=steps, checkpoint_every=checkpoint_every)[0])
+
+        return f
+
+    def measured(checkpoint_every: int | None) -> tuple[int, array]:
+        gradient = mx.grad(loss(checkpoint_every))(w)
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        mx.eval(gradient)
+        return mx.get_peak_memory() - before, gradient
+
+    mx.eval(w, start)
+    (kept, expected), (less, found) = measured(None), measured(every)
+    assert_close(found, expected, 1e-4)
+    assert kept > steps * start.nbytes
+    assert less < kept / 4
+
+
+# ---- batches ----
+
+
+def lanes_of(f: Callable[..., Any], axes: Any, *values: array) -> Any:
+    """f for each lane alone, stacked."""
+    size = next(x.shape[a] for x, a in zip(values, axes, strict=True) if a is not None)
+    each = [
+        f(*(x if a is None else mx.take(x, k, a) for x, a in zip(values, axes, strict=True))) for k in range(size)
+    ]
+    return tree.map(lambda *rows: mx.stack(list(rows)), *each)
+
+
+def every_axis(*values: array) -> Iterator[tuple[int | None, ...]]:
+    """All ways to map at least one of the values, along its first or last axis."""
+    choices = [(None, 0, x.ndim - 1) if x.ndim > 1 else (None, 0) for x in values]
+    return (axes for axes in itertools.product(*choices) if any(a is not None for a in axes))
+
+
+def fit(value: array, axis: int | None, size: int) -> array:
+    """A value with a batch axis put in."""
+    if axis is None:
+        return value
+    return mx.stack([value * (k + 1) for k in range(size)], axis=axis)
+
+
+@pytest.mark.parametrize("options", [{}, {"reverse": True}, {"unroll": 2}, {"checkpoint_every": 2}], ids=str)
+def test_vmap_of_scan(options: dict[str, Any]) -> None:
+    start, xs, w = random(3), random(4, 3), random(3, 3)
+
+    def run(start: array, xs: array, w: array) -> Any:
+        def f(c: Any, x: array) -> Any:
+            a, n = c
+            return (a * 0.5 + w @ x, n + 1), (a.max(), x[::-1], n)
+
+        return mx.scan(f, (start, mx.array(0)), xs, **options)
+
+    for axes in itertools.product((None, 0, 1), (None, 0, 2), (None, 1)):
+        if any(a is not None for a in axes):
+            given = [fit(x, a, 4) for x, a in zip((start, xs, w), axes, strict=True)]
+            assert_same(mx.vmap(run, in_axes=axes)(*given), lanes_of(run, axes, *given), str(axes))
+
+
+def test_vmap_of_while_loop_with_a_number_of_steps_for_each_lane(way: Any) -> None:
+    def collatz(n: array, by: array) -> Any:
+        step = lambda s: (mx.where(s[0] % 2 == 0, s[0] // 2, by * s[0] + 1), s[1] + 1)  # noqa: E731
+        return mx.while_loop(lambda s: (s[0] != 1) & (s[1] < 60), step, (n, mx.array(0)))
+
+    n, by = mx.array([1, 2, 3, 27, 6, 0]), mx.array([3, 3, 3, 3, 5, 3])
+    for axes in ((0, 0), (0, None), (None, 0)):
+        given = [x if a == 0 else x[3] for x, a in zip((n, by), axes, strict=True)]
+        assert_same(way(mx.vmap(collatz, in_axes=axes), *given), lanes_of(collatz, axes, *given), str(axes))
+
+
+def test_lanes_that_have_stopped_keep_what_they_have() -> None:
+    """Even where another step would be infinite: 2.5 → 2 → (1/0 = ∞) → 1/∞ = 0, and 3 → 1 stops before 1/(1 - 2)."""
+    found = mx.vmap(lambda x: mx.while_loop(lambda s: s > 1, lambda s: 1 / (s - 2), x))(mx.array([2.5, 0.5, 3.0, 2.0]))
+    assert found.tolist() == [0.0, 0.5, 1.0, 0.0]
+
+
+def test_vmap_of_fori_loop_with_bounds_for_each_lane(way: Any) -> None:
+    def run(low: array, high: array, start: array) -> array:
+        return mx.fori_loop(low, high, lambda i, c: c * 2 + i, start)
+
+    low, high, start = mx.array([0, 2, 3, 9]), mx.array([4, 3, 3, 1]), mx.array([1, 1, 2, 5])
+    for axes in every_axis(low, high, start):
+        given = [x if a == 0 else x[1] for x, a in zip((low, high, start), axes, strict=True)]
+        assert_same(way(mx.vmap(run, in_axes=axes), *given), lanes_of(run, axes, *given), str(axes))
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_vmap_of_a_length_and_of_until(back: bool, way: Any) -> None:
+    def counted(n: array, xs: array) -> Any:
+        return mx.scan(running, mx.array(1.0), xs, length=n, reverse=back)
+
+    def stopped(limit: array, xs: array) -> Any:
+        return mx.scan(running, mx.array(1.0), xs, reverse=back, until=lambda c, y: c > limit)
+
+    def both(limit: array, xs: array) -> Any:
+        steps = limit.astype(mx.int32)
+        return mx.scan(running, mx.array(1.0), xs, steps, back, until=lambda c, y: c > limit)
+
+    xs = mx.stack([mx.arange(1.0, 6.0), mx.ones((5,)), mx.zeros((5,)), mx.arange(5.0)])
+    for f, first in (
+        (counted, mx.array([0, 5, 3, 9])),
+        (stopped, mx.array([2.0, 9.0, 0.0, 1.5])),
+        (both, mx.array([2.0, 4.0, 0.0, 9.0])),
+    ):
+        for axes in ((0, 0), (0, None), (None, 0)):
+            given = [x if a == 0 else x[1] for x, a in zip((first, xs), axes, strict=True)]
+            assert_same(way(mx.vmap(f, in_axes=axes), *given), lanes_of(f, axes, *given), f"{f.__name__} {axes}")
+
+
+def test_vmap_of_branches(way: Any) -> None:
+    def chosen(p: array, x: array, w: array) -> Any:
+        return mx.cond(p, lambda x: (x * w, x.sum()), lambda x: (x - 1, w.max()), x)
+
+    def switched(i: array, x: array, w: array) -> array:
+        return mx.switch(i, [lambda x: x * w, lambda x: mx.flip(x), lambda x: mx.cumsum(x)], x)
+
+    x, w = random(4, 3), random(4, 3, seed=1)
+    for f, index in ((chosen, mx.array([True, False, False, True])), (switched, mx.array([-1, 1, 2, 7]))):
+        for axes in itertools.product((None, 0), repeat=3):
+            if any(a is not None for a in axes):
+                given = [v if a == 0 else v[1] for v, a in zip((index, x, w), axes, strict=True)]
+                assert_same(way(mx.vmap(f, in_axes=axes), *given), lanes_of(f, axes, *given), f"{f.__name__} {axes}")
+
+
+def test_vmap_of_vmap_and_of_nested_loops() -> None:
+    def run(n: array, x: array) -> array:
+        def outer(c: array, row: array) -> Any:
+            return mx.while_loop(lambda s: s < n, lambda s: s + mx.abs(row) + 1, c), c
+
+        return mx.scan(outer, mx.array(0.0), x)[1]
+
+    n, x = mx.array([2.0, 5.0]), random(3, 4)
+    found = mx.vmap(mx.vmap(run, in_axes=(0, None)), in_axes=(None, 0))(n, x)
+    assert_same(found, lanes_of(lambda x: lanes_of(lambda n: run(n, x), (0,), n), (0,), x))
+
+
+def test_vmap_and_gradients_either_way_round() -> None:
+    given = [double(np.stack([x * (1 + 0.1 * k) for k in range(3)])) for x in operands64()]
+    gradient = mx.grad(filtered(Native), argnums=(0, 1, 2))
+    alone = lanes_of(gradient, (0, 0, 0), *given)
+    assert_close(mx.vmap(gradient)(*given), alone)
+    total = lambda *xs: mx.sum(mx.vmap(filtered(Native))(*xs))  # noqa: E731
+    assert_close(mx.grad(total, argnums=(0, 1, 2))(*given), alone)
+    shared = mx.vmap(gradient, in_axes=(0, 0, None))(given[0], given[1], given[2][0])
+    assert_close(shared, lanes_of(lambda a, b: gradient(a, b, given[2][0]), (0, 0), given[0], given[1]))
+
+
+# ---- one trace, one program, any length ----
+
+
+def test_one_trace_for_every_length() -> None:
+    f = mx.compile(lambda c, xs: mx.scan(lambda c, x: (c * 0.5 + x @ w, c.sum()), c, xs), shapeless=True)
+    w = random(3, 3)
+    for n in (5, 2, 40):
+        xs = random(n, 4, 3)
+        expected = Plain.scan(lambda c, x: (c * 0.5 + x @ w, c.sum()), mx.ones((4, 3)), xs)
+        assert_same(f(mx.ones((4, 3)), xs), expected, str(n))
+    assert f.traces == 1
+
+
+def test_one_trace_for_every_length_of_a_gradient() -> None:
+    def loss(w: array, xs: array) -> array:
+        return mx.sum(mx.scan(lambda c, x: (mx.tanh(c * w + x), c * c), xs[0], xs)[1])
+
+    f = mx.compile(mx.grad(loss, argnums=(0, 1)), shapeless=True)
+    for n in (5, 2, 33):
+        xs = random(n, 3)
+        assert_same(f(random(3, seed=4), xs), mx.grad(loss, argnums=(0, 1))(random(3, seed=4), xs), str(n))
+    assert f.traces == 1
+
+
+def test_one_trace_for_bounds_from_shapes() -> None:
+    f = mx.compile(lambda x: mx.fori_loop(0, x.shape[0], lambda i, c: c + x[i] * i, mx.array(0.0)), shapeless=True)
+    for n in (4, 9):
+        assert f(mx.ones((n,))).item() == sum(range(n))
+    assert f.traces == 1
+
+
+def test_one_trace_for_every_number_of_steps() -> None:
+    f = mx.compile(lambda n, x: mx.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, s[1] * 2), (mx.array(0), x)))
+    for n in (0, 3, 10):
+        assert f(mx.array(n), mx.array(1))[1].item() == 2**n
+    assert f.traces == 1
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_the_graph_does_not_grow_with_the_length(gradient: bool) -> None:
+    def loss(w: array, xs: array) -> array:
+        return mx.scan(lambda c, x: (mx.tanh(c * w + x), c), mx.zeros((3,)), xs)[0].sum()
+
+    f = mx.grad(loss) if gradient else loss
+    nodes = [len(reachable([f(random(3), random(n, 3))._node])) for n in (2, 1000)]
+    assert nodes[0] == nodes[1]
+
+
+def test_a_length_of_its_own_needs_no_kernel_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager loops of another length are planned, but not compiled, again; with a length that is an array, not even
+    that."""
+    compiled: list[str] = []
+    build = evaluate.compile_graph
+    monkeypatch.setattr(evaluate, "compile_graph", lambda *args: compiled.append("program") or build(*args))
+    for n in (3, 4, 3, 4):
+        mx.eval(mx.fori_loop(mx.array(0), mx.array(n), lambda i, c: mx.cos(c) * 0.37 + i, mx.array(0.5)))
+    assert len(compiled) == 1
+    for n in (3, 3, 3):
+        mx.eval(mx.scan(lambda c, x: (mx.cos(c) * 0.37 + x, None), mx.array(0.5), mx.arange(float(n))))
+    assert len(compiled) == 2
+
+
+def test_a_cache_is_updated_in_place() -> None:
+    """A cache of which each step overwrites a row: it is copied once, before the first step."""
+    cache, rows = mx.zeros((4096, 256)), random(300, 256)
+    mx.eval(cache, rows)
+
+    def run(update: Callable[[array, array, array], array]) -> Any:
+        def f(c: Any, x: array) -> Any:
+            held, i = c
+            return (update(held, x, i), i + 1), None
+
+        return mx.scan(f, (cache, mx.array(0)), rows)[0][0]
+
+    def by_index(held: array, x: array, i: array) -> array:
+        held[i] = x
+        return held
+
+    expected = np.zeros((4096, 256), np.float32)
+    expected[:300] = np.array(rows)
+    for update in (by_index, lambda held, x, i: mx.slice_update(held, x[None], i, (0,))):
+        result = run(update)
+        graph, layouts = closed(result)
+        plan = pipeline.plan(graph, layouts)
+        (code,) = [item.code for item in plan.items if isinstance(item.code, Repeat)]
+        carried = [node for node in code.plan.graph.inputs if node.shape == cache.shape]
+        assert [code.plan.places[node].where for node in carried] == ["output"]
+        assert plan.arena < cache.nbytes
+        assert code.plan.arena < cache.nbytes
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        mx.eval(result)
+        assert mx.get_peak_memory() - before < cache.nbytes + MIB
+        np.testing.assert_array_equal(np.array(result), expected)
+        assert not np.array(cache).any(), "the array that was given is as it was"
+
+
+# ---- errors ----
+
+
+def refused(error: type[Exception], match: str, f: Callable[..., Any], *args: Any, **options: Any) -> str:
+    with pytest.raises(error, match=match) as caught:
+        f(*args, **options)
+    return str(caught.value)
+
+
+def test_a_carry_that_changes_says_which_leaf() -> None:
+    start = {"state": (mx.zeros((2,)), mx.array(0)), "mask": mx.array(True)}
+
+    def drift(c: Any, x: array) -> Any:
+        return {"state": (c["state"][0], c["state"][1] + 0.5), "mask": c["mask"]}, None
+
+    message = refused(ValueError, r"^\[scan\] the carry", mx.scan, drift, start, mx.arange(3.0))
+    assert "['state'][1]" in message
+    assert "int32[]" in message
+    assert "float32[]" in message
+    assert "astype" in message
+    shape = refused(ValueError, r"\[while_loop\]", mx.while_loop, lambda s: True, lambda s: [s[0][:1]], [mx.ones((2,))])
+    assert all(part in shape for part in ("[0]", "float32[2]", "float32[1]"))
+    itself = refused(ValueError, r"\[fori_loop\]", mx.fori_loop, 0, 3, lambda i, c: c[None], mx.ones((2,)))
+    assert "float32[1, 2]" in itself
+    refused(ValueError, r"\[scan\] the carry is .* after a step", mx.scan, lambda c, x: ((c, c), x), 1.0, mx.ones((2,)))
+    refused(ValueError, r"Particle", mx.scan, lambda c, x: ((c.place,), x), Particle(1.0, {}), mx.ones((2,)))
+
+
+def test_branches_that_differ() -> None:
+    p, x = mx.array(True), mx.ones((3,))
+    message = refused(ValueError, r"\[cond\]", mx.cond, p, lambda x: {"q": x}, lambda x: {"q": x[:1]}, x)
+    assert all(part in message for part in ("['q']", "float32[3]", "float32[1]"))
+    refused(ValueError, r"\[cond\].*int32\[3\].*float32\[3\]", mx.cond, p, lambda x: x, lambda x: x.astype(mx.int32), x)
+    refused(ValueError, r"\[cond\] .*same structure.*\(\*,\)", mx.cond, p, lambda x: x, lambda x: (x,), x)
+    branches = [lambda x: x, lambda x: x, lambda x: x[0]]
+    refused(ValueError, r"\[switch\].*branch 2", mx.switch, mx.array(0), branches, x)
+
+
+def test_wrong_arguments() -> None:
+    one, xs = mx.array(1.0), mx.arange(3.0)
+    refused(TypeError, r"\[scan\].*function; got int", mx.scan, 3, one, xs)
+    refused(TypeError, r"\[while_loop\] the condition must be a function", mx.while_loop, 3, lambda s: s, one)
+    refused(TypeError, r"\[cond\] the false branch must be a function", mx.cond, mx.array(True), lambda: 1, 2)
+    refused(ValueError, r"\[scan\].*Give `xs` or `length`", mx.scan, running, one)
+    refused(ValueError, r"\[scan\].*negative; got -2", mx.scan, running, one, xs, length=-2)
+    refused(ValueError, r"\[scan\] 4 steps.*has 3", mx.scan, running, one, xs, length=4)
+    refused(TypeError, r"\[scan\] `length`.*2\.0", mx.scan, running, one, xs, length=2.0)
+    refused(ValueError, r"\[scan\] `length`.*int32\[2\]", mx.scan, running, one, xs, length=mx.array([1, 2]))
+    refused(ValueError, r"\[scan\] `length`.*float32", mx.scan, running, one, xs, length=mx.array(2.0))
+    refused(ValueError, r"\[scan\].*number of rows: 3 and 4", mx.scan, running, one, (xs, mx.arange(4.0)))
+    refused(ValueError, r"\[scan\].*0-d", mx.scan, running, one, one)
+    refused(ValueError, r"\[scan\] unroll.*got 0", mx.scan, running, one, xs, unroll=0)
+    refused(ValueError, r"\[scan\] checkpoint_every.*got -1", mx.scan, running, one, xs, checkpoint_every=-1)
+    late = {"length": mx.array(2), "checkpoint_every": 2}
+    refused(ValueError, r"\[scan\] checkpoint_every.*known", mx.scan, running, one, xs, **late)
+    refused(ValueError, r"\[scan\] the body must return a pair.*got array", mx.scan, lambda c, x: c, one, xs)
+    refused(ValueError, r"got a tuple of 3", mx.scan, lambda c, x: (c, x, x), one, xs)
+    refused(ValueError, r"largest number of steps", mx.scan, lambda c, x: (c, c), one, length=mx.array(3))
+    refused(ValueError, r"\[scan\] until.*bool\[3\]", mx.scan, running, one, xs, until=lambda c, y: xs > c)
+    refused(ValueError, r"\[while_loop\] the condition.*bool\[3\]", mx.while_loop, lambda s: s > 0, lambda s: s, xs)
+    refused(ValueError, r"\[while_loop\] the condition.*None", mx.while_loop, lambda s: None, lambda s: s, xs)
+    refused(ValueError, r"\[fori_loop\] the upper bound.*2\.5", mx.fori_loop, 0, 2.5, lambda i, c: c, one)
+    refused(ValueError, r"\[fori_loop\] the lower bound.*False", mx.fori_loop, False, 2, lambda i, c: c, one)
+    refused(ValueError, r"\[cond\] the predicate.*bool\[3\]", mx.cond, xs > 1, lambda: 1, lambda: 2)
+    refused(ValueError, r"\[switch\].*at least one", mx.switch, mx.array(0), [])
+    refused(ValueError, r"\[switch\].*float32", mx.switch, one, [lambda: 1])
+    refused(ValueError, r"\[associative_scan\] axis 1", mx.associative_scan, mx.add, xs, 1)
+
+
+def test_what_is_no_array_is_named() -> None:
+    start, xs = {"name": "a", "x": 1.0}, mx.arange(3.0)
+    refused(TypeError, r"\[scan\] the carry.*\['name'\].*str", mx.scan, lambda c, x: (c, x), start, xs)
+    refused(TypeError, r"\[scan\] `y`.*\[0\].*function", mx.scan, lambda c, x: (c, [running]), 1.0, xs)
+    refused(TypeError, r"\[scan\] `xs`.*str", mx.scan, running, 1.0, ["abc"])
+    refused(TypeError, r"\[cond\] .*branch true.*object", mx.cond, mx.array(True), object, lambda: 1)
+
+
+@pytest.mark.parametrize(
+    "read", [lambda x: x.item(), lambda x: 1 if x > 0 else 0, np.asarray, str, float, lambda x: x.tolist()]
+)
+def test_a_value_is_not_known_inside_a_body(read: Callable[[array], Any]) -> None:
+    """The error names the function, the line of the user's that asked, and what to write in its place."""
+
+    def body(c: array, x: array) -> Any:
+        read(x)
+        return c, x
+
+    message = refused(ValueError, r"^\[scan\] an array has no value", mx.scan, body, 0.0, mx.arange(3.0))
+    assert f"{HERE}:" in message
+    assert "where(" in message
+    assert "cond(" in message
+    refused(ValueError, r"^\[cond\]", mx.cond, mx.array(True), lambda x: read(x) and x, lambda x: x, mx.array(1.0))
+    refused(ValueError, r"^\[while_loop\]", mx.while_loop, lambda s: bool(s < 3), lambda s: s + 1, mx.array(0))
+
+
+def test_a_value_of_the_outside_is_known_inside() -> None:
+    known = mx.array(3)
+    assert mx.scan(lambda c, x: (c + known.item(), None), 0, length=4)[0].item() == 12
+
+
+def test_what_is_kept_of_a_trace_means_nothing() -> None:
+    kept: list[array] = []
+
+    def body(c: array, x: array) -> Any:
+        kept.append(c + x)
+        return c + x, x
+
+    assert mx.scan(body, 0.0, mx.arange(3.0))[0].item() == 3.0
+    message = refused(ValueError, r"^\[scan\] this array was made while scan traced", (kept[0] * 2).item)
+    assert "return it" in message
+    assert f"{HERE}:" in message
+    refused(ValueError, r"^\[scan\]", mx.compile(lambda x: x + kept[0]), mx.array(1.0))
+    refused(ValueError, r"^\[scan\]", lambda: mx.eval(mx.scan(lambda c, x: (c + kept[0], None), 0.0, length=2)))
+
+
+@pytest.mark.parametrize("kind", ["scan", "cond", "while_loop", "fori_loop", "map"])
+def test_a_body_cannot_change_what_it_captures(kind: str) -> None:
+    """It would happen once, not at each step. The array is as it was before."""
+    outer = mx.array([1.0, 2.0])
+    numbers = {"w": outer}
+
+    def change(x: Any) -> array:
+        numbers["w"][0] = x
+        return numbers["w"].sum() * 1.0
+
+    run = {
+        "scan": lambda: mx.scan(lambda c, x: (c + change(x), None), 0.0, mx.arange(3.0)),
+        "cond": lambda: mx.cond(mx.array(True), change, lambda x: x, mx.array(1.0)),
+        "while_loop": lambda: mx.while_loop(lambda s: s < 9, lambda s: s + change(s), mx.array(1.0)),
+        "fori_loop": lambda: mx.fori_loop(0, 3, lambda i, s: s + change(i), mx.array(1.0)),
+        "map": lambda: mx.map(change, mx.arange(3.0)),
+    }[kind]
+    message = refused(ValueError, rf"^\[{kind}\] the function changes an array that it captures", run)
+    assert f"{HERE}:" in message
+    assert outer.tolist() == [1.0, 2.0]
+
+
+def test_a_failing_body_leaves_what_it_changed_as_it_was() -> None:
+    outer = mx.array([1.0, 2.0])
+
+    def body(c: array, x: array) -> Any:
+        nonlocal outer
+        outer += x
+        raise KeyError("no")
+
+    refused(KeyError, "no", mx.scan, body, 0.0, mx.arange(3.0))
+    assert outer.tolist() == [1.0, 2.0]
+
+
+def test_a_body_may_change_its_own_arrays() -> None:
+    outer = random(3)
+
+    def body(c: array, x: array) -> Any:
+        c += x  # what it was given
+        copy = mx.array(outer)
+        copy[0] = x
+        copy *= 2
+        return c, copy
+
+    assert_same(mx.scan(body, mx.array(0.0), mx.arange(4.0)), Plain.scan(body, mx.array(0.0), mx.arange(4.0)))
+
+
+def test_an_error_in_a_body_is_the_users_own() -> None:
+    mx.random.seed(1)
+    before = mx.array(mx.random.state[0])
+
+    def body(c: array, x: array) -> Any:
+        mx.random.normal()
+        raise ZeroDivisionError("mine")
+
+    refused(ZeroDivisionError, "^mine$", mx.scan, body, 0.0, mx.arange(3.0))
+    assert_same(mx.random.state[0], before)
+
+
+# ---- threads and signals ----
+
+
+def test_threads_run_loops_at_once() -> None:
+    """Each traces and runs its own, and draws from the global state meanwhile."""
+    failures: list[str] = []
+    interval = sys.getswitchinterval()
+
+    def work(number: int) -> None:
+        try:
+            for k in range(20):
+                scale = mx.array(float(number + k))
+                total = mx.scan(lambda c, x, s=scale: (c + mx.sin(x * s), c), mx.array(0.0), mx.arange(9.0))[0]
+                plain = Plain.scan(lambda c, x, s=scale: (c + mx.sin(x * s), c), mx.array(0.0), mx.arange(9.0))[0]
+                assert_same(total, plain)
+                assert mx.while_loop(lambda s: s < 50, lambda s: s + 1, mx.array(number)).item() == 50
+                assert np.isfinite(np.array(mx.random.normal((3,)))).all()
+        except BaseException as error:
+            failures.append(f"{number}: {error!r}")
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failures, failures
+
+
+INTERRUPTED = """
+    import os, signal, threading, time
+    import weft.core as mx
+
+    kept = mx.arange(5.0) * 2
+    mx.eval(kept)
+    endless = {loop}
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    begin = time.monotonic()
+    try:
+        mx.eval(endless(mx.array(1.0)))
+        print("ended by itself")
+    except KeyboardInterrupt:
+        print("interrupted", time.monotonic() - begin)
+    print(kept.tolist(), mx.fori_loop(0, 3, lambda i, c: c + i, mx.array(1)).item())
+"""
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "lambda x: mx.while_loop(lambda s: s > 0, lambda s: s + 1.0, x)",
+        "lambda x: mx.while_loop(lambda s: s.sum() > 0, lambda s: mx.sort(s), mx.ones((300,)) * x)",
+        "mx.compile(lambda x: mx.while_loop(lambda s: s > 0, lambda s: s + 1.0, x))",
+        "lambda x: mx.scan(lambda c, _: (mx.while_loop(lambda s: s > 0, lambda s: s + 1.0, c), None), x, length=3)[0]",
+    ],
+    ids=["one kernel", "several kernels", "compiled", "nested"],
+)
+def test_an_interrupt_ends_a_loop(loop: str) -> None:
+    """Within seconds of a loop that would run for ever, with every array as it was."""
+    program = textwrap.dedent(INTERRUPTED).format(loop=loop)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env={**os.environ},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first.startswith("interrupted"), done.stdout
+    assert second == "[0.0, 2.0, 4.0, 6.0, 8.0] 4"

@@ -1,0 +1,154 @@
+"""Reductions against NumPy: every dtype, shape (without axes and without elements, too), set of axes and layout."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import weft.core as mx
+from tests.contract import LAYOUTS, place, values_of
+from weft import dtypes as dt
+from weft.dtypes import Dtype
+
+SHAPES = ((), (7,), (3, 0), (0,), (2, 3), (4, 1, 5), (2, 3, 17))
+TOLERANCE = {dt.float16: 2e-3, dt.bfloat16: 2e-2, dt.float32: 2e-6, dt.complex64: 2e-6}
+
+
+def numbers(seed: int, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Small numbers, few enough that there are ties."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0 if dtype.kind in "bu" else -3, 4, shape)
+    return (x + 1j * rng.integers(-3, 4, shape) if dtype.is_complex else x).astype(dtype.np)
+
+
+def wide(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[np.ndarray, Any, Any, bool]:
+    """(elements, the array in some layout, axes, keepdims)."""
+    dtype, shape = draw(st.sampled_from(dt.ALL)), draw(st.sampled_from(SHAPES))
+    x = numbers(draw(st.integers(0, 99)), dtype, shape)
+    axes = st.lists(st.integers(-len(shape), len(shape) - 1), unique_by=lambda a: a % len(shape)).map(tuple)
+    axis = draw(st.none() | axes) if shape else draw(st.sampled_from([None, ()]))
+    lay, shift = LAYOUTS[draw(st.sampled_from(sorted(LAYOUTS)))]
+    a = place(lay(x), shift)
+    return values_of(a), a, axis, draw(st.booleans())  # a broadcast layout has elements of its own
+
+
+def close(got: Any, wanted: np.ndarray, dtype: Dtype) -> None:
+    assert got.shape == wanted.shape
+    tolerance = TOLERANCE.get(dtype, 1e-12)
+    np.testing.assert_allclose(wide(values_of(got)), wide(np.asarray(wanted)), rtol=tolerance, atol=tolerance)
+
+
+@settings(max_examples=150)
+@given(case=cases())
+def test_sums_and_products(case: Any) -> None:
+    x, a, axis, keepdims = case
+    dtype = dt.from_numpy(x.dtype)
+    total = mx.sum(a, axis, keepdims)
+    exact = wide(x) if dtype.is_inexact else x.astype(np.int64)
+    if dtype.is_inexact:
+        close(total, exact.sum(axis, keepdims=keepdims).astype(dtype.np), dtype)
+    else:
+        assert total.dtype.size >= 4
+        np.testing.assert_array_equal(values_of(total), exact.sum(axis, keepdims=keepdims).astype(total.dtype.np))
+        product = mx.prod(a, axis, keepdims)
+        wanted = exact.prod(axis, keepdims=keepdims).astype(product.dtype.np)
+        np.testing.assert_array_equal(values_of(product), wanted)
+    np.testing.assert_array_equal(values_of(mx.count_nonzero(a, axis, keepdims)), (x != 0).sum(axis, keepdims=keepdims))
+    np.testing.assert_array_equal(values_of(mx.all(a, axis, keepdims)), (x != 0).all(axis, keepdims=keepdims))
+    np.testing.assert_array_equal(values_of(mx.any(a, axis, keepdims)), (x != 0).any(axis, keepdims=keepdims))
+
+
+@settings(max_examples=150)
+@given(case=cases(), ddof=st.integers(0, 2))
+def test_moments(case: Any, ddof: int) -> None:
+    x, a, axis, keepdims = case
+    dtype = dt.inexact_of(dt.from_numpy(x.dtype))
+    with np.errstate(all="ignore"):
+        wanted = wide(x).sum(axis, keepdims=keepdims) / _count(x, axis)
+    close(mx.mean(a, axis, keepdims), wanted, dtype)
+    real = dt.real_of(dtype)
+    with np.errstate(all="ignore"):
+        center = wide(x).sum(axis, keepdims=True) / _count(x, axis)
+        squares = (np.abs(wide(x) - center) ** 2).sum(axis, keepdims=keepdims)
+        spread = squares / np.float64(max(0, _count(x, axis) - ddof))
+    close(mx.var(a, axis, keepdims, ddof), spread, real)
+    close(mx.std(a, axis, keepdims, correction=ddof), np.sqrt(spread), real)
+
+
+def _count(x: np.ndarray, axis: Any) -> np.float64:
+    return np.float64(x.size if axis is None else math.prod(x.shape[i] for i in axis))
+
+
+@settings(max_examples=150)
+@given(case=cases(), nan=st.booleans())
+def test_extremes(case: Any, nan: bool) -> None:
+    x, a, axis, keepdims = case
+    if nan and x.size and x.dtype.kind in "fc":
+        x = x.copy()
+        x.reshape(-1)[x.size // 2] = np.nan
+        a = mx.array(x, dt.from_numpy(x.dtype))
+    gone = range(x.ndim) if axis is None else axis
+    if any(x.shape[i] == 0 for i in gone):
+        for function in (mx.max, mx.min, mx.minmax):
+            with pytest.raises(ValueError, match="size 0"):
+                function(a, axis, keepdims)
+        return
+    least, most = mx.minmax(a, axis, keepdims)
+    found = [(mx.max(a, axis, keepdims), np.max), (mx.min(a, axis, keepdims), np.min), (least, np.min), (most, np.max)]
+    for got, numpy in found:
+        assert got.dtype is dt.from_numpy(x.dtype)
+        np.testing.assert_array_equal(wide(values_of(got)), wide(numpy(wide(x), axis, keepdims=keepdims)))
+
+
+@settings(max_examples=100)
+@given(case=cases(), nan=st.booleans(), data=st.data())
+def test_places_of_extremes(case: Any, nan: bool, data: st.DataObject) -> None:
+    x, a, _, keepdims = case
+    if nan and x.size and x.dtype.kind in "fc":
+        x = x.copy()
+        x.reshape(-1)[x.size // 2] = np.nan
+        a = mx.array(x, dt.from_numpy(x.dtype))
+    axis = data.draw(st.none() | st.integers(-x.ndim, x.ndim - 1)) if x.ndim else None
+    if (x.size if axis is None else x.shape[axis]) == 0:
+        with pytest.raises(ValueError, match="size 0"):
+            mx.argmax(a, axis)
+        return
+    for function, numpy in ((mx.argmax, np.argmax), (mx.argmin, np.argmin)):
+        got = function(a, axis, keepdims)
+        assert got.dtype is dt.uint32
+        np.testing.assert_array_equal(values_of(got), numpy(wide(x), axis, keepdims=keepdims))
+
+
+@settings(max_examples=100)
+@given(case=cases())
+def test_exponentials(case: Any) -> None:
+    x, a, axis, keepdims = case
+    dtype = dt.inexact_of(dt.from_numpy(x.dtype))
+    with np.errstate(all="ignore"):
+        total = np.exp(wide(x)).sum(axis, keepdims=True)
+        if not dtype.is_complex:
+            close(mx.logsumexp(a, axis, keepdims), np.log(np.exp(wide(x)).sum(axis, keepdims=keepdims)), dtype)
+        elif x.size:  # the logarithm is one of many, and the sum may vanish
+            got = wide(values_of(mx.logsumexp(a, axis, keepdims)))
+            wanted = np.exp(wide(x)).sum(axis, keepdims=keepdims)
+            np.testing.assert_allclose(np.exp(got), wanted, rtol=1e-3, atol=1e-4)
+    if not dtype.is_complex or (np.abs(total) > 0.1).all():
+        soft = values_of(mx.softmax(a, axis))
+        tolerance = 1e-4 if dtype.is_complex else TOLERANCE.get(dtype, 1e-12)
+        np.testing.assert_allclose(wide(soft), np.exp(wide(x)) / total, rtol=tolerance, atol=tolerance)
+
+
+def test_a_long_sum_of_ones_is_exact() -> None:
+    assert mx.sum(mx.ones((20_000_000,))).item() == 20_000_000
+    assert mx.mean(mx.ones((70_000,), mx.float16)).item() == 1
+    assert mx.sum(mx.ones((3000,), mx.bfloat16)).item() == 3008  # 3000, rounded once
