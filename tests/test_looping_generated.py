@@ -316,6 +316,7 @@ def tables_of(case: Case) -> tuple[dict[str, array], list[array], list[array]]:
 SMOOTH = (
     "tanh", "sin", "multiply", "add", "subtract", "matmul", "softmax", "logsumexp", "sum", "mean", "cut", "flip",
     "turn", "refold", "repeat", "join", "running", "gather", "norm", "scan", "range", "cond", "switch", "update", "exp",
+    "while", "fori",
 )  # fmt: skip
 REAL = (dt.float64, dt.float64, dt.float64, dt.int32, dt.bool_)
 FULL_SHAPES = ((3,), (2, 3), (), (3, 3), (5,), (4, 1))

@@ -39,8 +39,9 @@ if config.compare:
 WINDOW = 1024
 """Nodes planned together. A deeper graph is evaluated in windows, which share programs where they look alike."""
 MOST_PROGRAMS = 4096
-LEAST_DONATED = 1 << 16
-"""Bytes of a leaf that is worth asking who holds it. The memory of smaller ones comes from the pool, still in cache."""
+LEAST_DONATED = 1 << 18
+"""Bytes of a leaf that is worth asking who holds it, which takes some microseconds. Smaller results get a block of the
+pool's that is in the caches already."""
 
 _by_id = attrgetter("id")
 _lock = threading.RLock()
@@ -116,28 +117,7 @@ def _evaluate(roots: Sequence[Node]) -> None:
         pending = {node for node in roots if node.value is None}
         if not pending:
             return None
-        seen = pending.copy()
-        stack = list(pending)
-        bundles: list[Node] = []
-        updates = False
-        pop, push, see = stack.pop, stack.append, seen.add
-        while stack:
-            current = pop()
-            if current.__class__ is Bundled:
-                bundles.append(current)
-            elif current.op.__class__ is SliceUpdate:
-                updates = True
-            for node in current.inputs:
-                if node not in seen:
-                    see(node)
-                    if node.value is None and not (node.op.__class__ is Slice and _slice_data(node)):
-                        push(node)
-        for whole in bundles:
-            pending.update(_needed_elsewhere(whole, seen))  # type: ignore[arg-type]
-            seen |= pending
-        order = sorted(seen, key=_by_id)
-        seen.clear()  # only `order` holds nodes from here on, see `_donated`
-        current = node = None  # type: ignore[assignment]
+        order, updates = _reached(pending)
         taped = any(x.kind.__class__ is Tape for x in order) if updates or len(order) > WINDOW else False
         stages = _in_stages(order, pending) if updates and not taped else None
         if stages is None:
@@ -147,6 +127,31 @@ def _evaluate(roots: Sequence[Node]) -> None:
     if stages is not None:
         return stages.run()
     return _run(*prepared)
+
+
+def _reached(pending: set[Node]) -> tuple[list[Node], bool]:
+    """What these nodes are computed from, themselves included, in order, and whether there are slice updates. Results
+    that should be computed now although nobody asked for them join the pending ones."""
+    seen = pending.copy()
+    stack = list(pending)
+    bundles: list[Node] = []
+    updates = False
+    pop, push, see = stack.pop, stack.append, seen.add
+    while stack:
+        current = pop()
+        if current.__class__ is Bundled:
+            bundles.append(current)
+        elif current.op.__class__ is SliceUpdate:
+            updates = True
+        for node in current.inputs:
+            if node not in seen:
+                see(node)
+                if node.value is None and not (node.op.__class__ is Slice and _slice_data(node)):
+                    push(node)
+    for whole in bundles:
+        pending.update(_needed_elsewhere(whole, seen))  # type: ignore[arg-type]
+        seen |= pending
+    return sorted(seen, key=_by_id), updates
 
 
 def _needed_elsewhere(whole: Bundled, seen: set[Node]) -> list[Node]:
@@ -580,15 +585,15 @@ _MOST_COPIES = 4096
 
 def _copy(kind: Kind, source: Buffer | ConstantValue, target: Buffer, progress: Progress | None = None) -> None:
     """target[...] = source."""
-    is_data = isinstance(source, Buffer)
-    key = (kind, source.strides if is_data else ConstantValue, target.strides)
+    strides: Any = source.strides if isinstance(source, Buffer) else ConstantValue
+    key = (kind, strides, target.strides)
     program = _COPIES.get(key)
     if program is None:
         if len(_COPIES) >= _MOST_COPIES:
             _COPIES.clear()
-        strides = source.strides if is_data else None
-        program = _COPIES[key] = copy_program(kind, strides, target.strides, is_constant=not is_data)
-    if is_data:
+        constant = strides is ConstantValue
+        program = _COPIES[key] = copy_program(kind, None if constant else strides, target.strides, constant)
+    if isinstance(source, Buffer):
         program.run((source.address, target.address), progress)
     else:
         program.run((0, target.address, *source.words), progress)

@@ -80,9 +80,14 @@ class Executable:
         before there is anything in them, and later whether there is."""
         at = self.adopted
         stores = [inputs[at[k]].storage if k in at else allocate(size) for k, size in enumerate(self.sizes)]
-        progress.results = [self._result(r, inputs, stores) for r in self.results]
+        if self.simple:
+            progress.results = [Buffer(store, store.address) for store in stores]
+        else:
+            progress.results = [self._result(r, inputs, stores) for r in self.results]
         if self.program is not None:
-            addresses = [*(buffer.address for buffer in inputs), *(store.address for store in stores), *words]
+            addresses = [buffer.address for buffer in inputs]
+            addresses += [store.address for store in stores]
+            addresses += words
             self.program.run(addresses, progress)
         return progress.results
 

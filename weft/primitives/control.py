@@ -411,7 +411,8 @@ def _kept(op: Loop, results: Sequence[Node], cotangents: Sequence[Node]) -> list
             continue
         operands = {x for x in node.inputs if not is_free(x)}
         cheap = isinstance(node.op, View) or (isinstance(node.op, Elementwise) and node.op.cost <= CHEAP)
-        if node.inputs and cheap and len(operands) <= 1:
+        # A tape is no row: the inner loop that wrote it runs again.
+        if isinstance(node.kind, (Tape, Bundle)) or (node.inputs and cheap and len(operands) <= 1):
             for x in operands - seen:
                 seen.add(x)
                 pending.append(x)
