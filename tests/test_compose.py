@@ -323,7 +323,8 @@ def check_algebra(program: Program) -> None:
 
 def check_machine_code(program: Program) -> None:
     """With fewer steps: the derivatives of each are some dozen kernels to compile."""
-    fun = function_of([applied(step) for step in program.steps[:3]])
+    steps = [applied(step) for step in program.steps[:3]]
+    fun = function_of(steps)
     with contract.settings(backend="reference"), np.errstate(all="ignore"):
         at = point(fun, program.seed)
         together = transforms_of(fun, at)
@@ -333,6 +334,8 @@ def check_machine_code(program: Program) -> None:
         compiled = [np.array(a) for a in mx.compile(together)(*at.primals)]
     for i, (a, b) in enumerate(zip(compiled, eager, strict=True)):
         assert contract.same_bits(a, b), f"result {i}, compiled: {contract.differences(a, b)}"
+    if not all(step.smooth for step in steps):  # a last bit, read as something else or beside a step, is no small thing
+        return
     for i, (a, b) in enumerate(zip(eager, by_reference, strict=True)):
         if is_finite(b):
             close(a, b, 1e-7, f"result {i}, machine code and the reference")

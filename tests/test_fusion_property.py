@@ -403,7 +403,7 @@ def _verified(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Two threads, and kernels that share even the smallest work."""
-    monkeypatch.setattr(lower, "_grain", lambda elements, cost: 1)
+    monkeypatch.setattr(lower, "grain_of", lambda elements, cost: 1)
     monkeypatch.setattr(evaluation, "PROGRAMS", {})
     before = threads.set_threads(2)
     yield

@@ -164,7 +164,8 @@ def inner_while(ways: Any, x: array, y: array, extra: int) -> array | None:
     if x.dtype.is_bool:
         return None
     end = choice(y)
-    found, _ = ways.while_loop(lambda s: s[1] < end, lambda s: (s[0] * 2 + 1, s[1] + 1), (x, mx.array(extra % 2)))
+    further = (lambda a: mx.sin(a) + a) if x.dtype.is_float else (lambda a: a * 2 + 1)
+    found, _ = ways.while_loop(lambda s: s[1] < end, lambda s: (further(s[0]), s[1] + 1), (x, mx.array(extra % 2)))
     return found
 
 
@@ -184,7 +185,7 @@ def overwritten(ways: Any, x: array, lower: Any, upper: Any) -> array | None:
 
     def body(i: array, buffer: array) -> array:
         buffer = mx.array(buffer)
-        buffer[i % x.shape[0]] = mx.flip(buffer[0]) if x.ndim > 1 else buffer[0]
+        buffer[i % x.shape[0]] = (mx.flip(buffer[0]) if x.ndim > 1 else buffer[0]) * buffer[-1]
         return buffer
 
     return ways.fori_loop(lower, upper, body, x)

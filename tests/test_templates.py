@@ -16,7 +16,7 @@ from weft.passes.memory import ALIGNMENT, Packing
 from weft.passes.pipeline import compile_graph
 from weft.passes.template import Sized, Template
 from weft.passes.verify import verify_plan
-from weft.runtime.threads import MAX_THREADS
+from weft.runtime.threads import MAX_THREADS, get_threads, set_threads
 from weft.transforms.variant import ShapelessVariant
 
 RNG = np.random.default_rng(11)
@@ -227,14 +227,104 @@ def test_what_reads_numbers_is_not_tried_for_ever(monkeypatch: pytest.MonkeyPatc
     assert [[guard.text for guard in t.env.guards] for t in templates(f)] == [["n0 == 6"], ["n0 == 7"]]
 
 
-def test_loops_are_planned_for_numbers() -> None:
+def scanned(x: mx.array) -> Any:
+    return mx.scan(lambda carry, row: (carry * 0.5 + row, mx.tanh(carry)), mx.zeros(x.shape[1:]), x)
+
+
+def recurrent(x: mx.array, w: mx.array) -> Any:
+    return mx.scan(lambda carry, row: (mx.tanh(carry @ w + row), carry.sum(axis=-1)), x[0] * 1.0, x)
+
+
+def converging(x: mx.array) -> Any:
+    return mx.while_loop(lambda y: mx.max(y) > 0.01, lambda y: mx.softmax(y, axis=0)[::-1] * mx.max(y) * 0.5, x * 1.0)
+
+
+def branching(x: mx.array) -> Any:
+    return mx.cond(x.sum() > 0, lambda y: mx.sort(y, axis=0) @ y.T, lambda y: y @ mx.exp(y).T + 1, x)
+
+
+def nested(x: mx.array) -> Any:
+    def outer(i: Any, y: mx.array) -> mx.array:
+        return mx.fori_loop(0, 2, lambda j, z: mx.cumsum(z, axis=0) * 0.1 + z.T.sum(), y)  # type: ignore[no-any-return]
+
+    return mx.fori_loop(0, 3, outer, x * 1.0)
+
+
+LOOPS: dict[str, tuple[Callable[..., Any], Arguments, Sequence[int]]] = {
+    "scan": (scanned, lambda n: [normal(n, 20)], range(16, 60, 3)),
+    "longer rows": (scanned, lambda n: [normal(7, n)], range(64, 200, 9)),
+    "products": (recurrent, lambda n: [normal(5, n, 16), normal(16, 16)], range(9, 60, 4)),
+    "while": (converging, lambda n: [normal(n, 20)], range(17, 60, 5)),
+    "branches": (branching, lambda n: [normal(n, 20)], range(17, 32)),
+    "nested": (nested, lambda n: [normal(n, 20)], range(17, 60, 5)),
+    "gradient": (mx.grad(lambda x: mx.sum(scanned(x)[1])), lambda n: [normal(n, 20)], range(16, 60, 3)),
+    "gradient of products": (
+        mx.grad(lambda x, w: mx.sum(recurrent(x, w)[0]), (0, 1)),
+        lambda n: [normal(5, n, 16), normal(16, 16)],
+        range(16, 60, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_bodies_are_planned_with_the_rest(name: str) -> None:
+    fun, arguments, sizes = LOOPS[name]
+    f = mx.compile(fun, shapeless=True)
+    for n in sizes:
+        given = arguments(n)
+        assert bits(f(*given)) == bits(fun(*given)), n
+    assert f.traces == 1
+    assert len(templates(f)) == 1, [t.env.guards for t in templates(f)]
+    assert check_programs(f) == len(set(sizes)) - 1
+    assert differences(f) == []
+
+
+LOOPS_OF_THEIR_OWN: dict[str, Callable[[mx.array], Any]] = {
+    "a size in a body": lambda x: mx.scan(lambda c, row: (c + row * x.shape[1], row), mx.zeros(x.shape[1:]), x),
+    "no known number of steps": mx.grad(
+        lambda x: mx.sum(mx.while_loop(lambda y: mx.max(y) < 9, lambda y: y * y + 1, x * 1.0))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS_OF_THEIR_OWN)
+def test_loops_that_are_planned_for_numbers(name: str) -> None:
+    fun = LOOPS_OF_THEIR_OWN[name]
+    f = mx.compile(fun, shapeless=True)
+    for n in range(5, 9):
+        assert bits(f(sample(n, 4))) == bits(fun(sample(n, 4)))
+    assert templates(f) == []
+
+
+def test_what_no_memory_can_hold_is_an_error() -> None:
     def fun(x: mx.array) -> mx.array:
-        return mx.fori_loop(0, 3, lambda i, y: y * 2 + 1, x)  # type: ignore[no-any-return]
+        return mx.sum(x[:, None, None, None] * x[:, None, None] * x[:, None] * x)
 
     f = mx.compile(fun, shapeless=True)
-    for n in range(3, 9):
+    for n in (3, 4, 5):
         assert bits(f(sample(n))) == bits(fun(sample(n)))
-    assert templates(f) == []
+    for n in (1 << 16, 1 << 20):
+        with pytest.raises(ValueError, match="more elements than memory has addresses"):
+            f(sample(n))
+    assert bits(f(sample(6))) == bits(fun(sample(6)))
+
+
+def test_threads_may_come_later() -> None:
+    """A program that was filled in for one thread is laid out again for more."""
+    f = mx.compile(lambda x: mx.softmax(mx.sin(x), axis=-1), shapeless=True)
+    for n in (300, 310):
+        f(normal(n, 100))
+    (variant,) = variants(f)
+    program = list(variant.recipes.values())[1].executable.program
+    assert program is not None
+    before = get_threads()
+    try:
+        set_threads(2)
+        x = normal(310, 100)
+        assert bits(f(x)) == bits(mx.softmax(mx.sin(x), axis=-1))
+    finally:
+        set_threads(before)
+    assert program.length == program.only(0, 1).length == 1
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 12])

@@ -56,10 +56,9 @@ class Recipe:
     def __init__(self, executable: Executable, given: Sequence[ConstantValue]) -> None:
         position = {id(value): i for i, value in enumerate(given)}
         self.executable = executable
-        inputs = executable.plan.graph.inputs
-        self.large = COUNTED and any(_bytes_of(node.kind) >= LEAST_DONATED for node in inputs)
+        self.large = COUNTED and executable.largest >= LEAST_DONATED
         """Whether some leaf is worth donating."""
-        self.spent: Sequence[int] = executable.plan.spent
+        self.spent: Sequence[int] = executable.spent
         """The leaves that a run overwrites."""
         self.sources: list[tuple[int | None, tuple[int, ...]]] = [
             (position[id(value)], ()) if id(value) in position else (None, value.words)

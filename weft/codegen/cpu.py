@@ -340,6 +340,12 @@ class Phases:
             i for i, s in enumerate(self.kernel.stores) if s.access.level == "full" and self.known[s.value] == phase
         ]
 
+    def written_last(self) -> list[int]:
+        """The store that is all that the last pass does, if it is: when an element of it is written, nothing but that
+        element's own operands is still to be read."""
+        last = self.stores(self.count - 1) if self.count else []
+        return last if len(last) == 1 and not self.reductions(self.count - 1) else []
+
     def _kept(self) -> tuple[int, ...]:
         """Costly values that a later phase reads."""
         kept: set[int] = set()

@@ -138,6 +138,11 @@ class DimEnv:
         """A new symbol for a size that depends on data and is at least `low`: it has no number while tracing."""
         return self._new_symbol(name, None, low)
 
+    def unknown(self) -> Dim:
+        """A new symbol for a number >= 0 that is found out later, and may be read by nobody: where things lie in
+        memory."""
+        return self._new_symbol(f"u{len(self._names)}", None, 0)
+
     def _new_symbol(self, name: str, hint: int | None, low: int) -> Dim:
         if name in self._names:
             raise ValueError(f"[DimEnv] there is a symbol {name!r} in this trace already.")

@@ -46,7 +46,7 @@ class Executable:
     """A program with what a call needs to know: sizes of outputs, constants, and how results are read from the
     buffers."""
 
-    __slots__ = ("adopted", "constants", "kinds", "plan", "program", "results", "simple", "sizes")
+    __slots__ = ("adopted", "constants", "kinds", "largest", "plan", "program", "results", "simple", "sizes", "spent")
 
     def __init__(
         self, plan: Plan, program: Program | None, constants: list[ConstantValue], results: list[Result]
@@ -54,7 +54,9 @@ class Executable:
         self.plan, self.program, self.results = plan, program, results
         self.sizes = [nbytes_of(node) for node in plan.outputs]
         self.kinds = [node.kind for node in plan.graph.outputs]
-        self.adopted = plan.adopted
+        self.adopted, self.spent = plan.adopted, plan.spent
+        self.largest = max((nbytes_of(node) for node in plan.graph.inputs), default=0)
+        """Bytes of the largest input."""
         self.constants = constants
         """The constants that the program reads, in the order of their words in a call."""
         self.simple = is_simple(results)

@@ -143,7 +143,8 @@ class Fuser:
         shape = node.inputs[0].shape
         if all(_is(n, 1) for i, n in enumerate(shape) if i not in op.axes):
             return "row"
-        along, across = 0, 0
+        along: Size = 0
+        across: Size = 0
         for strides in self._reads(node.inputs[0]):
             if _is(strides[last], 0):
                 continue  # the same for the whole row, wherever it lies

@@ -446,13 +446,16 @@ class GroupLowering:
         return tuple(words)
 
     def _overwritable(self, kernel: Kernel, reads: Sequence[Node]) -> frozenset[tuple[int, int]]:
-        if kernel.form != "map":
+        """Maps compute all values of an element before they write one. A row is passed over several times: only what
+        the last pass alone writes cannot be read again."""
+        if kernel.form not in ("map", "row"):
             return frozenset()
+        written = range(len(self.stores)) if kernel.form == "map" else cpu.Phases(kernel).written_last()
         pairs = set()
         for r, node in enumerate(reads):
             accesses = [o for o in self.loads if o.node is node]
-            for w, store in enumerate(self.stores):
-                if all(same_walk(o, store) for o in accesses):
+            for w in written:
+                if all(same_walk(o, self.stores[w]) for o in accesses):
                     pairs.add((r, w))
         return frozenset(pairs)
 

@@ -7,6 +7,7 @@ and written where they lie in their operands and results. Nothing is allocated a
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from weft.codegen import cpu, steps
 from weft.codegen.kernel import LANES, Kernel, Recurrence
 from weft.codegen.launch import Choose, Done, Launch, Layout, Pointer, Repeat, Row, Slot, Steps
 from weft.graph.body import Body, body_of
+from weft.graph.dims import dim_max
 from weft.graph.node import Bundle, Node
 from weft.passes.fuse import Group
 from weft.passes.lower import (
@@ -67,7 +69,7 @@ def _lower_switch(lowerer: Lowerer, group: Group, node: Node, writes: Sequence[N
         outputs.append(tuple(results[branch_output(plan, i)] for i in range(len(plan.outputs))))
     arena = Pointer(len(reads) + len(writes))
     code = Choose(tuple(plans), places[0], tuple(places[1:]), tuple(outputs), arena)
-    return Item(group, (), tuple(reads), tuple(writes), (max(plan.arena for plan in plans),), frozenset(), code)
+    return Item(group, (), tuple(reads), tuple(writes), (functools.reduce(dim_max, [plan.arena for plan in plans]),), frozenset(), code)
 
 
 def branch_output(plan: Any, position: int) -> int:

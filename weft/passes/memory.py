@@ -231,12 +231,13 @@ def _pack(homes: Sequence[_Home]) -> _Packed:
     """Offsets for homes. Where a size is a symbol, the offsets are symbols too: numbers for all of them come later."""
     packing = Packing([(home.first, home.last) for home in homes])
     sizes: list[Any] = [home.nbytes for home in homes]
+    offsets: list[Any]
+    size: Any
     known = next((n for n in sizes if type(n) is Dim), None)
     if known is None:
         offsets, size = packing.offsets(sizes)
     else:
-        offsets = [known.env.unbacked(f"at{i}") for i in range(len(homes))]
-        size = known.env.unbacked("arena")
+        offsets, size = [known.env.unknown() for _ in homes], known.env.unknown()
     return _Packed({id(home): at for home, at in zip(homes, offsets, strict=True)}, size)
 
 
@@ -247,20 +248,24 @@ class Packing:
         self.count = len(lives)
         self._order = sorted(range(self.count), key=lambda i: lives[i][0])
         self._beside = [
-            [j for j, (first, last) in enumerate(lives) if first <= end and start <= last] for start, end in lives
+            [j for j, (first, last) in enumerate(lives) if j != i and first <= end and start <= last]
+            for i, (start, end) in enumerate(lives)
         ]
 
     def offsets(self, sizes: Sequence[int]) -> tuple[list[int], int]:
         """(offset of each piece, size of the arena) such that pieces alive at the same time do not overlap: largest
         first, at the lowest place that is free."""
-        offsets, ends = [-1] * self.count, [0] * self.count
+        offsets, ends = [0] * self.count, [0] * self.count
         for i in sorted(self._order, key=sizes.__getitem__, reverse=True):  # of equals, the earliest first
-            need = -(-max(sizes[i], 1) // ALIGNMENT) * ALIGNMENT
+            need = -(-sizes[i] // ALIGNMENT) * ALIGNMENT or ALIGNMENT
             at = 0
-            for start, stop in sorted([(offsets[j], ends[j]) for j in self._beside[i] if offsets[j] >= 0]):
+            taken = [(offsets[j], ends[j]) for j in self._beside[i] if ends[j]]
+            taken.sort()
+            for start, stop in taken:
                 if at + need <= start:
                     break
-                at = max(at, stop)
+                if stop > at:
+                    at = stop
             offsets[i], ends[i] = at, at + need
         return offsets, max(ends, default=0)
 

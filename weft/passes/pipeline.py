@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from weft.config import config
 from weft.graph.body import Body
+from weft.graph.dims import key_of
 from weft.graph.node import Graph, Node
 from weft.graph.show import show
 from weft.passes.cse import cse
@@ -67,7 +68,8 @@ def plan(
 
 def plan_body(body: Body, layouts: Mapping[Node, Strides | None], carried: Mapping[int, int]) -> Plan:
     """The plan of a loop's or branch's body; made once for operands that lie alike."""
-    key = ("plan", tuple(layouts.get(node) for node in body.inputs), tuple(carried.items()), TAPE_ROWS.get())
+    strides = key_of(tuple([layouts.get(node) for node in body.inputs]))
+    key = ("plan", strides, tuple(carried.items()), TAPE_ROWS.get())
     found: Plan = body.once(key, lambda: plan(body.graph, layouts, carried=carried))
     return found
 

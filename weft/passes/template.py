@@ -10,25 +10,30 @@ it is this number: such a template is right, and good for little.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
-from weft.codegen.launch import Launch, Pointer
-from weft.graph.dims import Dim, DimEnv, compile_sizes, substitute
+from weft.codegen.launch import Choose, Done, Launch, Pointer, Repeat, Row, Slot, Steps
+from weft.graph.dims import Dim, DimEnv, compile_sizes, substitute, text_of
 from weft.graph.node import Graph, Node, Size, kind_of
 from weft.passes.executable import Assembly, Executable, Result, is_simple, result_of
-from weft.passes.fuse import Group
+from weft.passes.growing import holds_tapes
 from weft.passes.lower import Item, nbytes_of
-from weft.passes.memory import Packing, Place, Plan
+from weft.passes.memory import Packing, Piece, Place, Plan
 from weft.passes.pipeline import plan
 from weft.passes.views import is_contiguous
-from weft.primitives.base import ConstantValue, Multiple, SizeConstant
+from weft.primitives.base import ConstantValue, SizeConstant
+from weft.primitives.control import Loop, Switch
+from weft.primitives.creation import Extent
 from weft.primitives.filling import fill, fill_kind, fill_primitive
 from weft.runtime.program import Filled, Pattern, Program
 
 MOST_TEMPLATES = 16
 MOST_MISSES = 6
 """Templates that are made one after the other without one of them being used again, until no more are made."""
+
+CHANGING = ("grain", "scratch_bytes_per_thread")
+"""Fields of commands that may depend on sizes."""
 
 Number = Callable[[Any], Any]
 """What stands in place of a symbolic size: a number, or a size of another environment."""
@@ -41,18 +46,19 @@ class Template:
         self.env, self.plan = env, plan(graph)
         assembly = Assembly(self.plan)
         assembly.lay_out()
-        pieces = self.plan.pieces
-        self._packing = Packing([(piece.first, piece.last) for piece in pieces])
+        self._symbols = list(env.symbols)
+        self._packings: list[tuple[Packing, Callable[..., tuple[int, ...]]]] = []
+        for inner in _plans(self.plan):
+            self._pack(inner)
         holes = _Holes(assembly)
         self._pattern = Pattern(holes.commands, holes.words, holes.relocations, assembly.given, holes.places)
-        self._numbers = compile_sizes(holes.numbers, (*env.symbols, *[f"at{i}" for i in range(len(pieces))]))
+        self._numbers = compile_sizes([*holes.numbers, self.plan.arena], self._symbols)
         wanted = _Wanted()
-        self._pieces = wanted.add([piece.nbytes for piece in pieces])
         self._outputs = wanted.add([nbytes_of(node) for node in self.plan.outputs])
         outputs = self.plan.graph.outputs
         self._shapes = [(wanted.add(node.shape), node.dtype) for node in outputs]
         results = [result_of(self.plan, node) for node in outputs]
-        self._results = [(result, wanted.add([result.offset, *(result.strides or ())])) for result in results]
+        self._results = [(result, wanted.add(_sizes_of(result))) for result in results]
         self._constants = [
             (value, wanted.add([value.size] if isinstance(value, SizeConstant) else [])) for value in assembly.constants
         ]
@@ -63,17 +69,41 @@ class Template:
 
     def executable(self, sizes: Sequence[int]) -> Executable:
         """The executable for sizes that fit."""
-        known = self._sizes(*sizes)
-        offsets, arena = self._packing.offsets(known[self._pieces])
-        program = Filled(self._pattern, self._numbers(*sizes, *offsets), arena) if self.plan.items else None
-        return Sized(self, sizes, known, program)
+        *numbers, arena = self._numbers(*self._values(sizes))
+        program = Filled(self._pattern, numbers, arena) if self.plan.items else None
+        return Sized(self, sizes, self._sizes(*sizes), program)
 
     def plan_for(self, sizes: Sequence[int]) -> Plan:
         """The plan with these sizes filled in, as the passes would have made it."""
-        offsets, arena = self._packing.offsets(self._sizes(*sizes)[self._pieces])
-        values = dict(zip(self.env.symbols, sizes, strict=True))
-        values |= {"arena": arena, **{f"at{i}": at for i, at in enumerate(offsets)}}
+        values = dict(zip(self._symbols, self._values(sizes), strict=True))
         return filled_plan(self.plan, lambda n: self.env.evaluate(n, values))
+
+    def _pack(self, inner: Plan) -> None:
+        """From here on it is known where the pieces of a plan's arena lie. Those inside it have been packed: it has a
+        piece for each of their arenas."""
+        if type(inner.arena) is not Dim:
+            return
+        packing = Packing([(piece.first, piece.last) for piece in inner.pieces])
+        self._packings.append((packing, compile_sizes([piece.nbytes for piece in inner.pieces], self._symbols)))
+        self._symbols += [text_of(piece.at) for piece in inner.pieces] + [text_of(inner.arena)]
+
+    def _values(self, sizes: Sequence[int]) -> list[int]:
+        """The values of all symbols."""
+        values = list(sizes)
+        for packing, nbytes in self._packings:
+            offsets, arena = packing.offsets(nbytes(*values))
+            values += offsets
+            values.append(arena)
+        return values
+
+
+def _plans(outer: Plan) -> list[Plan]:
+    """A plan and those inside it, each once, the inner ones first."""
+    found: dict[int, Plan] = {}
+    for item in outer.items:
+        for inner in item.plans():
+            found.update({id(plan): plan for plan in _plans(inner)})
+    return [*found.values(), outer]
 
 
 class Sized(Executable):
@@ -94,6 +124,7 @@ class Sized(Executable):
             for (result, place), kind in zip(template._results, self.kinds, strict=True)
         ]
         self.simple = is_simple(self.results)
+        self.adopted, self.spent, self.largest = {}, [], 0  # nothing is donated to it
 
     def __getattr__(self, name: str) -> Any:
         if name != "plan":
@@ -102,7 +133,15 @@ class Sized(Executable):
         return self.plan
 
 
+def _sizes_of(result: Result) -> Sequence[Size]:
+    """Offset and strides of a result, if it may be another for other sizes."""
+    changes = result.strides is not None or type(result.offset) is Dim
+    return [result.offset, *(result.strides or ())] if changes else ()
+
+
 def _filled_result(result: Result, shape: Sequence[Size], numbers: Sequence[int]) -> Result:
+    if not numbers:
+        return result
     strides = None if result.strides is None or is_contiguous(shape, numbers[1:]) else tuple(numbers[1:])
     return Result(result.at, numbers[0], strides, result.from_input, result.as_is)
 
@@ -126,9 +165,9 @@ class _Holes:
         self.places: list[tuple[str, int]] = []
         self.numbers: list[Size] = []
         self.commands = [
-            c._replace(**{name: self._plain(getattr(c, name), name, i) for name in ("grain", "scratch_bytes_per_thread")})
+            c._replace(**{name: self._plain(getattr(c, name), name, i) for name in CHANGING})
             for i, c in enumerate(assembly.commands)
-        ]  # fmt: skip
+        ]
         self.relocations = [
             r._replace(byte_offset=self._plain(r.byte_offset, "offset", i)) for i, r in enumerate(assembly.relocations)
         ]
@@ -162,71 +201,83 @@ class Templates:
         if self._misses >= MOST_MISSES or len(self.made) >= MOST_TEMPLATES:
             return None
         self._misses += 1
-        template = self._new(sizes)
-        if template is not None:
-            self.made.append(template)
-        return template
+        made = self._new(sizes)
+        if made is not None:
+            self.made.append(made)
+        return made
 
     def _new(self, sizes: Sequence[int]) -> Template | None:
         env, symbols = self._env.again(dict(zip(self._env.symbols, sizes, strict=True)))
         graph = self._make(lambda n: substitute(n, symbols))
-        nodes = graph.order()
-        if any(isinstance(node.op, Multiple) for node in nodes):
-            self._misses = MOST_MISSES  # bodies of loops are planned for numbers
-            return None
-        # Passes treat sizes of 0 and 1 in ways of their own, which no symbol can follow.
-        if any(n < 2 for node in nodes for n in node.shape if type(n) is Dim):
+        if holds_tapes(graph) or not _is_general(graph):
             return None
         return Template(env, graph)
+
+
+def _is_general(graph: Graph, inside: bool = False) -> bool:
+    """Whether passes can do without the numbers. They treat sizes of 0 and 1 in ways of their own, which no symbol can
+    follow; a number inside a body is part of its structure; and progress is shown in numbers."""
+    for node in graph.order():
+        if any(n < 2 for n in node.shape if type(n) is Dim):
+            return False
+        op = node.op
+        if inside and isinstance(op, Extent) and type(op.size) is Dim:
+            return False
+        if isinstance(op, Loop) and (op.progress is not None or (type(op.length) is Dim and op.length < 2)):
+            return False
+        bodies = (op.body,) if isinstance(op, Loop) else op.branches if isinstance(op, Switch) else ()
+        if not all(_is_general(body.graph, inside=True) for body in bodies):
+            return False
+    return True
 
 
 # ---- numbers in a plan ----
 
 
 def filled_plan(symbolic: Plan, number: Number) -> Plan:
-    """A plan with numbers in place of its symbolic sizes."""
+    """A plan with numbers in place of its symbolic sizes, and so the plans inside it."""
     new: dict[Node, Node] = {}
-    for node in symbolic.graph.order():
+    # Results of loops that nobody reads, and constants of bodies, are in no graph.
+    others = [node for item in symbolic.items for node in (*item.reads, *item.writes)]
+    for node in dict.fromkeys([*symbolic.graph.order(), *others]):
+        inputs = tuple([new[i] for i in node.inputs])
         value = node.value
         if isinstance(value, SizeConstant):
             value = value.filled(number(value.size))
-        inputs = tuple([new[i] for i in node.inputs])
         new[node] = Node(fill_primitive(node.op, number), inputs, fill_kind(node.kind, number), value)
-    graph = Graph([new[i] for i in symbolic.graph.inputs], [new[o] for o in symbolic.graph.outputs])
-    places = {
-        new[node]: Place(place.where, fill(place.at, number), fill(place.nbytes, number))
-        for node, place in symbolic.places.items()
-    }
     return Plan(
-        graph,
+        Graph([new[i] for i in symbolic.graph.inputs], [new[o] for o in symbolic.graph.outputs]),
         [_filled_item(item, new, number) for item in symbolic.items],
-        places,
+        {new[node]: _filled(place, number) for node, place in symbolic.places.items()},
         [new[node] for node in symbolic.outputs],
         [[fill(at, number) for at in step] for step in symbolic.temporaries],
         fill(symbolic.arena, number),
         symbolic.reuse,
-        [replace(p, nbytes=fill(p.nbytes, number), at=fill(p.at, number)) for p in symbolic.pieces],
+        [_filled(piece, number) for piece in symbolic.pieces],
+        {i: None if heir is None else new[heir] for i, heir in symbolic.free.items()},
     )
 
 
 def _filled_item(item: Item, new: dict[Node, Node], number: Number) -> Item:
     group = item.group
-    nodes = [new[node] for node in group.nodes]
-    filled = Group(nodes, fill(group.domain, number), group.axes, group.form, group.ancestors, group.bit, group.why)
     return replace(
         item,
-        group=filled,
-        launches=tuple([_filled_launch(launch, number) for launch in item.launches]),
+        group=replace(group, nodes=[new[node] for node in group.nodes], domain=fill(group.domain, number)),
+        launches=_filled(item.launches, number),
         reads=tuple([new[node] for node in item.reads]),
         writes=tuple([new[node] for node in item.writes]),
         temporaries=fill(item.temporaries, number),
+        code=_filled(item.code, number),
     )
 
 
-def _filled_launch(launch: Launch, number: Number) -> Launch:
-    words = [
-        Pointer(w.value, fill(w.offset, number)) if isinstance(w, Pointer) else fill(w, number) for w in launch.words
-    ]
-    return replace(
-        launch, words=tuple(words), grain=fill(launch.grain, number), scratch=fill(launch.scratch, number)
-    )  # fmt: skip
+_OF_NUMBERS = (Place, Piece, Launch, Pointer, Done, Row, Slot, Repeat, Steps, Choose)
+
+
+def _filled(value: Any, number: Number) -> Any:
+    """What a plan consists of, with numbers in it."""
+    if isinstance(value, Plan):
+        return filled_plan(value, number)
+    if isinstance(value, _OF_NUMBERS):
+        return type(value)(*[_filled(getattr(value, field.name), number) for field in fields(value)])
+    return tuple([_filled(x, number) for x in value]) if type(value) is tuple else fill(value, number)

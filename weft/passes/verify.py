@@ -13,7 +13,7 @@ from weft.graph.node import Graph, Node
 from weft.passes.lower import Item, nbytes_of
 from weft.passes.memory import Place, Plan, base_of
 from weft.passes.views import Strided, contiguous
-from weft.primitives.base import Constant, Parameter
+from weft.primitives.base import Constant, Parameter, Reduction
 from weft.primitives.creation import Iota
 
 Range = tuple[str, int, int, int]
@@ -124,9 +124,12 @@ def _check_writes(plan: Plan, step: int, scratch: list[Range]) -> None:
 
 
 def _in_step(item: Item, operand: Node, result: Node) -> bool:
-    """Whether a map reads an operand only element by element in the order in which it writes the result."""
-    if item.group.form != "map":
-        return True  # the kernel's own proof has to do: it knows its phases
+    """Whether a kernel reads an operand only element by element in the order in which it writes the result, and never
+    again in a later pass."""
+    if item.group.form == "opaque":
+        return True  # the operation's own word has to do
+    if not _is_last(item, result):
+        return False
     for read in {read for node in item.group.nodes for read in node.inputs if base_of(read) is operand}:
         strides, offset = (
             (read.op.strides, read.op.offset) if isinstance(read.op, Strided) else (contiguous(read.shape), 0)
@@ -136,6 +139,23 @@ def _in_step(item: Item, operand: Node, result: Node) -> bool:
         if offset != 0 or walks != plain or operand.dtype.size != result.dtype.size:
             return False
     return True
+
+
+def _is_last(item: Item, result: Node) -> bool:
+    """Whether a kernel has no passes after the one that writes a result, and does nothing else in that one. A value
+    that depends on n reductions, one on the other, is known in pass n; a map has one pass, and computes all before it
+    writes."""
+    passes: dict[Node, int] = {}
+    reductions = []
+    for node in item.group.nodes:
+        passes[node] = max((passes.get(base_of(operand), 0) for operand in node.inputs), default=0)
+        if isinstance(node.op, Reduction):
+            reductions.append(passes[node])
+            passes[node] += 1
+    if not reductions:
+        return True
+    full = [node for node in item.writes if node is not result and not isinstance(node.op, Reduction)]
+    return max(reductions) < passes[result] and all(passes[node] < passes[result] for node in full)
 
 
 def _range(plan: Plan, node: Node) -> Range:

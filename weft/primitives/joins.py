@@ -11,7 +11,7 @@ from weft.codegen import moves
 from weft.codegen.launch import Layout, Lowering
 from weft.graph.node import Kind, Node, Size, kind_of
 from weft.primitives.base import Linear, Opaque, Sample, bind, move_batch_to_front, zeros
-from weft.primitives.elementwise import draw
+from weft.primitives.elementwise import astype, draw
 from weft.primitives.reductions import sum_over
 from weft.primitives.views import Slice, reshape
 
@@ -99,7 +99,7 @@ class Repeat(Linear, Opaque):
 
     def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
         (x,) = primals
-        return sum_over(reshape(cotangent, (*x.shape, self.count)), (x.ndim,))
+        return astype(sum_over(reshape(cotangent, (*x.shape, self.count)), (x.ndim,)), x.dtype)
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         return bind(self, move_batch_to_front(inputs[0], axes[0], size)), 0

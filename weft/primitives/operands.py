@@ -10,21 +10,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from weft import dtypes as dt
-from weft.graph.body import Body, body_of
 from weft.graph.node import Bundle, Kind, Node, Shape, Size, Tape, kind_of
 from weft.interop import MAX_DIMS
-from weft.primitives.base import (
-    Constant,
-    Elementwise,
-    Pick,
-    Primitive,
-    Reduction,
-)
+from weft.primitives.base import Elementwise, Pick, Primitive, Reduction
 from weft.primitives.bits import Bitcast, Reinterpret
 from weft.primitives.contraction import Matmul
 from weft.primitives.control import COUNT, Loop, Switch
@@ -195,7 +187,7 @@ def _sorting(op: Sorting, x: Kind) -> None:
     _one_dtype(op, x)
     _axis(op.axis, x.ndim)
     if isinstance(op, ArgSelect):
-        need(1 <= op.count and op.count <= x.shape[op.axis], f"{op.count} elements of an axis that has fewer")
+        need(op.count >= 1 and op.count <= x.shape[op.axis], f"{op.count} elements of an axis that has fewer")
 
 
 def _search(op: SearchSorted, rows: Kind, values: Kind) -> None:
@@ -246,31 +238,7 @@ def _reinterpret(op: Reinterpret, x: Kind) -> None:
     need(old == new or (x.ndim >= 1 and x.shape[-1] * old % new == 0), f"{x} as {op.dtype.name}")
 
 
-Rule = Callable[..., None]
-RULES: tuple[tuple[type[Primitive], Rule], ...] = (
-    (Elementwise, _elementwise), (Transpose, _transpose), (Slice, _slice), (Broadcast, _broadcast),
-    (Reshape, _reshape), (SliceUpdate, _slice_update), (Reduction, _reduction), (Scan, _scan), (Gather, _gather),
-    (Scatter, _scatter), (Sorting, _sorting), (SearchSorted, _search), (Concatenate, _concatenate), (Repeat, _repeat),
-    (Iota, _iota), (Extent, _extent), (Matmul, _matmul), (Barrier, _barrier), (Reinterpret, _reinterpret),
-)  # fmt: skip
-"""The rule of each family, or of a primitive that is its own family. It takes the primitive and its operands' kinds."""
-
-
-@functools.cache
-def rule_of(cls: type[Primitive]) -> Rule:
-    """The rule of a primitive with one result."""
-    for family, rule in RULES:
-        if issubclass(cls, family):
-            return rule
-    raise ValueError(f"there is no rule for operands of {cls.name()}")
-
-
-@functools.cache
-def _signature(rule: Rule) -> inspect.Signature:
-    return inspect.signature(rule)
-
-
-# ---- loops and branches, and the graph around them ----
+# ---- loops and branches ----
 
 
 def equal(a: Kind, b: Kind) -> bool:
@@ -278,120 +246,47 @@ def equal(a: Kind, b: Kind) -> bool:
     return a is b or (type(a) is Kind and type(b) is Kind and a.dtype is b.dtype and same(a.shape, b.shape))
 
 
-class Checker:
-    """The nodes of one graph, as they are made. It numbers values, so that two loops can be told to make the same
-    steps: a loop may read another's tape only then."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Any, int] = {}
-        self._number: dict[Node, int] = {}
-        self._steps: dict[Node, Any] = {}
-
-    def add(self, node: Node) -> None:
-        """Check a node whose operands were added before; ValueError says what is wrong with it."""
-        op = node.op
-        if isinstance(op, Loop):
-            self._loop(op, node)
-        elif isinstance(op, Switch):
-            _switch(op, [x.kind for x in node.inputs])
-        words = node.value.words if isinstance(op, Constant) else node if node.value is not None else None
-        leaf = node if not node.inputs and not isinstance(op, (Constant, Iota, Extent)) else None
-        key = (op, node.kind, words, leaf, *[self._number[x] for x in node.inputs])
-        self._number[node] = self._numbers.setdefault(key, len(self._numbers))
-
-    def _loop(self, op: Loop, node: Node) -> None:
-        kinds = [x.kind for x in node.inputs]
-        need(op.invariants >= 0 and op.carries >= 0, "a negative number of operands")
-        need(len(kinds) == op.counted + len(op.body.inputs), f"{len(kinds)} operands")
-        need(op.invariants + op.carries <= len(op.body.inputs), "a body with fewer parameters than it has operands")
-        need(len(op.body.outputs) >= op.carries + op.stops, "a body with fewer results than carries")
-        need(op.length is not None or op.counted or op.stops, "no end")
-        need(op.length is not None or op.counted or not op.reverse, "steps from an end that it does not have")
-        need(op.length is None or op.length >= 0, "a negative number of steps")
-        count, invariants, carries, rows = op.split(kinds)
-        params = list(op.body.inputs)
-        need(all(equal(kind, COUNT) for kind in count), "a number of steps that is no int64")
-        for kind, param in zip([*invariants, *carries], params, strict=False):
-            need(type(kind) is Kind and equal(kind, param.kind), f"an operand {kind}, where its body takes {param.kind}")
-        after, made, go_on = op.split_body()
-        for kind, result in zip(carries, after, strict=True):
-            need(equal(result.kind, kind), f"a carry that is {kind} at first, and {result.kind} after a step")
-        need(all(type(row.kind) is Kind for row in made), "rows that are no arrays")
-        need(go_on is None or equal(go_on.kind, FLAG), "a body that does not say whether to go on")
-        for place, param in enumerate(params[op.invariants + op.carries :], len(kinds) - len(rows)):
-            self._row(op, node, node.inputs[place], param.kind)
-
-    def _row(self, op: Loop, node: Node, operand: Node, row: Kind) -> None:
-        """The rows of an operand are as many as there are steps, and what the body takes."""
-        if op.length is not None:
-            kind = operand.kind
-            need(type(kind) is Kind and kind.ndim >= 1, f"rows of {kind}")
-            need(equal(kind_of(kind.shape[1:], kind.dtype), row), f"rows of {kind}, where its body takes {row}")
-            need(kind.shape[0] == op.length, f"rows of {kind} for another number of steps")
-            return
-        need(isinstance(operand.kind, Tape) and equal(operand.kind.row, row), f"rows of {operand.kind}")
-        need(op.counted and isinstance(operand.op, Pick), "a tape that is read without counting")
-        need(self._count(node.inputs[0]) == self.steps(operand.inputs[0]), "a tape of a loop with other steps")
-
-    def _count(self, node: Node) -> Any:
-        """What tells a number of steps from others."""
-        whole = node.inputs[0] if isinstance(node.op, Pick) else None
-        if whole is not None and isinstance(whole.op, Loop) and whole.op.reports:
-            assert isinstance(whole.kind, Bundle)
-            assert isinstance(node.op, Pick)
-            if node.op.index == len(whole.kind.parts) - 1:
-                return self.steps(whole)
-        return "count", self._number[node]
-
-    def steps(self, loop: Node) -> Any:
-        """What tells the number of steps of a loop without a length from that of others: its count if it has one and
-        never stops, else the part of it that decides when to stop."""
-        op = loop.op
-        assert isinstance(op, Loop)
-        if loop not in self._steps:
-            count, invariants, carries, rows = op.split(loop.inputs)
-            key: Any = self._count(count[0]) if count else None
-            if op.stops or op.length is not None:
-                body, used = op.body.once(("deciding", op.carries), functools.partial(_deciding, op))
-                operands = [*invariants, *carries, *rows]
-                key = (key, op.length, op.reverse, body, tuple([self._number[operands[i]] for i in used]))
-            self._steps[loop] = key
-        return self._steps[loop]
+def _loop(op: Loop, *kinds: Kind) -> None:
+    need(op.invariants >= 0 and op.carries >= 0, "a negative number of operands")
+    need(len(kinds) == op.counted + len(op.body.inputs), f"{len(kinds)} operands")
+    need(op.invariants + op.carries <= len(op.body.inputs), "a body with fewer parameters than it has operands")
+    need(len(op.body.outputs) >= op.carries + op.stops, "a body with fewer results than carries")
+    need(op.length is not None or op.counted or op.stops, "no end")
+    need(op.length is not None or op.counted or not op.reverse, "steps from an end that it does not have")
+    need(op.length is None or op.length >= 0, "a negative number of steps")
+    count, invariants, carries, rows = op.split(kinds)
+    params = [param.kind for param in op.body.inputs]
+    first = op.invariants + op.carries
+    need(all(equal(kind, COUNT) for kind in count), "a number of steps that is no int64")
+    for kind, param in zip([*invariants, *carries], params[:first], strict=True):
+        need(type(kind) is Kind and equal(kind, param), f"an operand {kind}, where its body takes {param}")
+    after, made, go_on = op.split_body()
+    for kind, result in zip(carries, after, strict=True):
+        need(equal(result.kind, kind), f"a carry that is {kind} at first, and {result.kind} after a step")
+    need(all(type(row.kind) is Kind for row in made), "rows that are no arrays")
+    need(go_on is None or equal(go_on.kind, FLAG), "a body that does not say whether to go on")
+    for kind, param in zip(rows, params[first:], strict=True):
+        _rows(op, kind, param)
 
 
-def _deciding(op: Loop) -> tuple[Body | None, list[int]]:
-    """The part of a loop's body that says whether to go on, with the carries that this takes, and the numbers of the
-    operands that it has."""
-    after, _, go_on = op.split_body()
-    if go_on is None:
-        return None, []
-    inputs = list(op.body.inputs)
-    wanted: set[Node] = set()
-    results = [go_on]
-    chosen: list[int] = []
-    while True:
-        wanted |= _leaves_behind(results)
-        more = [k for k in range(op.carries) if inputs[op.invariants + k] in wanted]
-        if more == chosen:
-            break
-        chosen = more
-        results = [*(after[k] for k in chosen), go_on]
-    used = [i for i, x in enumerate(inputs) if x in wanted]
-    return body_of([inputs[i] for i in used], results), used
+def _rows(op: Loop, kind: Kind, param: Kind) -> None:
+    """The rows of an operand are as many as there are steps, and what the body takes. How many there are on a tape is
+    known only when it is read: `tapes_of` says what bounds the steps then."""
+    if op.length is None:
+        need(isinstance(kind, Tape) and equal(kind.row, param), f"rows of {kind}, where its body takes {param}")
+        need(op.counted, "a tape that is read without counting")
+        return
+    need(type(kind) is Kind and kind.ndim >= 1, f"rows of {kind}")
+    need(equal(kind_of(kind.shape[1:], kind.dtype), param), f"rows of {kind}, where its body takes {param}")
+    need(kind.shape[0] == op.length, f"rows of {kind} for another number of steps")
 
 
-def _leaves_behind(results: Sequence[Node]) -> set[Node]:
-    seen = set(results)
-    stack = list(seen)
-    while stack:
-        for x in stack.pop().inputs:
-            if x not in seen:
-                seen.add(x)
-                stack.append(x)
-    return {node for node in seen if not node.inputs}
+def tapes_of(op: Loop, operands: Sequence[Node]) -> list[Node]:
+    """The loops whose tapes a loop reads: it must not make more steps than each of them."""
+    return list(dict.fromkeys([x.inputs[0] for x in operands if isinstance(x.kind, Tape)]))
 
 
-def _switch(op: Switch, kinds: Sequence[Kind]) -> None:
+def _switch(op: Switch, *kinds: Kind) -> None:
     need(len(op.branches) >= 1, "no branches")
     need(len(kinds) >= 1 and equal(kinds[0], INDEX), "a choice that is no int32")
     first = op.branches[0]
@@ -405,17 +300,42 @@ def _switch(op: Switch, kinds: Sequence[Kind]) -> None:
     need(all(type(kind) is Kind for kind in first.kinds()), "results that are no arrays")
 
 
+# ---- all of them ----
+
+Rule = Callable[..., None]
+RULES: tuple[tuple[type[Primitive], Rule], ...] = (
+    (Elementwise, _elementwise), (Transpose, _transpose), (Slice, _slice), (Broadcast, _broadcast),
+    (Reshape, _reshape), (SliceUpdate, _slice_update), (Reduction, _reduction), (Scan, _scan), (Gather, _gather),
+    (Scatter, _scatter), (Sorting, _sorting), (SearchSorted, _search), (Concatenate, _concatenate), (Repeat, _repeat),
+    (Iota, _iota), (Extent, _extent), (Matmul, _matmul), (Barrier, _barrier), (Reinterpret, _reinterpret),
+    (Loop, _loop), (Switch, _switch),
+)  # fmt: skip
+"""The rule of each family, or of a primitive that is its own family. It takes the primitive and its operands' kinds."""
+
+
+@functools.cache
+def _signature(rule: Rule) -> inspect.Signature:
+    return inspect.signature(rule)
+
+
+@functools.cache
+def rule_of(cls: type[Primitive]) -> Rule:
+    """The rule of a primitive."""
+    for family, rule in RULES:
+        if issubclass(cls, family):
+            return rule
+    raise ValueError(f"there is no rule for operands of {cls.name()}")
+
+
 def check_operands(op: Primitive, operands: Sequence[Node]) -> None:
-    """Raise ValueError if a primitive with one result, or with several, does not take such operands."""
-    if isinstance(op, (Loop, Switch)):
-        return  # their nodes are looked at as a whole
+    """Raise ValueError if a primitive does not take such operands."""
     kinds = [x.kind for x in operands]
     if isinstance(op, Pick):
         need(len(kinds) == 1 and isinstance(kinds[0], Bundle), "it picks from what has one result")
         assert isinstance(kinds[0], Bundle)
         need(0 <= op.index < len(kinds[0].parts), f"result {op.index} of {len(kinds[0].parts)}")
         return
-    need(all(type(kind) is Kind for kind in kinds), "operands that are no arrays")
+    need(isinstance(op, Loop) or all(type(kind) is Kind for kind in kinds), "operands that are no arrays")
     rule = rule_of(type(op))
     try:
         _signature(rule).bind(op, *kinds)

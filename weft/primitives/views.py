@@ -129,7 +129,7 @@ class Broadcast(View):
         shape = primals[0].shape
         kept = {axis for n, axis in zip(shape, self.axes, strict=True) if not _is_one(n) or _is_one(self.shape[axis])}
         summed = OPERATORS["sum"](cotangent, tuple(i for i in range(len(self.shape)) if i not in kept))
-        return reshape(summed, shape)
+        return reshape(OPERATORS["astype"](summed, cotangent.dtype), shape)  # sums of flags are integers
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         front = move_batch_to_front(inputs[0], axes[0], size)

@@ -253,10 +253,10 @@ class Storage:
         # weak reference with a callback 0.2 µs.
         try:
             size = self.capacity
-        except AttributeError:  # `allocate` raised
+            pool.active -= size
+            _idle[size].append(self.address)
+        except (AttributeError, TypeError):  # `allocate` raised, or Python is ending and our globals are gone
             return
-        pool.active -= size
-        _idle[size].append(self.address)
         if pool.active < pool.low:
             pool.trim_cache()
 

@@ -800,8 +800,8 @@ class Program:
 
 
 def _scratch(needs: Iterable[tuple[int, int]], team: int) -> tuple[int, int]:
-    """(bytes from one thread's scratch memory to the next one's, bytes of all of it) for commands of such (grain, scratch
-    bytes). Only kernels that may run on several threads need some for each."""
+    """(bytes from one thread's scratch memory to the next one's, bytes of all of it) for commands with these (grain,
+    scratch bytes). Only kernels that may run on several threads need some for each."""
     many = alone = 0
     for grain, nbytes in needs:
         if grain > 0:
@@ -854,8 +854,7 @@ class Pattern:
     def table(self, numbers: Sequence[int], team: int) -> tuple[array[int], int]:
         """The table with these numbers, for that many threads, and where the arena begins."""
         table = self._table[:]
-        for at, number in zip(self._places, numbers, strict=True):
-            table[at] = number
+        deque(map(table.__setitem__, self._places, numbers), 0)  # the fastest loop that Python has
         needs = [(0 if grain is None else table[grain], table[nbytes]) for grain, nbytes in self._hungry]
         stride, scratch = _scratch(needs, team) if needs else (0, 0)
         table[_HEADER["slots"]] = team if stride else threads.MAX_THREADS

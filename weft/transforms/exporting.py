@@ -25,11 +25,13 @@ from weft.graph.body import Body
 from weft.graph.dims import Dim
 from weft.graph.node import Bundle, Kind, Node, Tape, kind_of, next_id
 from weft.graph.size_algebra import Poly, Positive, Quotient
-from weft.primitives.base import Constant, ConstantValue, Primitive
+from weft.primitives.base import ConstantValue
 from weft.primitives.custom import Called
 from weft.runtime.data import Buffer, numpy_view
+from weft.transforms import state
 from weft.transforms.bodies import random_state, trace_body
-from weft.transforms.exportfile import check_writable, write
+from weft.transforms.capture import Walk
+from weft.transforms.exportfile import DamagedFile, write
 from weft.transforms.importing import FORMAT, Imported, Reader, call_text, spread
 from weft.transforms.variant import SymbolicSizes
 from weft.version import __version__
@@ -85,16 +87,23 @@ class Traced:
             return tree.leaves(returned[0])
 
         self.first = next_id()
-        state = random_state()[0]._node
+        drawn_from = random_state()[0]._node
+        kept = _Kept(fun)
         try:
             traced = trace_body(NAME, flat, symbolic)
         finally:
             self.sizes.env.close()
+            changed = kept.put_back(self.first)
+        if changed:
+            raise ValueError(
+                f"[{NAME}] {self.name} keeps arrays that it computes in objects that it captures, which an imported "
+                "function cannot do: return them instead."
+            )
         self.outputs = _outputs(returned[0])
         results = [leaf._node for leaf in traced.leaves]
         self.params = traced.params
-        self.order, self.results = self._behind(results, {traced.random_param: state})
-        if traced.random is not None and state in self.order:
+        self.order, self.results = self._behind(results, {traced.random_param: drawn_from})
+        if traced.random is not None and drawn_from in self.order:
             warnings.warn(
                 f"[{NAME}] {self.name} draws from the global random state, which becomes part of the file as it is now: "
                 "every call will draw the same numbers. Make a key one of its arguments instead.",
@@ -132,6 +141,27 @@ class Traced:
 
     def operands(self, node: Node) -> list[Node]:
         return [] if node.value is not None else [self.real(x) for x in node.inputs]
+
+
+class _Kept:
+    """What a function can reach beside its arguments, to be put back where it kept arrays of a trace there."""
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        walk = Walk()
+        walk.visit(getattr(fun, "__wrapped_function__", fun))
+        self._places = [(place, state.read(place)) for place in walk.containers]
+
+    def put_back(self, first: int) -> bool:
+        """Whether there was anything to put back: arrays that are newer than `first`."""
+        changed = False
+        for place, before in self._places:
+            now = state.read(place)
+            if not state.same(before, now) and any(
+                isinstance(x, array) and x._node.id >= first for x in tree.leaves(now if isinstance(now, dict) else [*now])
+            ):
+                state.write(place, before)
+                changed = True
+        return changed
 
 
 def _outputs(value: Any) -> Json:
@@ -204,8 +234,6 @@ class Writer:
     def function(self) -> Json:
         traced = self.traced
         env = traced.sizes.env
-        for number in range(len(traced.sizes.places)):
-            self._atom(env.algebra.symbols_of(env.algebra_unit(number)).pop()) if False else None
         graph = self._graph(traced.params, traced.order, traced.results, traced.operands)
         guards = [
             [self._poly(guard.expression.terms), guard.relation, guard.value, guard.text]
@@ -353,6 +381,14 @@ class Export:
         self._functions: list[Json] = []
         self._known: list[Imported] = []
 
+    def traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Traced, list[tuple[str, int]]]:
+        """The trace of a call, and which inputs are keywords; it is not added."""
+        args, kwargs = spread(args, kwargs)
+        check_arrays(args, kwargs)
+        first = len(tree.leaves(args))
+        owners = [name for name, value in kwargs.items() for _ in tree.leaves(value)]
+        return Traced(self.fun, args, kwargs, self.shapeless), [(name, first + i) for i, name in enumerate(owners)]
+
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Add the trace of a call."""
         args, kwargs = spread(args, kwargs)
@@ -366,7 +402,10 @@ class Export:
         traced = Traced(self.fun, args, kwargs, self.shapeless)
         made = Writer(traced, self._tensors).function()
         kinds = [kind_of(values.shape, dtype) for dtype, values in self._tensors.values]
-        self._known.append(Reader(kinds, None).function(made))
+        try:
+            self._known.append(Reader(kinds, None).function(made))
+        except DamagedFile as error:
+            raise ValueError(f"[{NAME}] {traced.name} cannot be written, because {error}.") from error
         self._functions.append(made)
 
     def write(self, file: str | os.PathLike[str] | IO[bytes]) -> None:
@@ -389,5 +428,3 @@ def check_arrays(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
                 "it an array, or let the function capture it."
             )
 
-
-__all__ = ["Constant", "Export", "Primitive", "Traced", "check_arrays", "check_writable"]

@@ -196,7 +196,10 @@ class ShapelessVariant(Variant):
             return compile_graph(self._concrete(sizes))
         if WRAPPERS:
             return wrapped(assemble(template.plan_for(sizes)), self._concrete(sizes), {})
-        made = template.executable(sizes)
+        try:
+            made = template.executable(sizes)
+        except OverflowError:  # something is larger than memory can be: planning says what
+            return compile_graph(self._concrete(sizes))
         if config.check:
             verify_plan(made.plan)
         return made
