@@ -1,7 +1,7 @@
 """A recurrent network that learns to remember: `python examples/rnn.py --help`.
 
-It reads a row of random letters, then a row of dots, and must say the letters again while it reads the dots. The network
-runs over time by `mx.scan`: one operation in the graph however long the sequence is, forwards and backwards.
+It reads a row of random letters, then a row of dots, and must say the letters again while it reads the dots. The
+network runs over time by `mx.scan`: one operation in the graph however long the sequence is, forwards and backwards.
 """
 
 from __future__ import annotations

@@ -109,7 +109,9 @@ OTHERS = (None, True, "", "*", "add", "tape", "float64", "bool", [], {}, [0], [[
 
 def change(header: Any, rng: random.Random) -> None:
     """One thing is not what it was."""
-    found = [place for place in places(header["functions"]) if place[0] is not None]
+    found = list(places(header["functions"]))
+    if not found:
+        return  # all of it was taken away already
     container, key = rng.choice(found)
     old = container[key]
     other_container, other_key = rng.choice(found)

@@ -196,7 +196,7 @@ BINARY += ["mx.concatenate([{}, {}], axis=0)[1:5]", "mx.scan(lambda c, r: (c * 0
 def expressions(draw: st.DrawFn, depth: int = 4) -> str:
     """Python text of an array of the shape of x."""
     if depth == 0 or draw(st.integers(0, 4)) == 0:
-        return draw(st.sampled_from(["x", "y", "x * 3", "W[:4]"]))
+        return draw(st.sampled_from(["x", "y", "(x * 3)", "W[:4]"]))
     if draw(st.booleans()):
         return draw(st.sampled_from(UNARY)).format(draw(expressions(depth - 1)))
     return draw(st.sampled_from(BINARY)).format(draw(expressions(depth - 1)), draw(expressions(depth - 1)))
@@ -221,7 +221,8 @@ def sized(x: array) -> tuple[array, ...]:
     return (
         x.reshape(n * 2, -1) if m % 2 == 0 else x, x.sum() / n, mx.arange(m) * n, half[:, 1:], x[-2:], x[:, ::-1],
         mx.pad(x, ((1, n), (0, 2))), mx.softmax(x @ x.T, axis=-1), mx.ones((m, n)), mx.tril(x), mx.split(x, [1], 1)[1],
-        mx.scan(lambda c, r: (c + r, c.max()), mx.zeros(m), x)[1], mx.concatenate([x, x[:1]], 0), mx.broadcast_to(x[0], x.shape),
+        mx.scan(lambda c, r: (c + r, c.max()), mx.zeros(m), x)[1], mx.concatenate([x, x[:1]], 0),
+        mx.broadcast_to(x[0], x.shape),
     )  # fmt: skip
 
 
@@ -245,17 +246,15 @@ def test_sizes_for_which_a_trace_does_not_hold() -> None:
 def test_sizes_inside_another_trace_for_all_sizes() -> None:
     """The sizes of an imported function are those of whoever calls it; guards too."""
     imported = through(sized, X, shapeless=True)
-    traces = []
 
     def around(x: array) -> Any:
-        traces.append(x.shape[0] > 0)
         return [y.sum() for y in imported(x * 2)]
 
     compiled = mx.compile(around, shapeless=True)
     for n, m in ((4, 6), (6, 8), (10, 2), (3, 12)):
         x = values(n, m, seed=m)
         assert_same(compiled(x), [y.sum() for y in sized(x * 2)])
-    assert len(traces) == 1
+    assert compiled.traces == 1
     with pytest.raises(ValueError, match="No imported function"):
         compiled(values(3, 5))
     assert_same(through(around, X, shapeless=True)(values(8, 4)), tuple(y.sum() for y in sized(values(8, 4) * 2)))
@@ -286,7 +285,9 @@ def test_transforms() -> None:
         lambda f: lambda x, y: mx.vmap(lambda a: f(a, y).sum())(mx.stack([x, y])),
         lambda f: lambda x, y: mx.scan(lambda c, r: (f(c, r), c.sum()), x, mx.stack([y, y * 0.5, x])),
         lambda f: lambda x, y: mx.checkpoint(f)(x, y),
-        lambda f: lambda x, y: mx.grad(lambda x: mx.scan(lambda c, r: (f(c, r), None), x, mx.stack([y, y]))[0].sum())(x),
+        lambda f: (
+            lambda x, y: mx.grad(lambda x: mx.scan(lambda c, r: (f(c, r), None), x, mx.stack([y, y]))[0].sum())(x)
+        ),
     ):
         assert_same(transform(found)(X, Y), transform(attention)(X, Y))
 
@@ -517,9 +518,14 @@ def test_exporter_of_sizes_that_are_told_apart(tmp_path: Path) -> None:
 def test_an_export_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "f"
     mx.export_function(path, lambda x: x, X)
-    with pytest.raises(KeyError), mx.exporter(path, lambda x: x * 2) as export:
-        export(X)
-        raise KeyError
+
+    def fails() -> None:
+        with mx.exporter(path, lambda x: x * 2) as export:
+            export(X)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
     with pytest.raises(ValueError, match="Outputs"):
         mx.export_function(path, lambda x: 3, X)
     assert_same(mx.import_function(path)(X), (X,))
@@ -574,7 +580,7 @@ def test_the_header_is_what_the_documentation_says() -> None:
         "name", "inputs", "names", "outputs", "sizes", "guards", "kinds", "bodies", "graph"
     }  # fmt: skip
     assert function["kinds"][function["graph"]["inputs"][0]] == ["float32", [4, 6]]
-    assert [node[0] for node in function["graph"]["nodes"]] == ["tensor", "exp", "constant", "multiply", "slice", "add"]
+    assert [node[0] for node in function["graph"]["nodes"]] == ["exp", "constant", "multiply", "tensor", "slice", "add"]
     (tensor,) = header["tensors"]
     assert (tensor["dtype"], tensor["shape"], tensor["offset"]) == ("float32", [6, 6], 0)
     assert data == np.array(W).tobytes()
@@ -619,7 +625,7 @@ def refused(damaged: bytes) -> str:
 
 
 def test_files_that_are_cut_off_or_go_on(contents: bytes) -> None:
-    for length in (*range(0, 40), *range(40, len(contents), 97), len(contents) - 1):
+    for length in (*range(40), *range(40, len(contents), 97), len(contents) - 1):
         refused(contents[:length])
     assert "bytes, and should have" in refused(contents + b"\0")
 
@@ -765,7 +771,15 @@ def test_dot(tmp_path: Path) -> None:
     text = out.getvalue()
     assert text.startswith("digraph {\n")
     assert text.endswith("}\n")
-    for part in ("exp", "multiply", "sum(axes=(0,))", 'label="x\\nf32[2]"', 'label="w\\nf32[2]"', "y = add", "rank=sink"):
+    for part in (
+        "exp",
+        "multiply",
+        "sum(axes=(0,))",
+        'label="x\\nf32[2]"',
+        'label="w\\nf32[2]"',
+        "y = add",
+        "rank=sink",
+    ):
         assert part in text
     assert text.count(" -> ") == 8
     for path in (str(tmp_path / "a"), tmp_path / "b"):
@@ -782,7 +796,7 @@ def test_dot_of_loops() -> None:
     out = io.StringIO()
     mx.export_to_dot(out, *tree.leaves(nesting(X, Y)), **{'a "name"': X})
     text = out.getvalue()
-    assert text.count("subgraph cluster_") == text.count("of loop") + text.count("of switch") == 4
+    assert text.count("subgraph cluster_") == text.count("of loop") + text.count("of switch") == 5
     assert text.count("{") == text.count("}")
     assert 'a \\"name\\"' in text
     assert "style=dashed" in text
@@ -801,5 +815,5 @@ def test_picks_are_checked() -> None:
     bundle = mx.scan(lambda c, x: (c, x), mx.zeros(2), mx.zeros((3, 2)))[0]._node.inputs[0]
     check_operands(Pick(1), [bundle])
     for wrong in (lambda: check_operands(Pick(2), [bundle]), lambda: check_operands(Pick(0), [X._node])):
-        with pytest.raises(ValueError, match="result|picks"):
+        with pytest.raises(ValueError, match=r"result|picks"):
             wrong()

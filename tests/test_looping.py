@@ -215,7 +215,7 @@ def test_one_value_in_several_places() -> None:
     x = random(4, 3)
 
     def f(c: Any, row: Any) -> Any:
-        a, b = c
+        _, b = c
         return (b, b), (row[0] + row[1] + x.sum(), b, b)
 
     found = mx.scan(f, (x[0], x[0]), (x, x))
@@ -481,7 +481,7 @@ def test_three_derivatives() -> None:
 
     native, plain = filtered(Native), filtered(Plain)
     for _ in range(3):
-        (value,), (tangent,) = mx.jvp(native, given, along)
+        _, (tangent,) = mx.jvp(native, given, along)
         native, plain = slope(native), slope(plain)
         assert_close(native(*given), plain(*given), 1e-8)
         assert_close(tangent, native(*given), 1e-8)
@@ -537,6 +537,63 @@ def test_gradient_with_a_length_that_is_known_late(length: int, back: bool) -> N
     assert_close(found, mx.grad(loss(Plain, steps), argnums=(0, 1))(double(start), double(xs)))
 
 
+def newton(ways: Any, a: array, most: Any = 60) -> array:
+    """The square root, by as many steps as it takes."""
+
+    def better(s: Any) -> Any:
+        return (s[0] + a / s[0]) / 2, s[1] + 1
+
+    return ways.while_loop(lambda s: (mx.abs(s[0] * s[0] - a) > 1e-13) & (s[1] < most), better, (a, mx.array(0)))[0]
+
+
+def test_gradient_of_a_while_loop() -> None:
+    """Through the steps that were made, however many: twice, by jvp, compiled with one trace, and mapped."""
+    a = double([2.0, 9.0, 1.5, 400.0])
+    root = lambda a: newton(Native, a)  # noqa: E731
+    for k in range(4):
+        check_derivatives(root, np.array(a)[k])
+        assert mx.grad(root)(a[k]).item() == pytest.approx(0.5 / a[k].item() ** 0.5, rel=1e-9)
+        assert mx.grad(mx.grad(root))(a[k]).item() == pytest.approx(-0.25 / a[k].item() ** 1.5, rel=1e-7)
+    compiled = mx.compile(mx.grad(root))
+    assert_same(mx.stack([compiled(a[k]) for k in range(4)]), mx.stack([mx.grad(root)(a[k]) for k in range(4)]))
+    assert compiled.traces == 1
+    assert_close(mx.vmap(mx.grad(root))(a), 0.5 / mx.sqrt(a))
+    assert_close(mx.grad(lambda a: mx.sum(mx.vmap(root)(a)))(a), 0.5 / mx.sqrt(a))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 90])
+def test_gradient_of_a_loop_with_late_bounds(count: int) -> None:
+    """What the steps keep is as long as it turns out to be."""
+
+    def loss(ways: Any, upper: Any) -> Callable[..., array]:
+        return lambda x, w: mx.sum(ways.fori_loop(0, upper, lambda i, c: mx.sin(c * w) + c, x))
+
+    given = double([0.3, -0.4]), double([0.7, 1.1])
+    found = mx.grad(loss(Native, mx.array(count)), argnums=(0, 1))(*given)
+    assert_close(found, mx.grad(loss(Plain, count), argnums=(0, 1))(*given))
+
+
+def test_gradient_of_a_while_loop_inside_a_scan() -> None:
+    """Each step of the outer loop has a number of inner steps of its own."""
+
+    def loss(ways: Any) -> Callable[[array], array]:
+        def f(xs: array) -> array:
+            def step(c: array, x: array) -> Any:
+                inner = newton(ways, x * x + c * c)
+                return inner * 0.5, inner
+
+            c, ys = ways.scan(step, xs[0], xs)
+            return c + mx.sum(ys * ys * ys)
+
+        return f
+
+    xs = double([0.5, 2.0, 30.0, 1.0])
+    assert_close(mx.grad(loss(Native))(xs), mx.grad(loss(Plain))(xs), 1e-8)
+    slope = lambda ways: lambda xs: mx.sum(mx.grad(loss(ways))(xs) * mx.cos(xs))  # noqa: E731
+    assert_close(mx.grad(slope(Native))(xs), mx.grad(slope(Plain))(xs), 1e-7)
+    check_derivatives(loss(Native), np.array(xs))
+
+
 def test_nothing_flows_through_integers() -> None:
     def f(x: array) -> array:
         (c, n), _ = mx.scan(lambda s, w: ((s[0] * w, s[1] + (s[0] > 0.5)), None), (x, mx.array(0)), double([2.0, 3.0]))
@@ -577,9 +634,7 @@ def test_checkpoints_take_less_memory() -> None:
 def lanes_of(f: Callable[..., Any], axes: Any, *values: array) -> Any:
     """f for each lane alone, stacked."""
     size = next(x.shape[a] for x, a in zip(values, axes, strict=True) if a is not None)
-    each = [
-        f(*(x if a is None else mx.take(x, k, a) for x, a in zip(values, axes, strict=True))) for k in range(size)
-    ]
+    each = [f(*(x if a is None else mx.take(x, k, a) for x, a in zip(values, axes, strict=True))) for k in range(size)]
     return tree.map(lambda *rows: mx.stack(list(rows)), *each)
 
 

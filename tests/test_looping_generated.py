@@ -1,5 +1,6 @@
-"""Random bodies of loops: the loop as an operation gives the bits of the Python loop over the same body, eager, compiled,
-for any length from one trace, and on the reference back end; its derivatives and batches are those of the Python loop.
+"""Random bodies of loops: the loop as an operation gives the bits of the Python loop over the same body, eager,
+compiled, for any length from one trace, and on the reference back end; its derivatives and batches are those of the
+Python loop.
 
 A body is a list of small choices, so a failing one shrinks to the few steps that matter.
 """
@@ -274,7 +275,9 @@ def test_unrolled(case: Case, unroll: int) -> None:
 @given(cases(), st.integers(1, 4))
 def test_checkpointed(case: Case, every: int) -> None:
     init, xs, outer = operands(case)
-    found = mx.scan(body_of(case, Native, outer), init, xs, length=case.length, reverse=case.reverse, checkpoint_every=every)
+    found = mx.scan(
+        body_of(case, Native, outer), init, xs, length=case.length, reverse=case.reverse, checkpoint_every=every
+    )
     check(case, found, native(case, init, xs, outer), f"checkpoints every {every}")
 
 
@@ -534,7 +537,9 @@ def test_vmap_of_grad_and_grad_of_vmap(mapped: Mapped) -> None:
     axes, together, each = lanes(mapped)
 
     def loss(leaves: Sequence[array]) -> array:
-        return loss_of(replace(problem, operands=list(leaves)), Native)(*[0.5 * mx.tanh(leaves[i]) for i in problem.places])
+        return loss_of(replace(problem, operands=list(leaves)), Native)(
+            *[0.5 * mx.tanh(leaves[i]) for i in problem.places]
+        )
 
     def gradient(leaves: Sequence[array]) -> Any:
         def of_real(*real: array) -> array:

@@ -568,3 +568,16 @@ def test_the_condition_of_a_select_is_a_constant() -> None:
     out = select(c, x, y)
     assert pull_back([c], [out], [full_like(out, 1)]) == [None]
     assert push_forward([c], [out], [full_like(c, 1)]) == [None]
+
+
+@pytest.mark.parametrize("spread", [lambda m: mx.broadcast_to(m[None], (3, 4)), lambda m: mx.repeat(m, 3), mx.flip])
+@pytest.mark.parametrize("dtype", [mx.bool_, mx.int8])
+def test_masks_that_depend_on_what_is_differentiated(dtype: Any, spread: Any) -> None:
+    """The way of a mask is followed back as far as the comparison, in the mask's own dtype, and ends there."""
+    x = mx.array([1.0, -2.0, 3.0, 0.0])
+
+    def loss(x: Any) -> Any:
+        mask = spread((x > 0).astype(dtype))
+        return mx.sum(mask * 2.0) + mx.sum(x)
+
+    assert mx.grad(loss)(x).tolist() == [1.0] * 4

@@ -223,7 +223,7 @@ def evaluate_one(node: Node) -> None:
         with _lock:
             if node.value is not None:
                 return None
-            inputs = node.inputs
+            inputs = node.inputs if node.op.__class__ is not SliceUpdate else ()  # those are written, see `_update`
             order: list[Node] = []
             key: tuple[Any, ...]
             values: tuple[Any, ...]
@@ -240,7 +240,7 @@ def evaluate_one(node: Node) -> None:
                 values, order = (inputs[0].value,), [inputs[0], node]
                 key = (SHORT, node.op, node.kind, *_leaf_key(inputs[0], values[0]))
             del inputs
-            if order and config.backend != "reference" and node.op.__class__ is not SliceUpdate:
+            if order and config.backend != "reference":
                 recipe = PROGRAMS.get(key)
                 if recipe is None:
                     recipe = PROGRAMS[key] = _plain_recipe(order, node)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -325,6 +326,7 @@ def repeat(x: Layout, out: Layout, count: int) -> Lowering:
     """out = x with every element of the last axis `count` times in a row; out is contiguous. Pointers: 0 x, 1 out."""
     if 0 in out.shape:
         return Lowering(())
+    count = operator.index(count)  # part of the kernel, and so a plain number
     launches: list[Launch] = []
     temporaries: tuple[int, ...] = ()
     size, from_, steps = x.dtype.size, Pointer(0), scaled(x)

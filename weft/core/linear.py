@@ -21,6 +21,7 @@ from weft.core._common import (
     transpose,
     wrap,
 )  # fmt: skip
+from weft.core._remember import remembered
 from weft.graph.dims import prod, same_shape
 from weft.graph.node import Node
 from weft.primitives.contraction import Matmul
@@ -29,6 +30,7 @@ from weft.primitives.elementwise import conjugate
 Stream = Any
 
 
+@remembered(2)
 def matmul(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> array:
     """The matrix product over the last two axes; vectors act as a row or a column, leading axes broadcast.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft.core._common import ArrayLike, Axes, array, astype, bind, kind_of, normalize_axes, size_node, to_node, wrap
+from weft.core._remember import remembered
 from weft.dtypes import Dtype
 from weft.graph.dims import Dim, dim_max, prod
 from weft.graph.node import Node
@@ -35,6 +36,7 @@ def _refuse_empty(name: str, x: Node, axes: tuple[int, ...]) -> None:
         )
 
 
+@remembered(1)
 def sum(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
     """The sum over axes (all by default).
 
@@ -45,6 +47,7 @@ def sum(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: S
     return wrap(_reduce(r.Sum, x, normalize_axes("sum", axis, x.ndim), keepdims))
 
 
+@remembered(1)
 def prod_(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
     """The product over axes (all by default)."""
     x = to_node(a)
@@ -54,6 +57,7 @@ def prod_(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream:
 prod_.__name__ = "prod"
 
 
+@remembered(1)
 def max(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
     """The largest element over axes (all by default); NaN if any is."""
     x = to_node(a)
@@ -62,6 +66,7 @@ def max(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: S
     return wrap(_reduce(r.Max, x, axes, keepdims))
 
 
+@remembered(1)
 def min(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
     """The smallest element over axes (all by default); NaN if any is."""
     x = to_node(a)
@@ -70,12 +75,14 @@ def min(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: S
     return wrap(_reduce(r.Min, x, axes, keepdims))
 
 
+@remembered(1)
 def all(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
     """Whether all elements along axes are nonzero."""
     x = astype(to_node(a), dt.bool_)
     return wrap(_reduce(r.All, x, normalize_axes("all", axis, x.ndim), keepdims))
 
 
+@remembered(1)
 def any(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
     """Whether any element along axes is nonzero."""
     x = astype(to_node(a), dt.bool_)
@@ -115,6 +122,7 @@ def argmin(a: ArrayLike, /, axis: int | None = None, keepdims: bool = False, *, 
     return _arg("argmin", r.ArgMin, a, axis, keepdims)
 
 
+@remembered(1)
 def mean(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
     """The arithmetic mean over axes (all by default)."""
     x = to_node(a)
@@ -139,6 +147,7 @@ def _number(like: Node, n: Any) -> Node:
     return size_node(n if type(n) is Dim else float(n), like.kind)
 
 
+@remembered(1)
 def var(
     a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, ddof: int = 0, *, correction: int | None = None,
     stream: Stream = None,
@@ -161,6 +170,7 @@ def _var(x: Node, axes: tuple[int, ...], keepdims: bool, ddof: int) -> Node:
     return astype(total / divisor, dt.real_of(dtype))
 
 
+@remembered(1)
 def std(
     a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, ddof: int = 0, *, correction: int | None = None,
     stream: Stream = None,
@@ -180,6 +190,7 @@ def _shift(x: Node, axes: tuple[int, ...]) -> Node:
     return e.select(bind(e.Equal(), size, constant(float("inf"), size.kind)), constant(0, top.kind), top)
 
 
+@remembered(1)
 def logsumexp(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
     """log(sum(exp(a))) over axes (all by default), without overflow; -inf for nothing but -inf."""
     x = to_node(a)
@@ -201,6 +212,7 @@ def any_empty(x: Node, axes: tuple[int, ...]) -> bool:
     return builtins.any(type(x.shape[axis]) is int and x.shape[axis] == 0 for axis in axes)
 
 
+@remembered(1)
 def softmax(a: ArrayLike, /, axis: Axes = None, *, precise: bool = False, stream: Stream = None) -> array:
     """exp(a) / sum(exp(a)) over axes (all by default), without overflow. Always computed in at least float32."""
     x = to_node(a)

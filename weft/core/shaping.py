@@ -30,6 +30,7 @@ from weft.core._common import (
 from weft.core._common import (
     transpose as node_transpose,
 )
+from weft.core._remember import remembered
 from weft.graph.dims import prod, provably_equal
 from weft.graph.node import Node, Shape, Size
 from weft.primitives.creation import Iota
@@ -46,6 +47,7 @@ def _sizes(name: str, shape: Any) -> tuple[Any, ...]:
     return tuple(shape)
 
 
+@remembered(1)
 def reshape(a: ArrayLike, /, shape: Sequence[int], *, stream: Stream = None) -> array:
     """The elements in row-major order in another shape; one size may be -1.
 
@@ -72,6 +74,7 @@ def _resolved(name: str, size: Any, shape: Shape) -> Shape:
     return full
 
 
+@remembered(1)
 def flatten(a: ArrayLike, /, start_axis: int = 0, end_axis: int = -1, *, stream: Stream = None) -> array:
     """Axes start_axis to end_axis (included) as one; axes beyond the ends mean the ends."""
     x = to_node(a)
@@ -99,6 +102,7 @@ def unflatten(a: ArrayLike, /, axis: int, shape: Sequence[int], *, stream: Strea
     return wrap(node_reshape(x, (*x.shape[:axis], *_resolved("unflatten", x.shape[axis], sizes), *x.shape[axis + 1 :])))
 
 
+@remembered(1)
 def transpose(a: ArrayLike, /, axes: Sequence[int] | None = None, *, stream: Stream = None) -> array:
     """Axes in another order; reversed by default."""
     x = to_node(a)
@@ -123,6 +127,7 @@ def matrix_transpose(a: ArrayLike, /, *, stream: Stream = None) -> array:
     return wrap(node_transpose(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)))
 
 
+@remembered(1)
 def swapaxes(a: ArrayLike, /, axis1: int, axis2: int, *, stream: Stream = None) -> array:
     """Two axes exchanged."""
     x = to_node(a)
@@ -132,6 +137,7 @@ def swapaxes(a: ArrayLike, /, axis1: int, axis2: int, *, stream: Stream = None) 
     return wrap(node_transpose(x, tuple(order)))
 
 
+@remembered(1)
 def moveaxis(a: ArrayLike, /, source: int, destination: int, *, stream: Stream = None) -> array:
     """One axis moved to another place, the others in order."""
     x = to_node(a)
@@ -141,6 +147,7 @@ def moveaxis(a: ArrayLike, /, source: int, destination: int, *, stream: Stream =
     return wrap(node_transpose(x, tuple(order)))
 
 
+@remembered(1)
 def expand_dims(a: ArrayLike, /, axis: int | Sequence[int], *, stream: Stream = None) -> array:
     """New axes of size 1 at these places of the result."""
     x = to_node(a)
@@ -150,6 +157,7 @@ def expand_dims(a: ArrayLike, /, axis: int | Sequence[int], *, stream: Stream = 
     return wrap(node_reshape(x, tuple(1 if i in places else next(old) for i in range(x.ndim + count))))
 
 
+@remembered(1)
 def squeeze(a: ArrayLike, /, axis: Axes = None, *, stream: Stream = None) -> array:
     """Axes of size 1 removed: all of them, or those given."""
     x = to_node(a)

@@ -59,7 +59,7 @@ class _Dot:
 
     def bodies(self, node: Node, indent: str) -> None:
         """The bodies that a node runs, each as a cluster the first time that it is met."""
-        for field in fields(node.op):  # type: ignore[arg-type]
+        for field in fields(node.op):
             value = getattr(node.op, field.name)
             for number, body in enumerate(value if isinstance(value, tuple) else (value,)):
                 if not isinstance(body, Body):
@@ -67,7 +67,9 @@ class _Dot:
                 label = f"{field.name} {number}" if isinstance(value, tuple) else field.name
                 if body not in self._bodies:
                     self._bodies[body] = self._cluster(body, f"{label} of {type(node.op).name()}", indent)
-                self.lines.append(f"{indent}{self._bodies[body]} -> {self._ids[node]} [style=dashed, label={_quoted(label)}];")
+                self.lines.append(
+                    f"{indent}{self._bodies[body]} -> {self._ids[node]} [style=dashed, label={_quoted(label)}];"
+                )
 
     def _cluster(self, body: Body, label: str, indent: str) -> str:
         number = len(self._bodies)
@@ -89,8 +91,8 @@ class _Dot:
 
 def _title(node: Node) -> str:
     """The operation with its parameters, but for bodies, which are drawn."""
-    shown = [f for f in fields(node.op) if not _holds_body(getattr(node.op, f.name))]  # type: ignore[arg-type]
-    if len(shown) == len(fields(node.op)):  # type: ignore[arg-type]
+    shown = [f for f in fields(node.op) if not _holds_body(getattr(node.op, f.name))]
+    if len(shown) == len(fields(node.op)):
         return str(node.op)
     return f"{node.op.title}({', '.join([f'{f.name}={getattr(node.op, f.name)}' for f in shown])})"
 

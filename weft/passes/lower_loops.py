@@ -69,7 +69,8 @@ def _lower_switch(lowerer: Lowerer, group: Group, node: Node, writes: Sequence[N
         outputs.append(tuple(results[branch_output(plan, i)] for i in range(len(plan.outputs))))
     arena = Pointer(len(reads) + len(writes))
     code = Choose(tuple(plans), places[0], tuple(places[1:]), tuple(outputs), arena)
-    return Item(group, (), tuple(reads), tuple(writes), (functools.reduce(dim_max, [plan.arena for plan in plans]),), frozenset(), code)
+    room = functools.reduce(dim_max, [plan.arena for plan in plans])
+    return Item(group, (), tuple(reads), tuple(writes), (room,), frozenset(), code)
 
 
 def branch_output(plan: Any, position: int) -> int:

@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from weft.codegen.launch import Choose, Done, Launch, Pointer, Repeat, Row, Slot, Steps
-from weft.graph.dims import Dim, DimEnv, compile_sizes, substitute, text_of
+from weft.graph.dims import Dim, DimEnv, compile_sizes, is_symbolic, substitute, text_of
 from weft.graph.node import Graph, Node, Size, kind_of
 from weft.passes.executable import Assembly, Executable, Result, is_simple, result_of
 from weft.passes.growing import holds_tapes
@@ -28,7 +28,7 @@ from weft.primitives.creation import Extent
 from weft.primitives.filling import fill, fill_kind, fill_primitive
 from weft.runtime.program import Filled, Pattern, Program
 
-MOST_TEMPLATES = 16
+MOST_TEMPLATES = 32
 MOST_MISSES = 6
 """Templates that are made one after the other without one of them being used again, until no more are made."""
 
@@ -81,7 +81,7 @@ class Template:
     def _pack(self, inner: Plan) -> None:
         """From here on it is known where the pieces of a plan's arena lie. Those inside it have been packed: it has a
         piece for each of their arenas."""
-        if type(inner.arena) is not Dim:
+        if not is_symbolic(inner.arena):
             return
         packing = Packing([(piece.first, piece.last) for piece in inner.pieces])
         self._packings.append((packing, compile_sizes([piece.nbytes for piece in inner.pieces], self._symbols)))
@@ -135,7 +135,7 @@ class Sized(Executable):
 
 def _sizes_of(result: Result) -> Sequence[Size]:
     """Offset and strides of a result, if it may be another for other sizes."""
-    changes = result.strides is not None or type(result.offset) is Dim
+    changes = result.strides is not None or is_symbolic(result.offset)
     return [result.offset, *(result.strides or ())] if changes else ()
 
 
@@ -190,20 +190,23 @@ class Templates:
     def __init__(self, env: DimEnv, make: Callable[[Number], Graph]) -> None:
         self._env, self._make = env, make
         self.made: list[Template] = []
+        """The ones used last first."""
         self._misses = 0
 
     def find(self, sizes: Sequence[int]) -> Template | None:
         """The template for sizes that pass the guards of the trace; None if they are better planned for themselves."""
-        for template in self.made:
+        for number, template in enumerate(self.made):
             if template.fits(*sizes):
                 self._misses = 0
+                if number:  # what was used last is tried first
+                    self.made = [template, *(other for other in self.made if other is not template)]
                 return template
         if self._misses >= MOST_MISSES or len(self.made) >= MOST_TEMPLATES:
             return None
         self._misses += 1
         made = self._new(sizes)
         if made is not None:
-            self.made.append(made)
+            self.made = [made, *self.made]
         return made
 
     def _new(self, sizes: Sequence[int]) -> Template | None:

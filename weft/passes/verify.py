@@ -154,7 +154,9 @@ def _is_last(item: Item, result: Node) -> bool:
             passes[node] += 1
     if not reductions:
         return True
-    full = [node for node in item.writes if node is not result and not isinstance(node.op, Reduction)]
+    # What is computed from reductions alone is one element of a row, written when the row is done.
+    others = [node for node in item.writes if node is not result and not isinstance(node.op, Reduction)]
+    full = [node for node in others if node.kind.size == result.kind.size]
     return max(reductions) < passes[result] and all(passes[node] < passes[result] for node in full)
 
 

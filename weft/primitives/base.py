@@ -23,11 +23,16 @@ from weft.graph.scalars import SCALARS, Scalar, plain
 from weft.graph.trace import unknown_value
 
 _INTERNED: WeakValueDictionary[tuple[Any, ...], Primitive] = WeakValueDictionary()
+_RECENT: dict[tuple[Any, ...], Primitive] = {}
+"""The same, kept alive and quicker to look up: operations come back, after all that held them was evaluated."""
+_MOST_RECENT = 1 << 13
 
 
 @dataclass_transform(frozen_default=True)
 class _Interned(type):
     """Makes every subclass a frozen dataclass and every call return the one instance with these parameters."""
+
+    recurs: bool
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
         cls = super().__new__(mcs, name, bases, namespace)
@@ -38,6 +43,9 @@ class _Interned(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         key = (cls, key_of(args), key_of(tuple(kwargs.items()))) if kwargs else (cls, key_of(args))
+        found = _RECENT.get(key)
+        if found is not None:
+            return found
         found = _INTERNED.get(key)
         if found is None:
             made = super().__call__(*args, **kwargs)
@@ -45,6 +53,10 @@ class _Interned(type):
             canonical = (cls, key_of(tuple(getattr(made, f.name) for f in fields(made))))
             found = _INTERNED.setdefault(canonical, made)
             _INTERNED[key] = found
+        if cls.recurs:
+            if len(_RECENT) >= _MOST_RECENT:
+                _RECENT.clear()
+            _RECENT[key] = found
         return found
 
 
@@ -65,6 +77,8 @@ class Sample:
 class Primitive(metaclass=_Interned):
     """The contract. Every concrete primitive has all of these rules, written or derived by its family."""
 
+    recurs: ClassVar[bool] = True
+    """Whether an instance is worth keeping when nothing refers to it. What holds much does not."""
     samples: ClassVar[tuple[Sample, ...]] = ()
     dtypes: ClassVar[tuple[Dtype, ...]] = dt.ALL
     tolerance: ClassVar[Mapping[Dtype, float]] = {}
@@ -531,6 +545,8 @@ class Multiple(Primitive):
     The rules speak of all results at once: `reference` gives a tuple, `jvp` tangents and `batch` batched nodes in their
     order; `vjp` takes a cotangent (or None) for each. Like an Opaque one it has kernels of its own.
     """
+
+    recurs = False
 
     def wants_contiguous(self, position: int) -> bool:
         """Whether an operand must lie in memory in row-major order."""

@@ -193,7 +193,9 @@ def _sorting(op: Sorting, x: Kind) -> None:
 def _search(op: SearchSorted, rows: Kind, values: Kind) -> None:
     _one_dtype(op, rows, values)
     need(rows.ndim >= 1, "rows without an axis")
-    need(same(rows.shape[:-1], values.shape[: rows.ndim - 1]), f"rows {rows} and values {values} that do not go together")
+    need(
+        same(rows.shape[:-1], values.shape[: rows.ndim - 1]), f"rows {rows} and values {values} that do not go together"
+    )
 
 
 def _concatenate(op: Concatenate, *kinds: Kind) -> None:
@@ -293,7 +295,7 @@ def _switch(op: Switch, *kinds: Kind) -> None:
     for branch in op.branches:
         need(len(branch.inputs) == len(kinds) - 1, f"a branch with {len(branch.inputs)} parameters")
         for kind, param in zip(kinds[1:], branch.inputs, strict=True):
-            need(type(kind) is Kind and equal(kind, param.kind), f"an operand {kind}, where a branch takes {param.kind}")
+            need(equal(kind, param.kind), f"an operand {kind}, where a branch takes {param.kind}")
         need(len(branch.outputs) == len(first.outputs), "branches with different results")
         for kind, other in zip(first.kinds(), branch.kinds(), strict=True):
             need(equal(kind, other), "branches with different results")

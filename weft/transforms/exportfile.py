@@ -71,7 +71,7 @@ def _aligned(at: int) -> int:
 def bytes_of(values: np.ndarray) -> memoryview:
     """The elements in row-major order, as they lie in a file."""
     flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    return memoryview(flat)
+    return memoryview(flat)  # type: ignore[arg-type]
 
 
 def write(file: Path_ | IO[bytes], header: dict[str, Any], tensors: Sequence[tuple[Dtype, np.ndarray]]) -> None:

@@ -105,8 +105,8 @@ class Traced:
         self.order, self.results = self._behind(results, {traced.random_param: drawn_from})
         if traced.random is not None and drawn_from in self.order:
             warnings.warn(
-                f"[{NAME}] {self.name} draws from the global random state, which becomes part of the file as it is now: "
-                "every call will draw the same numbers. Make a key one of its arguments instead.",
+                f"[{NAME}] {self.name} draws from the global random state, which becomes part of the file as it is "
+                "now: every call will draw the same numbers. Make a key one of its arguments instead.",
                 stacklevel=_user_level(),
             )
 
@@ -156,9 +156,10 @@ class _Kept:
         changed = False
         for place, before in self._places:
             now = state.read(place)
-            if not state.same(before, now) and any(
-                isinstance(x, array) and x._node.id >= first for x in tree.leaves(now if isinstance(now, dict) else [*now])
-            ):
+            if state.same(before, now):
+                continue
+            found = tree.leaves(now if isinstance(now, dict) else [*now])
+            if any(isinstance(x, array) and x._node.id >= first for x in found):
                 state.write(place, before)
                 changed = True
         return changed
@@ -262,13 +263,23 @@ class Writer:
     ) -> Json:
         number = {node: i for i, node in enumerate(inputs)}
         nodes: list[Json] = []
+
+        def put(node: Node) -> int:
+            if node not in number:
+                row = self._node(node, [put(x) for x in operands(node)])
+                number[node] = len(number)
+                nodes.append(row)
+            return number[node]
+
+        # Leaves are written where they are first used: when they were made is a matter of chance.
         for node in order:
-            number[node] = len(number)
-            nodes.append(self._node(node, [number[x] for x in operands(node)]))
+            if operands(node):
+                put(node)
+        results = [put(node) for node in outputs]
         return {
             "inputs": [self._kind(node.kind) for node in inputs],
             "nodes": nodes,
-            "outputs": [number[node] for node in outputs],
+            "outputs": results,
         }
 
     def _node(self, node: Node, operands: list[int]) -> Json:
@@ -329,7 +340,8 @@ class Writer:
         """The place in the table of a symbol, a floor quotient or a positive part."""
         found = self._atoms.get(atom)
         if found is None:
-            env, made = self.traced.sizes.env, None
+            env = self.traced.sizes.env
+            made: Json
             match env.algebra.atoms[atom]:
                 case Quotient(num, den):
                     made = {"floor": [self._poly(num), self._poly(den)]}
@@ -427,4 +439,3 @@ def check_arrays(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
                 f"and dicts of them) or a single tuple and/or dictionary of arrays; got a {type(leaf).__name__}: make "
                 "it an array, or let the function capture it."
             )
-

@@ -44,7 +44,8 @@ from weft.runtime.data import Buffer
 from weft.transforms.exportfile import DamagedFile, damaged
 
 FORMAT: Final = "weft function"
-PRIMITIVES: Final[Mapping[str, type[Primitive]]] = {cls.name(): cls for cls in (*REGISTRY, *MULTIPLE, Pick)}
+_CLASSES: tuple[type[Primitive], ...] = (*REGISTRY, *MULTIPLE, Pick)
+PRIMITIVES: Final[Mapping[str, type[Primitive]]] = {cls.name(): cls for cls in _CLASSES}
 MOST_TERMS = 256
 """Terms of a size: more than any program has, fewer than it takes to keep a computer busy."""
 MOST_SIZES = 64
@@ -543,8 +544,7 @@ def _is_at_most(count: Node, writer: Node, last: Pick) -> bool:
 def _bound(op: Primitive, operands: Sequence[Node]) -> Node:
     if isinstance(op, Pick):
         (bundle,) = operands
-        made = Picked(op, (bundle,), op.infer(bundle.kind))
-        return made
+        return Picked(op, (bundle,), op.infer(bundle.kind))
     if isinstance(op, Multiple):
         return Bundled(op, tuple(operands), op.infer(*[x.kind for x in operands]))
     return bind(op, *operands)
@@ -722,4 +722,3 @@ def spread(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ..
 
 def _is_keywords(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(key, str) for key in value)
-

@@ -53,9 +53,9 @@ class _Teller:
             )
 
 
-def _number(n: Any) -> int:
+def _number(n: Any) -> Any:
     """A size; that of the trace if it may change."""
-    return n.hint if type(n) is Dim else n  # type: ignore[no-any-return]
+    return n.hint if type(n) is Dim else n
 
 
 def _argument(value: Any) -> Any:

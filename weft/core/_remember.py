@@ -1,0 +1,87 @@
+"""What a function builds, remembered: for arrays of kinds seen before, and arguments seen before, it builds the same.
+
+Working out axes, shapes and promotion is most of the cost of a call that only adds nodes to a graph. A remembered
+function runs once on stand-ins; after that the nodes are made again (`Steps` of weft.transforms.rules).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from weft.array import array, wrap
+from weft.graph.node import Node
+from weft.primitives.base import Placeholder
+from weft.transforms.rules import Forward
+
+MOST = 1 << 14
+"""Calls that are remembered; beyond that all are forgotten."""
+KNOWN: dict[tuple[Any, ...], Forward] = {}
+"""What each call built, by (function, kinds of its arrays, other arguments and their types)."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+_PLAIN = frozenset({int, bool, type(None)})
+
+
+def _key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    """What tells calls apart beside the kinds of arrays; None if an argument is anything but a plain integer (symbolic
+    sizes act as integers, but are none), None, or a tuple of plain integers."""
+    for value in args:
+        cls = type(value)
+        if cls not in _PLAIN and not (cls is tuple and all(type(n) is int for n in value)):
+            return None
+    if not kwargs:
+        return (*args, *[type(value) for value in args])
+    rest = _key(tuple(kwargs.values()), {})
+    return None if rest is None else (*args, *[type(value) for value in args], *kwargs, *rest)
+
+
+def remembered(arrays: int) -> Callable[[F], F]:
+    """For a function whose first `arrays` arguments (one or two) are arrays, and which gives one array that depends on
+    nothing but their kinds and its other arguments."""
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def one(a: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if a.__class__ is array and (rest := _key(args, kwargs)) is not None:
+                node = a._node
+                key = (function, node.kind, *rest)
+                steps = KNOWN.get(key)
+                if steps is not None:
+                    return wrap(steps.run(node))
+                if not node.kind.symbolic:
+                    return _learnt(key, function, [node], args, kwargs)
+            return function(a, *args, **kwargs)
+
+        @functools.wraps(function)
+        def two(a: Any, b: Any, /, **kwargs: Any) -> Any:
+            if a.__class__ is array and b.__class__ is array and not kwargs:
+                x, y = a._node, b._node
+                key = (function, x.kind, y.kind)
+                steps = KNOWN.get(key)
+                if steps is not None:
+                    return wrap(steps.run(x, y))
+                if not x.kind.symbolic and not y.kind.symbolic:
+                    return _learnt(key, function, [x, y], (), kwargs)
+            return function(a, b, **kwargs)
+
+        return cast(F, one if arrays == 1 else two)
+
+    return decorate
+
+
+def _learnt(
+    key: tuple[Any, ...],
+    function: Callable[..., Any],
+    nodes: list[Node],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> array:
+    """The first call."""
+    given = [Node(Placeholder(function.__name__), (), node.kind) for node in nodes]
+    result = function(*[wrap(node) for node in given], *args, **kwargs)
+    if len(KNOWN) >= MOST:
+        KNOWN.clear()
+    steps = KNOWN[key] = Forward(given, result._node)
+    return wrap(cast(Node, steps.run(*nodes)))
