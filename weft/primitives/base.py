@@ -261,7 +261,7 @@ class RunTimeConstant(ConstantValue):
         return ConstantValue(number, _words(number))
 
     @property
-    def number(self) -> Any:  # type: ignore[override]
+    def number(self) -> Any:
         return self.fixed().number
 
     @property
