@@ -1,5 +1,5 @@
 """Derivative rules where they are easy to get wrong: operands of which only some are traced, steps, integers, complex
-numbers, and the edges of functions (docs/numerics.md, "Gradients at the edges").
+numbers, and the edges of functions (docs/gradients.md).
 
 Every value here is worked out by hand or by differences; the generated tests of every primitive are in
 test_contract.py.
