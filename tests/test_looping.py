@@ -561,7 +561,7 @@ def test_gradient_of_a_while_loop() -> None:
     assert_close(mx.grad(lambda a: mx.sum(mx.vmap(root)(a)))(a), 0.5 / mx.sqrt(a))
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 7, 90])
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 40])
 def test_gradient_of_a_loop_with_late_bounds(count: int) -> None:
     """What the steps keep is as long as it turns out to be."""
 

@@ -14,8 +14,11 @@ from typing import Any
 
 import pytest
 
+import weft.core as mx
 from tests.contract import graph, settings
 from weft import dtypes as dt
+from weft.array import wrap
+from weft.core.looping import fori_loop
 from weft.graph.node import Node
 from weft.passes import memory
 from weft.passes.lower import Item, nbytes_of
@@ -26,7 +29,7 @@ from weft.passes.views import Strided
 from weft.primitives.base import bind
 from weft.primitives.contraction import Matmul
 from weft.primitives.elementwise import astype, cos, exp, sin
-from weft.primitives.reductions import Sum
+from weft.primitives.reductions import Max, Sum
 from weft.primitives.views import Broadcast, Slice, transpose
 
 SQUARE = (32, 32)
@@ -104,25 +107,128 @@ def long_row(x: Node, y: Node) -> Node:
     return bind(Sum((0,)), sin(y) * bind(Broadcast(y.shape, ()), total))
 
 
+def read_again_in_a_row(x: Node, y: Node) -> list[Node]:
+    """One kernel: its first pass over a row writes a value, its second reads the operand again."""
+    a = product(x, y)
+    e = exp(a)
+    return [product(e, y), product(a - bind(Broadcast(a.shape, (0,)), bind(Max((1,)), e)), y)]
+
+
+def softmax(x: Node, y: Node) -> Node:
+    """Three passes over a row, of which only the last writes."""
+    a = product(x, y)
+    e = exp(a - bind(Broadcast(a.shape, (0,)), bind(Max((1,)), a)))
+    return product(e / bind(Broadcast(a.shape, (0,)), bind(Sum((1,)), e)), y)
+
+
+# Both inputs of these are donated.
+
+
+def overwritten(x: Node, y: Node) -> Node:
+    return product(exp(x) + sin(y), cos(y))
+
+
+def both_overwritten(x: Node, y: Node) -> list[Node]:
+    """One map with two results, over its two operands."""
+    return [x + y, x - y]
+
+
+def donated_and_returned(x: Node, y: Node) -> list[Node]:
+    return [x, exp(x) + y, y]
+
+
+def donated_and_viewed(x: Node, y: Node) -> list[Node]:
+    return [bind(Slice((1, 1), (5, 7), (2, 3)), x), exp(x), transpose(y, (1, 0))]
+
+
+def donated_and_read_later(x: Node, y: Node) -> Node:
+    return product(exp(x), product(y, x))
+
+
+def donated_and_turned(x: Node, y: Node) -> Node:
+    return x + transpose(x, (1, 0)) + transpose(y, (1, 0))
+
+
+def donated_and_widened(x: Node, y: Node) -> list[Node]:
+    return [astype(x, dt.float64), astype(y, dt.float16)]
+
+
+def donated_to_a_loop(x: Node, y: Node) -> list[Node]:
+    """Loops can be interrupted: what they were given must be there for another try."""
+    looped = fori_loop(0, 3, lambda i, c: mx.matmul(c, c), wrap(y))._node
+    return [exp(x), looped]
+
+
+# Both inputs of these are carried by a loop: their next values are the results of the same number.
+
+
+def carried(x: Node, y: Node) -> list[Node]:
+    return [x + y, exp(y)]
+
+
+def carried_crosswise(x: Node, y: Node) -> list[Node]:
+    """Fibonacci: each next value could take the other's place, or its own."""
+    return [y, x + y]
+
+
+def carried_and_read_later(x: Node, y: Node) -> list[Node]:
+    a = exp(x)
+    return [a, product(a, x) + y]
+
+
+def carried_and_turned(x: Node, y: Node) -> list[Node]:
+    return [x + transpose(x, (1, 0)), y - transpose(y, (1, 0))]
+
+
+PLAIN = (
+    read_again, read_again_through_a_view, returned_and_read, returned_view, turned, two_results, wider,
+    many_alive, chain, long_row, read_again_in_a_row, softmax,
+)  # fmt: skip
+DONATED = (
+    overwritten, both_overwritten, donated_and_returned, donated_and_viewed, donated_and_read_later, donated_and_turned,
+    donated_and_widened, donated_to_a_loop,
+)  # fmt: skip
+CARRIED = (carried, carried_crosswise, carried_and_read_later, carried_and_turned)
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
-    f.__name__: (f, (1 << 18,) if f is long_row else SQUARE)
-    for f in (
-        read_again, read_again_through_a_view, returned_and_read, returned_view, turned, two_results, wider,
-        many_alive, chain, long_row,
-    )
-}  # fmt: skip
+    f.__name__: (f, (1 << 18,) if f is long_row else SQUARE) for f in (*PLAIN, *DONATED, *CARRIED)
+}
+
+
+def given_to(name: str) -> dict[str, Any]:
+    """What a program may overwrite."""
+    function = PROGRAMS[name][0]
+    return {
+        "carried": {0: 0, 1: 1} if function in CARRIED else None,
+        "donated": (0, 1) if function in DONATED else (),
+    }
 
 
 def planned(name: str) -> Plan:
     """The plan as the planner makes it now, unverified."""
     build, shape = PROGRAMS[name]
     with settings(check=False):
-        return plan(graph(build, shape, shape))
+        return plan(graph(build, shape, shape), **given_to(name))
+
+
+def verify(name: str) -> None:
+    verify_plan(planned(name), **given_to(name))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_good_plans_pass(name: str) -> None:
-    verify_plan(planned(name))
+    verify(name)
+
+
+def test_the_programs_do_what_they_are_here_for() -> None:
+    """Where a mutation is to go too far, the planner itself goes as far as it may."""
+    assert planned("overwritten").spent == [0, 1]
+    assert sorted(planned("both_overwritten").adopted.values()) == [0, 1]
+    for name in ("donated_and_returned", "donated_and_viewed", "donated_and_widened", "donated_to_a_loop"):
+        assert planned(name).spent == [], name
+    assert planned("carried").adopted == {0: 0, 1: 1}
+    assert planned("carried_crosswise").adopted == {0: 0, 1: 1}  # one map, which computes both before it writes
+    assert len(planned("read_again_in_a_row").items) == 4
+    assert planned("softmax").reuse == ["divide takes the place of matmul"]
 
 
 # ---- mutations of the planner ----
@@ -143,6 +249,7 @@ def dying_operand(*ignored: str) -> Callable[..., Any]:
                 "output": home.output is None,
                 "latest": home.nodes[-1] is operand,
                 "size": home.nbytes == nbytes_of(item.writes[w]),
+                "heir": home.heir in (None, item.writes[w]),
             }
             if all(holds for rule, holds in rules.items() if rule not in ignored):
                 return home
@@ -158,6 +265,7 @@ def test_the_copy_of_the_rule_is_the_rule(monkeypatch: pytest.MonkeyPatch) -> No
     for name, made in before.items():
         again = planned(name)
         assert (again.arena, again.reuse, again.temporaries) == (made.arena, made.reuse, made.temporaries), name
+        assert (again.spent, again.adopted) == (made.spent, made.adopted), name
 
 
 def first_reads(items: Sequence[Item]) -> dict[Node, int]:
@@ -195,9 +303,31 @@ def no_reads(items: Sequence[Item]) -> dict[Node, int]:
 TRUE = {name: getattr(memory, name) for name in ("last_reads", "_pack", "_homes", "_temporary_homes", "_dying_operand")}
 
 
-def homes_without_results(items: Sequence[Item], last: dict[Node, int], outputs: Sequence[Node], carried: Any) -> Any:
+def homes_without_results(items: Sequence[Item], last: dict[Node, int], outputs: Sequence[Node], free: Any) -> Any:
     """That the program returns a value does not count as a read, nor as a reason to leave it alone."""
-    return TRUE["_homes"](items, TRUE["last_reads"](items), outputs, carried)
+    return TRUE["_homes"](items, TRUE["last_reads"](items), outputs, free)
+
+
+def all_inputs_free(graph: Any, items: Any, carried: Any, donated: Any) -> dict[int, Node | None]:
+    return dict.fromkeys(range(len(graph.inputs)))
+
+
+def free_in_loops_too(graph: Any, items: Any, carried: Any, donated: Any) -> dict[int, Node | None]:
+    return dict.fromkeys(donated)
+
+
+def carries_for_anybody(graph: Any, items: Any, carried: Any, donated: Any) -> dict[int, Node | None]:
+    return dict.fromkeys([*carried, *donated])
+
+
+def carries_crossed(graph: Any, items: Any, carried: Any, donated: Any) -> dict[int, Node | None]:
+    outputs = [memory.base_of(output) for output in graph.outputs]
+    return {i: outputs[1 - k] for i, k in carried.items()}
+
+
+def any_pass(phases: Any) -> list[int]:
+    """Row kernels that say any of their stores could lie on an operand."""
+    return [i for phase in range(phases.count) for i in phases.stores(phase)]
 
 
 def pack_at(offset: Callable[[int, Any], int]) -> Callable[..., Any]:
@@ -286,6 +416,25 @@ MUTATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "temporaries are forgotten": ({"memory._pack": pack_without_temporaries}, "long_row"),
     "the arena is too small": ({"memory._pack": pack_too_small}, "many_alive"),
     "kernels allow what they cannot do": ({"lower.GroupLowering._overwritable": everything}, "turned"),
+    "rows are overwritten before their last pass": ({"lower.cpu.Phases.written_last": any_pass}, "read_again_in_a_row"),
+    "inputs that were not given": ({"memory._free_inputs": all_inputs_free}, "carried"),
+    "inputs of plain programs": ({"memory._free_inputs": all_inputs_free}, "turned"),
+    "donated inputs that are returned": (
+        {"memory._homes": homes_without_results},
+        "donated_and_returned",
+    ),
+    "donated inputs of which a part is returned": ({"memory._homes": homes_without_results}, "donated_and_viewed"),
+    "donated inputs that are read later": (ignoring("last"), "donated_and_read_later"),
+    "donated inputs whose last read comes too early": ({"memory.last_reads": first_reads}, "donated_and_read_later"),
+    "donated inputs that are read in another order": (ignoring("overwritable"), "donated_and_turned"),
+    "donated inputs of another size": (ignoring("size", "overwritable"), "donated_and_widened"),
+    "one donated input for two results": (ignoring("taken", "latest", "last", "output"), "both_overwritten"),
+    "donated inputs of loops": ({"memory._free_inputs": free_in_loops_too}, "donated_to_a_loop"),
+    "the next value of another carry": (ignoring("heir"), "carried_crosswise"),
+    "carries are free for anybody": ({"memory._free_inputs": carries_for_anybody}, "carried_crosswise"),
+    "carries that are mistaken for each other": ({"memory._free_inputs": carries_crossed}, "carried"),
+    "carries that are read later": (ignoring("last"), "carried_and_read_later"),
+    "carries that are read in another order": (ignoring("overwritable"), "carried_and_turned"),
 }
 
 
@@ -295,7 +444,7 @@ def test_broken_planners_are_caught(name: str, monkeypatch: pytest.MonkeyPatch) 
     for place, mutant in changes.items():
         monkeypatch.setattr(f"weft.passes.{place}", mutant)
     with pytest.raises(VerifyError):
-        verify_plan(planned(program))
+        verify(program)
 
 
 def test_planning_verifies_when_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,6 +535,42 @@ def test_damaged_plans_are_caught(name: str) -> None:
     damage, message = DAMAGE[name]
     made = planned("chain")
     verify_plan(made)
+    damage(made)
+    with pytest.raises(VerifyError, match=message):
+        verify_plan(made)
+
+
+def an_input_has_moved(made: Plan) -> None:
+    made.places[made.graph.inputs[1]] = Place("arena", 0, nbytes_of(made.graph.inputs[1]))
+
+
+def inputs_have_changed_places(made: Plan) -> None:
+    x, y = made.graph.inputs
+    made.places[x], made.places[y] = made.places[y], made.places[x]
+
+
+def an_input_is_not_free_after_all(made: Plan) -> None:
+    made.free.clear()
+
+
+def a_result_lies_on_an_input_that_is_read(made: Plan) -> None:
+    made.places[stored(made, "output")] = made.places[made.graph.inputs[1]]
+
+
+DAMAGED_INPUTS: dict[str, tuple[str, Callable[[Plan], None], str]] = {
+    "an input has moved": ("overwritten", an_input_has_moved, "not where the caller put it|never written|free"),
+    "inputs have changed places": ("carried", inputs_have_changed_places, "only|overwritten|overwrites"),
+    "inputs of a plain program have changed places": ("chain", inputs_have_changed_places, "caller put it"),
+    "an input is not free after all": ("overwritten", an_input_is_not_free_after_all, "not free|over an input"),
+    "a carry is not free after all": ("carried", an_input_is_not_free_after_all, "not free|over an input"),
+    "a result lies on an input": ("chain", a_result_lies_on_an_input_that_is_read, "over an input"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED_INPUTS)
+def test_damaged_inputs_are_caught(name: str) -> None:
+    program, damage, message = DAMAGED_INPUTS[name]
+    made = planned(program)
     damage(made)
     with pytest.raises(VerifyError, match=message):
         verify_plan(made)

@@ -295,7 +295,8 @@ class _Pruning:
         whole = Node(self.op, self.operands, self.op.infer(*[x.kind for x in self.operands]))
         assert isinstance(whole.kind, Bundle)
         made = iter([Node(Pick(i), (whole,), part) for i, part in enumerate(whole.kind.parts)])
-        found: list[Node | None] = [next(made) if k in self.live else self.fixed.get(k) for k in range(self.old.carries)]
+        carries = range(self.old.carries)
+        found: list[Node | None] = [next(made) if k in self.live else self.fixed.get(k) for k in carries]
         found += [next(made) if i in self.kept else None for i in range(len(self.made))]
         return [*found, *made]
 

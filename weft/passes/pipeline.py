@@ -62,7 +62,7 @@ def plan(
     items = lower(graph, groups, layouts, lambda lowerer, group: lower_bodies(lowerer, group, plan_body))
     planned = plan_memory(graph, items, carried, donated)
     if config.check and not planned.is_symbolic:
-        verify_plan(planned)
+        verify_plan(planned, carried or {}, donated)
     return planned
 
 

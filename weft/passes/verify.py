@@ -7,7 +7,7 @@ an operand, and the outputs at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from weft.graph.node import Graph, Node
 from weft.passes.lower import Item, nbytes_of
@@ -47,8 +47,12 @@ def verify_graph(graph: Graph) -> None:
             raise VerifyError(f"{node} should have kind {kind}")
 
 
-def verify_plan(plan: Plan) -> None:
-    """Raise VerifyError at the first undeclared read, read of a clobbered value, overlap, overrun or missing output."""
+def verify_plan(plan: Plan, carried: Mapping[int, int] | None = None, donated: Collection[int] | None = None) -> None:
+    """Raise VerifyError at the first undeclared read, read of a clobbered value, overlap, overrun or missing output.
+    What the planner was given to overwrite (`plan_memory`) it may have misunderstood: said again here, it is compared
+    with what the plan takes to be free."""
+    if carried is not None or donated is not None:
+        _check_permission(plan, carried or {}, donated or ())
     memory = _Memory()
     for number, node in enumerate(plan.graph.inputs):
         _check_input(plan, number, node)
@@ -75,6 +79,15 @@ def verify_plan(plan: Plan) -> None:
     for node in plan.outputs:
         if plan.places[node].where != "output" or not memory.holds(_range(plan, node), node):
             raise VerifyError(f"output {node} is not in its place at the end")
+
+
+def _check_permission(plan: Plan, carried: Mapping[int, int], donated: Collection[int]) -> None:
+    """A plan may overwrite what it was given only."""
+    for number, heir in plan.free.items():
+        if number not in carried and number not in donated:
+            raise VerifyError(f"input {number} counts as free, but was not given")
+        if number in carried and heir is not base_of(plan.graph.outputs[carried[number]]):
+            raise VerifyError(f"input {number} is carried, and its next value is not {heir}")
 
 
 def _check_input(plan: Plan, number: int, node: Node) -> None:
