@@ -236,11 +236,14 @@ def test_evaluation_inside_grad_overwrites_nothing() -> None:
     np.testing.assert_allclose(np.array(gradient), 2 * np.exp(y) * (y + 1), rtol=1e-5)
 
 
-def test_what_a_derivative_will_read_is_not_overwritten() -> None:
+@pytest.mark.parametrize("more", [0, 1])
+def test_what_a_derivative_will_read_is_not_overwritten(more: int) -> None:
     """Nobody but the product holds the factor, and the product has been evaluated: its derivative needs the factor."""
 
     def loss(x: array) -> array:
         product = mx.array(large(1)) * x
+        for _ in range(more):
+            product = product + 1
         mx.eval(product)
         return mx.sum(product)
 

@@ -1099,3 +1099,15 @@ def test_an_interrupt_ends_a_loop(loop: str) -> None:
     first, second = done.stdout.splitlines()
     assert first.startswith("interrupted"), done.stdout
     assert second == "[0.0, 2.0, 4.0, 6.0, 8.0] 4"
+
+
+@pytest.mark.parametrize("dtype", [mx.int8, mx.uint16, mx.int32, mx.float16, mx.bfloat16, mx.float32, mx.float64])
+@pytest.mark.parametrize("first", [0, 0.5, 1j], ids=str)
+def test_numbers_in_the_carry_have_the_dtype_of_the_plain_loop(first: Any, dtype: Any) -> None:
+    rows = mx.array([1, 2, 3, 4]).astype(dtype)
+    total: Any = first
+    for i in range(4):
+        total = total + rows[i]
+    last, _ = mx.scan(lambda c, x: (c + x, c), first, rows)
+    assert last.dtype is total.dtype
+    assert mx.array_equal(last, total).item()

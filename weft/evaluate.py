@@ -34,7 +34,7 @@ from weft.runtime.data import COUNTED, Buffer, Busy, Taken, is_whole, owners
 from weft.runtime.program import Program, Progress
 
 if config.compare:
-    import weft.checking  # which puts itself around all programs; others need not wait for it
+    import weft.checking  # noqa: F401  (it puts itself around all programs; others need not wait for it)
 
 WINDOW = 1024
 """Nodes planned together. A deeper graph is evaluated in windows, which share programs where they look alike."""
@@ -235,11 +235,9 @@ def evaluate_one(node: Node) -> None:
                 if x is not None and y is not None and first is not second:
                     values, order = (x, y), [first, second, node]
                     key = (SHORT, node.op, node.kind, first is inputs[0], *_leaf_key(first, x), *_leaf_key(second, y))
-                del first, second, x, y  # see `_donated`
             elif len(inputs) == 1 and inputs[0].value is not None:
                 values, order = (inputs[0].value,), [inputs[0], node]
                 key = (SHORT, node.op, node.kind, *_leaf_key(inputs[0], values[0]))
-            del inputs
             if order and config.backend != "reference":
                 recipe = PROGRAMS.get(key)
                 if recipe is None:
@@ -249,13 +247,17 @@ def evaluate_one(node: Node) -> None:
                 if len(leaves) < len(values):
                     constants = [value for value in values if value.__class__ is not Buffer]
                 if recipe.large:
-                    del values
+                    first = second = x = y = inputs = values = None  # type: ignore[assignment]  # for `_donated`
                     donated = _donated_to(node, order, leaves)
                     if donated:
                         recipe, claim = _in_place((key, donated), order, [node], constants, donated)
+            updates = not order and _is_plain_update(node)
+        if updates:
+            return _update(node)
     except Busy:
         recipe = None
     if recipe is None:
+        first = second = x = y = inputs = values = order = None  # type: ignore[assignment]  # as above
         return evaluate((node,))
     return _run(recipe, [node], leaves, constants, claim)
 
@@ -458,9 +460,23 @@ def _kept_elsewhere(order: list[Node], results: Sequence[Node]) -> set[int]:
 # ---- slice updates of computed data ----
 
 
+def _may_write() -> bool:
+    """Whether slice updates may be written on their own: nobody needs to know later how they came about, or wants to
+    see them in a program."""
+    return keeps_inputs() is None and config.backend != "reference" and not config.compare
+
+
+def _is_plain_update(node: Node) -> bool:
+    """Whether a node is a slice update of computed data by computed data."""
+    if node.op.__class__ is not SliceUpdate or node.kind.symbolic or not _may_write():
+        return False
+    base, part = node.inputs
+    return base.value.__class__ is Buffer and part.value is not None
+
+
 def _in_stages(order: list[Node], wanted: set[Node]) -> _Stages | None:
     """The evaluation cut at slice updates of computed data, if there are any and they may be written on their own."""
-    if keeps_inputs() is not None or config.backend == "reference" or config.compare:
+    if not _may_write():
         return None
     written: set[Node] = set()
     for node in order:

@@ -40,7 +40,8 @@ class _Carry:
 
     def __init__(self, name: str, init: Tree) -> None:
         leaves, self.structure = tree.flatten(init)
-        self.soft = [type(plain(leaf)) in _NUMBERS for leaf in leaves]
+        self.leaves = [plain(leaf) for leaf in leaves]
+        self.soft = [type(leaf) in _NUMBERS for leaf in self.leaves]
         self.nodes = _nodes(name, "the carry", leaves, self.structure)
 
     @property
@@ -49,6 +50,15 @@ class _Carry:
 
     def build(self, arrays: Sequence[array]) -> Tree:
         return self.structure.unflatten(arrays)
+
+    def settle(self, after: Sequence[Any]) -> None:
+        """Give numbers the dtype that they have after a step which took them as numbers, as the plain loop's first step
+        does: `0.0` beside float16 rows becomes a float16."""
+        for i, leaf in enumerate(after):
+            if not self.soft[i] or not isinstance(leaf, array) or leaf._node.ndim != 0:
+                continue
+            if _follows(self.nodes[i], leaf._node):
+                self.nodes[i] = constant(self.leaves[i], leaf._node.kind)
 
     def fits(self, name: str, given: Sequence[Any], structure: tree.Structure) -> list[Node] | None:
         """The nodes of the carry after a step; None if the carry's first value had to take another dtype, and the body
@@ -240,6 +250,8 @@ def _traced(
 ) -> tuple[Traced, list[Node], Any]:
     """Trace `step`, which takes arrays before and after those of the carry and returns (the carry after it, the rest),
     until the numbers in the carry have a dtype that they keep. Gives (trace, nodes of that carry, the rest)."""
+    if any(carry.soft):
+        _settle(name, step, carry, before, after)
     for _ in range(len(carry.nodes) + 1):
         traced = trace_body(name, step, [*before, *carry.kinds, *after])
         assert traced.structure is not None
@@ -248,6 +260,25 @@ def _traced(
         if nodes is not None:
             return traced, nodes, rest
     raise AssertionError("a number's dtype changes once at most")
+
+
+def _settle(name: str, step: Function, carry: _Carry, before: Sequence[Kind], after: Sequence[Kind]) -> None:
+    """Find out which dtype the numbers in a carry have after a step. A body that cannot take a number in place of an
+    array tells nothing."""
+    first = len(before)
+
+    def on_numbers(*arrays: array) -> Any:
+        given = list(arrays)
+        for i, soft in enumerate(carry.soft):
+            given[first + i] = carry.leaves[i] if soft else given[first + i]
+        return step(*given)[0]
+
+    try:
+        traced = trace_body(name, on_numbers, [*before, *carry.kinds, *after])
+    except Exception:  # whatever is wrong with the body shows when it is traced for good
+        return
+    if traced.structure is carry.structure:
+        carry.settle(traced.leaves)
 
 
 def _rows(x: Node, steps: Size | None) -> Node:
