@@ -1,5 +1,5 @@
-"""Memory that is used again: results over operands that nobody else holds, and slice updates in place. What anybody else
-can still see stays what it was, whoever that is: a second handle, a view, NumPy, a pending array, another thread."""
+"""Memory that is used again: results over operands that nobody else holds, and slice updates in place. What others can
+still see stays what it was, whoever they are: a second handle, a view, NumPy, a pending array, another thread."""
 
 from __future__ import annotations
 

@@ -526,7 +526,18 @@ def test_every_variable_is_read() -> None:
         }
     )
     assert made == settings.Config(
-        3, "reference", frozenset({"graph", "asm"}), True, "/kept/here", 65536, 0, "x86-64-v3", 2 << 30, True, True, True
+        3,
+        "reference",
+        frozenset({"graph", "asm"}),
+        True,
+        "/kept/here",
+        65536,
+        0,
+        "x86-64-v3",
+        2 << 30,
+        True,
+        True,
+        True,
     )
 
 

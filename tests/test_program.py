@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import subprocess
@@ -368,6 +369,7 @@ def test_workspace_is_active_while_running_and_cached_afterwards() -> None:
 
 def test_workspace_obeys_the_memory_limit() -> None:
     large = Program([], [], [], 10 << 20)
+    gc.collect()  # which the refusal does as well
     active = buffer.get_active_memory()
     limit = buffer.set_memory_limit(active + (1 << 20))
     try:

@@ -251,7 +251,7 @@ def evaluate_one(node: Node) -> None:
                     donated = _donated_to(node, order, leaves)
                     if donated:
                         recipe, claim = _in_place((key, donated), order, [node], constants, donated)
-            updates = not order and _is_plain_update(node)
+            updates = node.op.__class__ is SliceUpdate and _is_plain_update(node)
         if updates:
             return _update(node)
     except Busy:
@@ -467,8 +467,8 @@ def _may_write() -> bool:
 
 
 def _is_plain_update(node: Node) -> bool:
-    """Whether a node is a slice update of computed data by computed data."""
-    if node.op.__class__ is not SliceUpdate or node.kind.symbolic or not _may_write():
+    """Whether a slice update is one of computed data by computed data."""
+    if node.kind.symbolic or not _may_write():
         return False
     base, part = node.inputs
     return base.value.__class__ is Buffer and part.value is not None

@@ -86,8 +86,8 @@ class Taken:
             )
         if self._thread == threading.get_ident():
             raise RuntimeError(
-                "[eval] this array is being computed, or was when a signal interrupted that; it cannot be asked for in a "
-                "signal's handler or a finalizer."
+                "[eval] this array is being computed (or was, when a signal interrupted that): a signal's handler or a "
+                "finalizer cannot ask for it."
             )
         if self._done is None:
             self._done = threading.Lock()

@@ -62,7 +62,7 @@ EXP2 = Coefficients(
 )  # fmt: skip
 
 # (tanh(x) / x - 1) / x² as a polynomial in x², |x| <= 0.69; relative error 2**-26.2.
-TANH = (-0.3333321, 0.13329546, -0.053589318, 0.02017523, -0.005216472)
+TANH = (-0.3333332, 0.13332893, -0.05392189, 0.02163441, -0.008207085, 0.0025272544, -0.0004346729)
 
 
 class Reduced(NamedTuple):
@@ -178,20 +178,17 @@ def _tanh64(b: Builder, x: Value) -> Value:
 
 
 def _tanh32(b: Builder, x: Value) -> Value:
-    """A polynomial for |x| < 0.69, from there on 1 - 2 / (e**(2a) + 1), which hides most of the errors of its parts but
-    not that of the quotient."""
+    """A polynomial for |x| < 0.92, from there on 1 - 2 / (e**(2a) + 1), where the quotient is so small that its error
+    and those of its parts are less than half a unit of the difference."""
     a = b.abs(x)
     biased, r, _ = reduce(b, 2.0 * at_most(b, a, 9.1), FLOAT32.bias)
     s = power_of_two(b, biased)
     even, odd = split(b, r, EXP.of(x))
     rise = b.fma(r * r, b.fma(odd, r, even), r)
-    d = b.fma(s, rise, s + 1.0)
-    q = 2.0 / d
-    hi = 1.0 - q
-    large = hi + b.fma(b.fma(-q, d, 2.0), -0.5 * q, (1.0 - hi) - q)
+    large = 1.0 - 2.0 / b.fma(s, rise, s + 1.0)
     square = x * x
     small = b.fma(x * square, horner(b, square, TANH), x)
-    return b.copysign(b.choose(a < 0.69, small, large), x)
+    return b.copysign(b.choose(a < 0.92, small, large), x)
 
 
 def sigmoid(b: Builder, x: Value) -> Value:
