@@ -272,8 +272,7 @@ class _Gatherer:
         stored = self._stored(made)
         outputs = sum(s.nbytes for s in stored if s.where == "output")
         inputs = sum(s.nbytes for s in stored if s.where == "input")
-        bound = min(made.lower_bound, made.arena)  # which counts a result and the operand in whose place it lies twice
-        memory = Memory(made.arena, bound, inputs, outputs)
+        memory = Memory(made.arena, made.lower_bound, inputs, outputs)
         total = times.total if times is not None else None
         return Facts(tuple(self.stages), tuple(kernels), tuple(stored), memory, total, made)
 

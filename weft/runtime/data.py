@@ -35,8 +35,13 @@ def owners(objects: Sequence[Any]) -> list[int]:
     return [count - 2 for count in map(sys.getrefcount, objects)]  # `map` holds one while it asks
 
 
-COUNTED = owners([object()]) == [0] and getattr(sys, "_is_gil_enabled", lambda: True)()
-"""Whether reference counts tell who holds an object: not where threads count on their own."""
+def _variables_count() -> bool:
+    held = object()
+    return owners([held]) == [1]
+
+
+COUNTED = owners([object()]) == [0] and _variables_count() and getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Whether reference counts tell who holds an object: not where threads count on their own, or variables do not."""
 
 
 def is_whole(buffer: Buffer) -> bool:
