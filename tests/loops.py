@@ -4,6 +4,7 @@ the comparison."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -111,3 +112,20 @@ def assert_close(found: Tree, expected: Tree, tolerance: float = 1e-9) -> None:
     for where, x, y in pairs(found, expected):
         assert x.dtype == y.dtype, f"{where}: {x.dtype}, not {y.dtype}"
         np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance, err_msg=where)
+
+
+def random(*shape: int, seed: int = 0) -> array:
+    x = mx.array(np.random.default_rng(seed + sum(shape)).standard_normal(shape), dtype=mx.float32)
+    mx.eval(x)
+    return x
+
+
+def running(total: array, x: array) -> tuple[array, array]:
+    """A body that tells steps apart: the total after it, and the product before it."""
+    return total + x, total * x
+
+
+@dataclass
+class Particle:
+    place: Any
+    more: dict[str, Any]
