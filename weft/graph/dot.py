@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from weft.graph.body import Body
-from weft.graph.node import Bundle, Node
+from weft.graph.node import Bundle, Node, reachable_by
 from weft.graph.show import show_kind
 
 
@@ -108,14 +108,7 @@ def dot(outputs: Sequence[Node], names: Mapping[Node, str]) -> str:
         return () if node.value is not None else node.inputs
 
     drawing = _Dot(names, operands)
-    seen = set(outputs)
-    stack = list(seen)
-    while stack:
-        for x in operands(stack.pop()):
-            if x not in seen:
-                seen.add(x)
-                stack.append(x)
-    for node in sorted(seen, key=lambda node: node.id):
+    for node in reachable_by(outputs, operands):
         drawing.add(node)
         drawing.bodies(node, "  ")
     sinks = []

@@ -8,7 +8,8 @@ graphs. A node is never changed once made, except that evaluation gives it a `va
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -187,14 +188,22 @@ def has_handle(node: Node) -> bool:
 def reachable(roots: Iterable[Node]) -> list[Node]:
     """All nodes that the roots are computed from, themselves included, in topological order. Evaluated nodes keep their
     inputs."""
+    return reachable_by(roots, _inputs)
+
+
+def reachable_by(roots: Iterable[Node], operands: Callable[[Node], Iterable[Node]]) -> list[Node]:
+    """The same, where `operands` says what a node is computed from."""
     seen = set(roots)
     stack = list(seen)
     while stack:
-        for node in stack.pop().inputs:
+        for node in operands(stack.pop()):
             if node not in seen:
                 seen.add(node)
                 stack.append(node)
     return sorted(seen, key=_by_id)
+
+
+_inputs = attrgetter("inputs")
 
 
 def _by_id(node: Node) -> int:

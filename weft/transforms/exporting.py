@@ -23,7 +23,7 @@ from weft.array import array, evaluate_nodes
 from weft.dtypes import Dtype
 from weft.graph.body import Body
 from weft.graph.dims import Dim
-from weft.graph.node import Bundle, Kind, Node, Tape, kind_of, next_id
+from weft.graph.node import Bundle, Kind, Node, Tape, kind_of, next_id, reachable_by
 from weft.graph.size_algebra import Poly, Positive, Quotient
 from weft.primitives.base import ConstantValue
 from weft.primitives.custom import Called
@@ -370,14 +370,8 @@ def _body_parts(
 
     inputs = set(body.inputs)
     outputs = [real(node) for node in body.outputs]
-    seen = set(outputs)
-    stack = list(seen)
-    while stack:
-        for x in operands(stack.pop()):
-            if x not in seen:
-                seen.add(x)
-                stack.append(x)
-    return body.inputs, sorted(seen - inputs, key=lambda node: node.id), outputs, operands
+    order = [node for node in reachable_by(outputs, operands) if node not in inputs]
+    return body.inputs, order, outputs, operands
 
 
 # ---- what users call ----
