@@ -10,11 +10,11 @@ A subclass of list, tuple or dict that is not named here is read as its base, an
 from __future__ import annotations
 
 import dataclasses
-import threading
-import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
+
+from weft.interning import Interned
 
 MAX_DEPTH: Final = 10_000
 
@@ -396,25 +396,15 @@ def _describe_tree(tree: Tree) -> str:
     return kind.describe(meta, len(list(children)))
 
 
-# All live structures are in `_all`; those used lately are also in `_recent`, a plain dict that is several times faster
-# to ask and that keeps them alive between two calls of the function they belong to.
-_RECENT_LIMIT: Final = 4096
 _Key = tuple[_Kind, Any, tuple[Structure, ...]]
-_recent: dict[_Key, Structure] = {}
-_all: weakref.WeakValueDictionary[_Key, Structure] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
+_RECENT_LIMIT: Final = 4096
+_STRUCTURES: Interned[_Key, Structure] = Interned(_RECENT_LIMIT)
+_recent = _STRUCTURES.recent
 
 
 def _intern(key: _Key) -> Structure:
     """The one structure with this kind, meta value and children, for a key that is not in `_recent`."""
-    with _lock:
-        found = _all.get(key)
-        if found is None:
-            found = _all[key] = Structure(*key)
-        if len(_recent) >= _RECENT_LIMIT:
-            _recent.clear()
-        _recent[key] = found
-    return found
+    return _STRUCTURES.get(key, lambda: Structure(*key))
 
 
 def _structure_of(tree: Tree) -> Structure:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from typing import Any
-from weakref import WeakValueDictionary
 
 from weft.graph.node import Graph, Kind, Node
+from weft.interning import Interned
 
 
 class Body:
@@ -63,7 +63,7 @@ def rebuilt(order: Sequence[Node], outputs: Sequence[Node], new: dict[Node, Node
     return [new[node] for node in outputs]
 
 
-_BODIES: WeakValueDictionary[tuple[Any, ...], Body] = WeakValueDictionary()
+_BODIES: Interned[tuple[Any, ...], Body] = Interned(0)
 
 Parameters = Callable[[int], Any]
 PARAMETER: list[Parameters] = []
@@ -91,12 +91,12 @@ def body_of(inputs: Sequence[Node], outputs: Sequence[Node]) -> Body:
                 raise AssertionError(f"{node} is computed data inside a body")
             key.append(words)
     key.append(tuple([number[node] for node in outputs]))
-    found = _BODIES.get(tuple(key))
+    found = _BODIES.find(tuple(key))
     if found is None:
         memo: dict[Any, Any] = {}
         for node in order:
             new[node] = node.again(tuple([new[i] for i in node.inputs]), memo)
-        found = _BODIES[tuple(key)] = Body(Graph(parameters, [new[node] for node in outputs]), tuple(key))
+        found = _BODIES.add(tuple(key), Body(Graph(parameters, [new[node] for node in outputs]), tuple(key)))
     return found
 
 

@@ -15,6 +15,7 @@ from weakref import ref
 
 from weft.dtypes import Dtype, bool_
 from weft.graph.dims import Dim, prod, shape_key, text_of
+from weft.interning import Interned
 
 if TYPE_CHECKING:
     from weft.primitives.base import Primitive
@@ -26,7 +27,7 @@ Shape = tuple[Size, ...]
 class Kind:
     """Shape and dtype of a node; interned by `kind_of`, so `is` compares and hashing is by identity."""
 
-    __slots__ = ("dtype", "ndim", "shape", "size", "symbolic")
+    __slots__ = ("__weakref__", "dtype", "ndim", "shape", "size", "symbolic")
 
     def __init__(self, shape: Shape, dtype: Dtype) -> None:
         self.shape, self.dtype = shape, dtype
@@ -39,8 +40,9 @@ class Kind:
         return f"{self.dtype.name}[{', '.join(map(text_of, self.shape))}]"
 
 
-_KINDS: dict[tuple[Any, Dtype], Kind] = {}
 _MOST_KINDS = 1 << 16
+_KINDS: Interned[tuple[Any, Dtype], Kind] = Interned(_MOST_KINDS)
+_RECENT = _KINDS.recent
 
 
 def kind_of(shape: Shape, dtype: Dtype) -> Kind:
@@ -50,12 +52,8 @@ def kind_of(shape: Shape, dtype: Dtype) -> Kind:
         if type(n) is not int:
             key = (shape_key(shape), dtype)
             break
-    found = _KINDS.get(key)
-    if found is None:
-        if len(_KINDS) >= _MOST_KINDS:  # forgetting costs later cache misses, never a wrong answer
-            _KINDS.clear()
-        found = _KINDS[key] = Kind(shape, dtype)
-    return found
+    found = _RECENT.get(key)
+    return _KINDS.get(key, lambda: Kind(shape, dtype)) if found is None else found
 
 
 class Bundle(Kind):
@@ -87,31 +85,21 @@ class Tape(Kind):
         return f"tape of {self.row!r}"
 
 
-_TAPES: dict[Kind, Tape] = {}
+_TAPES: Interned[Kind, Tape] = Interned(_MOST_KINDS)
 
 
 def tape_of(row: Kind) -> Tape:
     """The one `Tape` of such rows."""
-    found = _TAPES.get(row)
-    if found is None:
-        if len(_TAPES) >= _MOST_KINDS:
-            _TAPES.clear()
-        found = _TAPES[row] = Tape(row)
-    return found
+    return _TAPES.get(row, lambda: Tape(row))
 
 
-_BUNDLES: dict[tuple[Kind, ...], Bundle] = {}
+_BUNDLES: Interned[tuple[Kind, ...], Bundle] = Interned(_MOST_KINDS)
 
 
 def bundle_of(parts: Sequence[Kind]) -> Bundle:
     """The one `Bundle` of these kinds."""
     key = tuple(parts)
-    found = _BUNDLES.get(key)
-    if found is None:
-        if len(_BUNDLES) >= _MOST_KINDS:
-            _BUNDLES.clear()
-        found = _BUNDLES[key] = Bundle(key)
-    return found
+    return _BUNDLES.get(key, lambda: Bundle(key))
 
 
 next_id = itertools.count().__next__

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
 import numpy as np
 
@@ -21,11 +21,11 @@ from weft.graph.dims import Dim, key_of, text_of
 from weft.graph.node import Bundle, Kind, Node, Shape, Size, kind_of
 from weft.graph.scalars import SCALARS, Scalar, plain
 from weft.graph.trace import unknown_value
+from weft.interning import Interned
 
-_INTERNED: WeakValueDictionary[tuple[Any, ...], Primitive] = WeakValueDictionary()
-_RECENT: dict[tuple[Any, ...], Primitive] = {}
-"""The same, kept alive and quicker to look up: operations come back, after all that held them was evaluated."""
-_MOST_RECENT = 1 << 13
+_PRIMITIVES: Interned[tuple[Any, ...], Primitive] = Interned(1 << 13)
+_RECENT = _PRIMITIVES.recent
+"""Kept alive: operations come back, after all that held them was evaluated."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -46,17 +46,14 @@ class _Interned(type):
         found = _RECENT.get(key)
         if found is not None:
             return found
-        found = _INTERNED.get(key)
+        found = _PRIMITIVES.find(key)
         if found is None:
             made = super().__call__(*args, **kwargs)
             # One instance whatever the spelling of the call: positional form is the canonical key.
             canonical = (cls, key_of(tuple(getattr(made, f.name) for f in fields(made))))
-            found = _INTERNED.setdefault(canonical, made)
-            _INTERNED[key] = found
+            found = _PRIMITIVES.add(key, _PRIMITIVES.add(canonical, made))
         if cls.recurs:
-            if len(_RECENT) >= _MOST_RECENT:
-                _RECENT.clear()
-            _RECENT[key] = found
+            _PRIMITIVES.keep(key, found)
         return found
 
 
