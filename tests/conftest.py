@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,6 +33,20 @@ settings.register_profile(
     "full", deadline=None, max_examples=500, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("weft")
+
+
+@pytest.fixture
+def team() -> Iterator[Callable[[int], None]]:
+    """Sets the number of threads, for the time of the test."""
+    from weft.runtime import threads  # which reads the variables above
+
+    before = threads.get_threads()
+
+    def set_threads(count: int) -> None:
+        threads.set_threads(count)
+
+    yield set_threads
+    threads.set_threads(before)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -355,6 +355,12 @@ def same_bits(a: np.ndarray, b: np.ndarray, payloads: bool = False) -> bool:
     return bool(np.all(equal if payloads else equal | (is_nan(a) & is_nan(b))))
 
 
+def assert_values(found: Any, expected: np.ndarray) -> None:
+    """An array has the values of a NumPy array in any layout, to the bit."""
+    values = values_of(found)
+    assert same_bits(values, np.array(expected, order="C")), (values, expected)
+
+
 def moves_data(op: Primitive) -> bool:
     """Whether a primitive only moves elements, so that even the payload of a NaN is kept."""
     return isinstance(op, View) or (isinstance(op, Elementwise) and not op.compute_halves and op.title != "astype")

@@ -19,8 +19,9 @@ from tests import contract
 from tests.contract import Case, by_reference, leaf, mismatch, native, place, reference, same_bits, subsets, values_of
 from weft import dtypes as dt
 from weft import primitives
-from weft.array import array, evaluate_nodes, wrap
+from weft.array import array, wrap
 from weft.dtypes import Dtype
+from weft.evaluate import evaluate
 from weft.graph.dims import DimEnv
 from weft.graph.node import Kind, Node, kind_of
 from weft.primitives import MULTIPLE, REGISTRY
@@ -245,7 +246,7 @@ def neighbourhood(
 
     def made(node: Node) -> Node:
         if eager:
-            evaluate_nodes([node])
+            evaluate([node])
         return node
 
     masks = [made(_broadcast(ask._node, x.shape)) for x in operands]
@@ -274,7 +275,7 @@ def test_fused_is_unfused(cls: type[Primitive], dtype: Dtype) -> None:
         others = [place(v[::-1].copy() if v.ndim else v) for v in case.operands()]
         alone = [values_of(x) for x in neighbourhood(case.op, operands, others, ask, eager=True)]
         whole = neighbourhood(case.op, operands, others, ask, eager=False)
-        evaluate_nodes([x._node for x in whole])
+        evaluate([x._node for x in whole])
         compiled = compile(lambda xs, ys, op=case.op: neighbourhood(op, xs, ys, ask, eager=False))(operands, others)
         for i, (x, y, z) in enumerate(zip(alone, map(values_of, whole), map(values_of, compiled), strict=True)):
             assert same_bits(y, x), f"{case}, reader {i}, fused: {contract.differences(y, x)}"

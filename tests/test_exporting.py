@@ -25,8 +25,7 @@ from weft import tree
 from weft.array import array, wrap
 from weft.dtypes import Dtype
 from weft.primitives import MULTIPLE, REGISTRY
-from weft.primitives.base import Pick, Primitive, bind
-from weft.primitives.operands import check_operands
+from weft.primitives.base import Pick, Primitive, bind, check_operands
 from weft.transforms.importing import FIELDS, PRIMITIVES
 
 Function = Callable[..., Any]
@@ -77,6 +76,11 @@ def test_every_primitive_has_a_name_and_a_form_in_files() -> None:
         for name, field in cls.__dataclass_fields__.items():
             if "ClassVar" not in str(field.type):
                 assert str(field.type) in FIELDS, f"{cls.name()}.{name}: {field.type}"
+
+
+def test_every_primitive_says_what_operands_it_takes() -> None:
+    missing = [name for name, cls in PRIMITIVES.items() if cls.check is Primitive.check]
+    assert not missing, f"{missing}: write `check`, or nothing stands between a file and their kernels"
 
 
 @pytest.mark.parametrize("cls", REGISTRY, ids=lambda cls: cls.name())

@@ -19,7 +19,7 @@ import weft.core as mx
 from tests import contract
 from weft import dtypes as dt
 from weft import evaluate as evaluation
-from weft.array import array, evaluate_nodes, wrap
+from weft.array import array, wrap
 from weft.dtypes import Dtype
 from weft.graph.node import Node, reachable
 from weft.passes import lower
@@ -363,7 +363,7 @@ def step_by_step(program: Program) -> tuple[list[np.ndarray], list[str]]:
             continue
         inputs = [done[i] for i in node.inputs]
         made = wrap(Node(node.op, tuple(x._node for x in inputs), node.kind))
-        evaluate_nodes([made._node])
+        evaluation.evaluate([made._node])
         done[node] = made
         problems += wrong(node, inputs, contract.values_of(made))
     return [contract.values_of(done[x._node]) for x in asked], problems

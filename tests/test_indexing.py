@@ -4,6 +4,7 @@ threads."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,12 @@ from hypothesis import strategies as st
 
 import weft.core as mx
 from tests.contract import LAYOUTS, place, same_bits, values_of
+from tests.contract import assert_values as same
 from tests.gradients import check_batch, check_derivatives
 from weft import dtypes as dt
 from weft.array import array
 from weft.dtypes import Dtype
 from weft.primitives.elementwise import draw as draw_values
-from weft.runtime import threads
 
 DTYPES = (dt.bool_, dt.uint8, dt.int16, dt.bfloat16, dt.float32, dt.int64, dt.float64, dt.complex64, dt.complex128)
 PLAIN = ("contiguous", "shifted", "reversed", "transposed", "spaced", "cut")
@@ -26,12 +27,6 @@ PLAIN = ("contiguous", "shifted", "reversed", "transposed", "spaced", "cut")
 
 def numbers(shape: tuple[int, ...], dtype: Dtype = dt.float32, seed: int = 0) -> np.ndarray:
     return draw_values(np.random.default_rng(seed), dtype, shape, -50.0, 50.0)
-
-
-def same(got: Any, expected: np.ndarray) -> None:
-    found = values_of(got)
-    assert found.shape == expected.shape
-    assert same_bits(found, np.ascontiguousarray(expected).reshape(expected.shape)), (found, expected)
 
 
 def laid_out(values: np.ndarray, layout: str) -> array:
@@ -287,22 +282,16 @@ def test_in_place_operators_go_through_indices() -> None:
 
 
 @pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16, dt.float64], ids=str)
-def test_sums_have_the_same_bits_on_any_number_of_threads(dtype: Dtype) -> None:
+def test_sums_have_the_same_bits_on_any_number_of_threads(dtype: Dtype, team: Callable[[int], None]) -> None:
     rng = np.random.default_rng(5)
     x, index = draw_values(rng, dtype, (50, 700)), mx.array(rng.integers(0, 50, 400))
     values = mx.array(draw_values(rng, dtype, (400, 700)), dtype=dtype)
     flat, where = mx.array(x.reshape(-1), dtype=dtype), mx.array(rng.integers(0, x.size, 20000))
-    before = threads.get_threads()
     found = []
-    try:
-        for n in (1, 2, 3):
-            threads.set_threads(n)
-            rows = mx.array(x, dtype=dtype).at[index].add(values)
-            found.append(
-                (values_of(rows), values_of(flat.at[where].add(1.1)), values_of(mx.take(values, index, axis=0)))
-            )
-    finally:
-        threads.set_threads(before)
+    for n in (1, 2, 3):
+        team(n)
+        rows = mx.array(x, dtype=dtype).at[index].add(values)
+        found.append((values_of(rows), values_of(flat.at[where].add(1.1)), values_of(mx.take(values, index, axis=0))))
     for later in found[1:]:
         for a, b in zip(found[0], later, strict=True):
             assert same_bits(a, b)

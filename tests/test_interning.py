@@ -1,9 +1,9 @@
 """Weft compares kinds, primitives, bodies and structures by identity: there must be one of each, whatever happens."""
 
-import sys
 import threading
 
 import weft.core as mx
+from tests import processes
 from weft.graph.body import body_of
 from weft.graph.node import Node, bundle_of, kind_of, tape_of
 from weft.interning import Interned
@@ -61,16 +61,7 @@ def test_threads_agree_on_kinds_primitives_and_bodies() -> None:
             swap = Transpose((k % 7, *(i for i in range(7) if i != k % 7)))
             mine.append([kind, bundle_of([kind] * (k + 1)), tape_of(kind), body, swap, flatten([1] * k)[1]])
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    processes.in_threads(4, work, interval=1e-6)
     assert len(made) == 4
     assert all(len(mine) == 200 for mine in made.values())
     for things in zip(*made.values(), strict=True):

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft.core as mx
-from tests.contract import LAYOUTS, place, same_bits, values_of
+from tests.contract import LAYOUTS, place, values_of
+from tests.contract import assert_values as same
 from tests.gradients import check_batch, check_derivatives
 from weft import dtypes as dt
 from weft.dtypes import Dtype
@@ -21,12 +22,6 @@ DTYPES = (dt.bool_, dt.int8, dt.float16, dt.bfloat16, dt.float32, dt.uint64, dt.
 
 def numbers(shape: tuple[int, ...], dtype: Dtype = dt.float32, seed: int = 0) -> np.ndarray:
     return draw_values(np.random.default_rng(seed), dtype, shape, -50.0, 50.0)
-
-
-def same(got: Any, expected: np.ndarray) -> None:
-    found = values_of(got)
-    assert found.shape == expected.shape
-    assert same_bits(found, np.ascontiguousarray(expected).reshape(expected.shape)), (found, expected)
 
 
 @given(

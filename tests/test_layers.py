@@ -36,7 +36,7 @@ ROWS = (
     ("interop", "printing"),
     ("dtypes", "tree"),
     ("config",),
-    ("errors", "version"),
+    ("errors", "interning", "version"),
 )
 RANK = {part: rank for rank, row in enumerate(ROWS) for part in row}
 MAX_LINES = 1000

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 import weft.core as mx
 from tests.loops import Particle, Plain, assert_same, random, running
+from tests.processes import in_threads
 from weft.array import array
 
 HERE = Path(__file__).name
@@ -201,31 +201,17 @@ def test_an_error_in_a_body_is_the_users_own() -> None:
 
 def test_threads_run_loops_at_once() -> None:
     """Each traces and runs its own, and draws from the global state meanwhile."""
-    failures: list[str] = []
-    interval = sys.getswitchinterval()
 
     def work(number: int) -> None:
-        try:
-            for k in range(20):
-                scale = mx.array(float(number + k))
-                total = mx.scan(lambda c, x, s=scale: (c + mx.sin(x * s), c), mx.array(0.0), mx.arange(9.0))[0]
-                plain = Plain.scan(lambda c, x, s=scale: (c + mx.sin(x * s), c), mx.array(0.0), mx.arange(9.0))[0]
-                assert_same(total, plain)
-                assert mx.while_loop(lambda s: s < 50, lambda s: s + 1, mx.array(number)).item() == 50
-                assert np.isfinite(np.array(mx.random.normal((3,)))).all()
-        except BaseException as error:
-            failures.append(f"{number}: {error!r}")
+        for k in range(20):
+            scale = mx.array(float(number + k))
+            total = mx.scan(lambda c, x, s=scale: (c + mx.sin(x * s), c), mx.array(0.0), mx.arange(9.0))[0]
+            plain = Plain.scan(lambda c, x, s=scale: (c + mx.sin(x * s), c), mx.array(0.0), mx.arange(9.0))[0]
+            assert_same(total, plain)
+            assert mx.while_loop(lambda s: s < 50, lambda s: s + 1, mx.array(number)).item() == 50
+            assert np.isfinite(np.array(mx.random.normal((3,)))).all()
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    sys.setswitchinterval(1e-5)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    assert not failures, failures
+    in_threads(4, work)
 
 
 INTERRUPTED = """
@@ -253,8 +239,19 @@ INTERRUPTED = """
         "lambda x: mx.while_loop(lambda s: s.sum() > 0, lambda s: mx.sort(s), mx.ones((300,)) * x)",
         "mx.compile(lambda x: mx.while_loop(lambda s: s > 0, lambda s: s + 1.0, x))",
         "lambda x: mx.scan(lambda c, _: (mx.while_loop(lambda s: s > 0, lambda s: s + 1.0, c), None), x, length=3)[0]",
+        "lambda x: mx.while_loop(lambda s: s > 0, lambda s: s * 1.0, x)",
+        "mx.grad(lambda x: mx.while_loop(lambda s: s > 0, lambda s: s * 1.0, x))",
+        "lambda x: mx.while_loop(lambda s: s[0] > 0, lambda s: (s[0] + 1.0, s[1]), (x, x * 2))[1]",
     ],
-    ids=["one kernel", "several kernels", "compiled", "nested"],
+    ids=[
+        "one kernel",
+        "several kernels",
+        "compiled",
+        "nested",
+        "nothing changes",
+        "gradient",
+        "what is asked for does not",
+    ],
 )
 def test_an_interrupt_ends_a_loop(loop: str) -> None:
     """Within seconds of a loop that would run for ever, with every array as it was."""

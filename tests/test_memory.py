@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import os
 import random
 import resource
-import subprocess
-import sys
-import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import processes
 from weft.runtime import buffer
 from weft.runtime.buffer import allocate, block_size
 
 MIB = 1 << 20
-REPOSITORY = Path(__file__).parent.parent
+run_alone = functools.partial(processes.run_alone, __file__)
 
 
 @pytest.fixture(autouse=True)
@@ -36,20 +35,6 @@ def clean_pool() -> Iterator[None]:
     yield
     buffer.set_memory_limit(limit)
     buffer.set_cache_limit(cache_limit)
-
-
-def run_alone(scenario: str, **environment: str) -> str:
-    """Run a function of this file in a fresh interpreter; what it prints."""
-    code = f"import runpy; runpy.run_path({__file__!r})[{scenario!r}]()"
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
 
 
 def mapped(address: int) -> bool:
@@ -345,16 +330,7 @@ def test_threads_never_share_a_block() -> None:
                     if ctypes.c_int64.from_address(end).value != sign:
                         wrong.append(f"thread {me}, step {step}")
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        threads = [threading.Thread(target=work, args=(me,)) for me in range(1, 7)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    processes.in_threads(6, work)
     assert wrong == []
     assert buffer.get_active_memory() == start
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import os
 import signal
@@ -10,16 +11,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests import processes
 from weft.runtime import blas, buffer, engine, program, threads
 from weft.runtime.program import INLINE, Command, Kind, Program, ProgramError, Reloc
 
-REPOSITORY = Path(__file__).parent.parent
+run_alone = functools.partial(processes.run_alone, __file__)
 
 # scale(extent, x, y, factor): y[i] = x[i] * factor, with factor behind a pointer.
 SCALE = """
@@ -151,28 +153,6 @@ def addresses(*arrays: np.ndarray) -> list[int]:
     return [array.ctypes.data for array in arrays]
 
 
-def run_alone(scenario: str, **environment: str) -> str:
-    """Run a function of this file in a fresh interpreter; what it prints."""
-    code = f"import runpy; runpy.run_path({__file__!r})[{scenario!r}]()"
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
-@pytest.fixture
-def team() -> Iterator[Callable[[int], int]]:
-    """Sets the number of threads, for the time of the test."""
-    before = threads.get_threads()
-    yield threads.set_threads
-    threads.set_threads(before)
-
-
 # ---- commands and relocations ----
 
 
@@ -281,7 +261,7 @@ def test_extent_may_come_from_an_earlier_command() -> None:
 
 @pytest.mark.parametrize("extent", [0, -1, -(2**63)])
 @pytest.mark.parametrize("grain", [0, 1, 2**62])
-def test_empty_extent_runs_nothing(extent: int, grain: int, team: Callable[[int], int]) -> None:
+def test_empty_extent_runs_nothing(extent: int, grain: int, team: Callable[[int], None]) -> None:
     team(2)
     scaling(extent, grain).run([0, 0, 0])
 
@@ -382,7 +362,7 @@ def test_workspace_obeys_the_memory_limit() -> None:
 
 
 @pytest.mark.parametrize("nbytes", [1, 64, 100, 5000])
-def test_every_thread_has_scratch_memory(team: Callable[[int], int], nbytes: int) -> None:
+def test_every_thread_has_scratch_memory(team: Callable[[int], None], nbytes: int) -> None:
     """Also when the number of threads grows after the program was made."""
     team(1)
     command = Command(Kind.KERNEL, native("fill"), 0, 1, nbytes)
@@ -398,7 +378,7 @@ def test_every_thread_has_scratch_memory(team: Callable[[int], int], nbytes: int
 # ---- threads ----
 
 
-def test_several_threads_give_the_same_bits(team: Callable[[int], int]) -> None:
+def test_several_threads_give_the_same_bits(team: Callable[[int], None]) -> None:
     rng = np.random.default_rng(0)
     x, factor = rng.normal(size=100_000), np.array([1 / 3])
     for extent in (1, 2, 63, 1000, 99_999):
@@ -411,7 +391,7 @@ def test_several_threads_give_the_same_bits(team: Callable[[int], int]) -> None:
         assert results[0] == results[1] == results[2] != bytes(800_000)
 
 
-def test_python_threads_run_one_program_at_once(team: Callable[[int], int]) -> None:
+def test_python_threads_run_one_program_at_once(team: Callable[[int], None]) -> None:
     team(2)
     count = 5000
     args = [count, 0, 0, 0, count, 0, 0, 0]
@@ -513,7 +493,7 @@ if __name__ == "__main__":
 def test_worker_processes(method: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SPAWN.format(path=__file__, method=method))
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "WEFT_THREADS": "2"}
+    environment = {**os.environ, "PYTHONPATH": str(processes.REPOSITORY), "WEFT_THREADS": "2"}
     result = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
 

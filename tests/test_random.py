@@ -14,7 +14,6 @@ import weft.core as mx
 from tests.contract import same_bits, settings
 from tests.gradients import check_derivatives
 from weft.evaluate import PROGRAMS
-from weft.runtime import threads
 
 N = 20_000
 LEAST = 1e-4
@@ -300,15 +299,11 @@ def every_kind(key: Any) -> list[Any]:
     ]
 
 
-def test_on_any_number_of_threads() -> None:
-    before = threads.get_threads()
+def test_on_any_number_of_threads(team: Callable[[int], None]) -> None:
     found = []
-    try:
-        for count in (1, 2, 3):
-            threads.set_threads(count)
-            found.append([np.array(x._view()) for x in every_kind(mx.random.key(8))])
-    finally:
-        threads.set_threads(before)
+    for count in (1, 2, 3):
+        team(count)
+        found.append([np.array(x._view()) for x in every_kind(mx.random.key(8))])
     for later in found[1:]:
         assert all(same_bits(x, y) for x, y in zip(found[0], later, strict=True))
 

@@ -3,6 +3,7 @@ of threads."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from weft.dtypes import Dtype
 from weft.primitives.base import bind
 from weft.primitives.elementwise import draw as draw_values
 from weft.primitives.scans import Recurrence
-from weft.runtime import threads
 
 STEPS = {
     "cumsum": np.add,
@@ -149,16 +149,12 @@ def test_many_axes_are_walked_in_place() -> None:
 
 
 @pytest.mark.parametrize("name", ["cumsum", "logcumsumexp"])
-def test_the_same_bits_on_any_number_of_threads(name: str) -> None:
+def test_the_same_bits_on_any_number_of_threads(name: str, team: Callable[[int], None]) -> None:
     x = mx.array(draw_values(np.random.default_rng(4), dt.float32, (130, 301)))
-    before = threads.get_threads()
     found = []
-    try:
-        for n in (1, 2, 3):
-            threads.set_threads(n)
-            found.append([values_of(getattr(mx, name)(x, axis=axis)) for axis in (0, 1)])
-    finally:
-        threads.set_threads(before)
+    for n in (1, 2, 3):
+        team(n)
+        found.append([values_of(getattr(mx, name)(x, axis=axis)) for axis in (0, 1)])
     for later in found[1:]:
         assert all(same_bits(a, b) for a, b in zip(found[0], later, strict=True))
 

@@ -3,7 +3,7 @@ dtype, layout, length and number of threads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from weft.dtypes import Dtype
 from weft.errors import ConfigError
 from weft.evaluate import PROGRAMS
 from weft.primitives.sorting import ArgSort, Sort
-from weft.runtime import threads
 
 LEADERS = (dt.bool_, dt.int8, dt.uint16, dt.bfloat16, dt.float32, dt.int64, dt.float64, dt.complex64, dt.complex128)
 """One dtype for each form that records have."""
@@ -128,18 +127,14 @@ def little_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("little_cache")
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("dtype", LEADERS, ids=name_of)
-def test_long_rows(dtype: Dtype, count: int) -> None:
+def test_long_rows(dtype: Dtype, count: int, team: Callable[[int], None]) -> None:
     """Few rows are shared by threads, many are not."""
-    before = threads.get_threads()
-    try:
-        threads.set_threads(count)
-        for rows, n, kind in ((1, 2000, "any"), (2, 1111, "special"), (1, 4096, "few"), (9, 1030, "any")):
-            x = place(numbers(n, dtype, (rows, n), kind))
-            order = np.stack([_numpy_order(row) for row in values_of(x)])
-            assert same_bits(native(ArgSort(1), [x]), order.astype(np.uint32))
-            assert same_bits(native(Sort(1), [x]), np.take_along_axis(values_of(x), order, 1), payloads=True)
-    finally:
-        threads.set_threads(before)
+    team(count)
+    for rows, n, kind in ((1, 2000, "any"), (2, 1111, "special"), (1, 4096, "few"), (9, 1030, "any")):
+        x = place(numbers(n, dtype, (rows, n), kind))
+        order = np.stack([_numpy_order(row) for row in values_of(x)])
+        assert same_bits(native(ArgSort(1), [x]), order.astype(np.uint32))
+        assert same_bits(native(Sort(1), [x]), np.take_along_axis(values_of(x), order, 1), payloads=True)
 
 
 def _numpy_order(row: np.ndarray) -> np.ndarray:

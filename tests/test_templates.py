@@ -16,7 +16,7 @@ from weft.passes.memory import ALIGNMENT, Packing
 from weft.passes.pipeline import compile_graph
 from weft.passes.template import Sized, Template
 from weft.passes.verify import verify_plan
-from weft.runtime.threads import MAX_THREADS, get_threads, set_threads
+from weft.runtime.threads import MAX_THREADS
 from weft.transforms.variant import ShapelessVariant
 
 RNG = np.random.default_rng(11)
@@ -134,9 +134,7 @@ SERVED: dict[str, tuple[Callable[..., Any], Arguments, Sequence[int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", SERVED)
-def test_one_template_serves_ordinary_sizes(name: str) -> None:
-    fun, arguments, sizes = SERVED[name]
+def assert_one_template_serves(fun: Any, arguments: Any, sizes: Sequence[int]) -> None:
     f = mx.compile(fun, shapeless=True)
     for n in sizes:
         given = arguments(n)
@@ -145,6 +143,11 @@ def test_one_template_serves_ordinary_sizes(name: str) -> None:
     assert len(templates(f)) == 1, [t.env.guards for t in templates(f)]
     assert check_programs(f) == len(set(sizes)) - 1
     assert differences(f) == []
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_one_template_serves_ordinary_sizes(name: str) -> None:
+    assert_one_template_serves(*SERVED[name])
 
 
 # name: (function, arguments of size n, sizes just below and above the number at which plans change)
@@ -270,15 +273,7 @@ LOOPS: dict[str, tuple[Callable[..., Any], Arguments, Sequence[int]]] = {
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_bodies_are_planned_with_the_rest(name: str) -> None:
-    fun, arguments, sizes = LOOPS[name]
-    f = mx.compile(fun, shapeless=True)
-    for n in sizes:
-        given = arguments(n)
-        assert bits(f(*given)) == bits(fun(*given)), n
-    assert f.traces == 1
-    assert len(templates(f)) == 1, [t.env.guards for t in templates(f)]
-    assert check_programs(f) == len(set(sizes)) - 1
-    assert differences(f) == []
+    assert_one_template_serves(*LOOPS[name])
 
 
 def test_loops_of_unknown_length_are_planned_for_numbers() -> None:
@@ -303,7 +298,7 @@ def test_what_no_memory_can_hold_is_an_error() -> None:
     assert bits(f(sample(6))) == bits(fun(sample(6)))
 
 
-def test_threads_may_come_later() -> None:
+def test_threads_may_come_later(team: Callable[[int], None]) -> None:
     """A program that was filled in for one thread is laid out again for more."""
     f = mx.compile(lambda x: mx.softmax(mx.sin(x), axis=-1), shapeless=True)
     for n in (300, 310):
@@ -311,13 +306,9 @@ def test_threads_may_come_later() -> None:
     (variant,) = variants(f)
     program = list(variant.recipes.values())[1].executable.program
     assert program is not None
-    before = get_threads()
-    try:
-        set_threads(2)
-        x = normal(310, 100)
-        assert bits(f(x)) == bits(mx.softmax(mx.sin(x), axis=-1))
-    finally:
-        set_threads(before)
+    team(2)
+    x = normal(310, 100)
+    assert bits(f(x)) == bits(mx.softmax(mx.sin(x), axis=-1))
     assert program.length == program.only(0, 1).length == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import platform
 import signal
@@ -10,17 +11,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests import processes
 from weft.errors import CompileError
 from weft.runtime import engine, threads
 from weft.runtime.program import Command, Kind, Program, Reloc
 
-REPOSITORY = Path(__file__).parent.parent
+run_alone = functools.partial(processes.run_alone, __file__)
 
 # visit(extent, visits, ends): count every index, and note where each chunk ends.
 VISIT = """
@@ -186,32 +188,6 @@ def eventually(condition: Callable[[], bool]) -> bool:
             return False
         time.sleep(0.001)
     return True
-
-
-def run_alone(scenario: str, **environment: str) -> str:
-    """Run a function of this file in a fresh interpreter; what it prints."""
-    code = f"import runpy; runpy.run_path({__file__!r})[{scenario!r}]()"
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
-@pytest.fixture
-def team() -> Iterator[Callable[[int], None]]:
-    """Sets the number of threads, for the time of the test."""
-    before = threads.get_threads()
-    yield lambda n: void(threads.set_threads(n))
-    threads.set_threads(before)
-
-
-def void(_: object) -> None:
-    return None
 
 
 # ---- regions ----
@@ -471,7 +447,7 @@ def test_interrupts_break_nothing() -> None:
         "signal.signal(signal.SIGALRM, signal.default_int_handler);"
         f"runpy.run_path({__file__!r})['scenario_interrupts']()"
     )
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "WEFT_THREADS": "2"}
+    environment = {**os.environ, "PYTHONPATH": str(processes.REPOSITORY), "WEFT_THREADS": "2"}
     result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
 

@@ -7,20 +7,40 @@ functions of `weft.core`, attached there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from operator import length_hint
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from weakref import ref
 
 import numpy as np
 
 from weft import interop, printing
-from weft.dtypes import Dtype, default_of
+from weft.dtypes import (
+    Dtype,
+    bfloat16,
+    bool_,
+    complex64,
+    complex128,
+    default_of,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
 from weft.evaluate import evaluate
 from weft.graph.node import Node, kind_of
 from weft.graph.scalars import SCALARS
 from weft.graph.trace import note_change
 from weft.primitives.base import DATA, ConstantValue, constant
-from weft.runtime.data import numpy_view, to_buffer
+from weft.runtime.data import Buffer, numpy_view, to_buffer
+from weft.runtime.objects import MAKERS
 
 _new = object.__new__
 
@@ -54,6 +74,9 @@ class array:
             return
         if type(val) in SCALARS and (isinstance(dtype, Dtype) or (dtype is None and _is_usual(val))):
             self._bind(constant(val, kind_of((), dtype or default_of(val.__class__))))
+            return
+        if hasattr(val, "__mlx__array__"):
+            self.__init__(val.__mlx__array__(), dtype)  # type: ignore[misc]
             return
         if dtype is not None and not isinstance(dtype, Dtype):
             raise TypeError(f"[array] dtype must be a Weft dtype such as float32; got {dtype!r}.")
@@ -149,10 +172,25 @@ class array:
     def _view(self) -> np.ndarray:
         """The computed elements as NumPy sees them, without a copy."""
         node = self._node
-        value = node.value
-        if value is None or isinstance(value, ConstantValue):
-            evaluate_nodes([node])
-        return numpy_view(node.value, self.shape, self.dtype)
+        if node.value.__class__ is not Buffer:
+            node = self._evaluated(node)
+        return numpy_view(node.value, node.shape, node.dtype)  # type: ignore[arg-type]
+
+    def _evaluated(self, node: Node) -> Node:
+        """The node that this array has, or had a moment ago, with its elements in memory. Constants are shared (by
+        rules, by other arrays, by threads): the elements of one are written to a new node, which takes its place."""
+        if not isinstance(node.value, ConstantValue):
+            evaluate((node,))
+            return node
+        made = Node(DATA, (), node.kind, to_buffer(np.full(node.kind.shape, node.value.number, node.dtype.np)))
+        self._exchange(node, made)
+        return made
+
+    def _exchange(self, old: Node, new: Node) -> None:
+        """Refer to a node of the same value, unless another thread has overwritten this array meanwhile."""
+        new.handle = ref(self)
+        if self._node is old:  # Python changes threads at calls and at the end of a loop's round, and here is neither
+            self._node = new
 
     def item(self) -> bool | int | float | complex:
         """The only element, as a Python number."""
@@ -173,18 +211,19 @@ class array:
         return bool(self.item())
 
     def __int__(self) -> int:
-        return int(self.item().real)
+        return int(self.item())  # type: ignore[arg-type]  # of a complex number Python says that it cannot
 
     def __float__(self) -> float:
-        value = self.item()
-        return float(value.real if isinstance(value, complex) else value)
+        return float(self.item())  # type: ignore[arg-type]
 
     def __complex__(self) -> complex:
         return complex(self.item())
 
     def __index__(self) -> int:
-        if not self.dtype.is_integer:
-            raise TypeError(f"[index] only an integer array can be an index; this is {self.dtype.name}.")
+        if not self.dtype.is_integer or self.ndim:
+            raise TypeError(
+                f"[index] only a 0-d array of integers can be an index; this is {self.dtype.name} of shape {self.shape}."
+            )
         return int(self.item())  # type: ignore[arg-type]
 
     def __len__(self) -> int:
@@ -195,7 +234,7 @@ class array:
     def __iter__(self) -> Iterator[array]:
         if self.ndim == 0:
             raise TypeError("[iter] a 0-d array cannot be iterated over.")
-        return (self[i] for i in range(self.shape[0]))
+        return ArrayIterator(self)
 
     def __hash__(self) -> int:
         return id(self)
@@ -208,7 +247,11 @@ class array:
     __str__ = __repr__
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if self.ndim == 0 or (spec and self.size == 1) else format(repr(self), spec)
+        if self.ndim == 0:
+            return format(self.item(), spec)
+        if spec:
+            raise TypeError(f"[format] {spec!r} formats one number; this array has shape {self.shape}.")
+        return repr(self)
 
     def __copy__(self) -> array:
         return wrap(self._node)
@@ -216,8 +259,17 @@ class array:
     def __deepcopy__(self, memo: Any) -> array:
         return wrap(self._node)  # values never change, so a copy may share them
 
-    def __reduce__(self) -> Any:
-        return _unpickle, (self.shape, self.dtype, np.ascontiguousarray(self._view()).tobytes())
+    def __getstate__(self) -> tuple[np.ndarray, int]:
+        """What pickle writes, in MLX's form, so that each library reads what the other wrote: the elements and the
+        number of the dtype."""
+        values = np.array(self._view(), order="C", copy=True)
+        return values.view(np.uint16) if self.dtype is bfloat16 else values, _NUMBERS.index(self.dtype)
+
+    def __setstate__(self, state: tuple[np.ndarray, int]) -> None:
+        values, number = state
+        dtype = _NUMBERS[number]
+        elements = np.array(values, order="C", copy=True).view(dtype.np)
+        self._bind(Node(DATA, (), kind_of(values.shape, dtype), to_buffer(elements)))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         view = self._view()
@@ -237,12 +289,42 @@ class array:
         return NAMESPACE[0]
 
 
+class ArrayIterator:
+    """The parts of an array along its first axis, one after the other."""
+
+    __slots__ = ("_array", "_places")
+
+    def __init__(self, a: array) -> None:
+        self._array, self._places = a, iter(range(a.shape[0]))
+
+    def __iter__(self) -> ArrayIterator:
+        return self
+
+    def __next__(self) -> array:
+        return self._array[next(self._places)]
+
+    def __length_hint__(self) -> int:
+        return length_hint(self._places)
+
+
+@runtime_checkable
+class ArrayLike(Protocol):
+    """Anything with a method `__mlx__array__` that returns an array: functions take it as one."""
+
+    def __mlx__array__(self) -> array: ...
+
+
+_NUMBERS = (
+    bool_, uint8, uint16, uint32, uint64, int8, int16, int32, int64, float16, float32, float64, bfloat16, complex64,
+    complex128,
+)  # fmt: skip
+"""MLX's numbers of the dtypes, which stand in pickles; complex128 is ours."""
+
 NAMESPACE: list[Any] = []
 """weft.core, put here by itself: arrays name it as their namespace."""
 
 
-def wrap(node: Node) -> array:
-    """A new array for a node."""
+def _wrap(node: Node) -> array:
     made: array = _new(array)
     made._node = node
     if node.handle is None:
@@ -252,19 +334,9 @@ def wrap(node: Node) -> array:
     return made
 
 
-def evaluate_nodes(nodes: list[Node]) -> None:
-    """Values for nodes; a constant, whose number is known, gets its elements written out."""
-    for node in nodes:
-        if isinstance(node.value, ConstantValue):
-            fill_constant(node)
-    evaluate(nodes)
+wrap: Callable[[Node], array] = MAKERS.arrays(array, _wrap)
+"""A new array for a node."""
 
-
-def fill_constant(node: Node) -> None:
-    """Write a constant's elements to memory and make the node plain data."""
-    assert isinstance(node.value, ConstantValue)
-    values = np.full(node.kind.shape, node.value.number, node.dtype.np)
-    node.value, node.op = to_buffer(values), DATA
 
 
 def _is_usual(number: Any) -> bool:
@@ -297,11 +369,6 @@ def _stacked(val: Any, dtype: Dtype | None) -> array:
             raise ValueError(f"[array] arrays of shape {inner} and {part.shape} stand at the same depth of a list.")
     joined: array = mx.stack(parts).reshape(*shape, *inner)
     return joined if dtype is None else joined.astype(dtype)
-
-
-def _unpickle(shape: tuple[int, ...], dtype: Dtype, data: bytes) -> array:
-    values = np.frombuffer(data, dtype.np).reshape(shape)
-    return wrap(Node(DATA, (), kind_of(shape, dtype), to_buffer(values)))
 
 
 interop.install_buffer_protocol(array, array._view)

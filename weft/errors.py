@@ -14,6 +14,16 @@ class CompileError(RuntimeError):
     """Generated code was refused by LLVM or by our own checks of it: a bug in Weft, or in a custom kernel."""
 
 
+class NotArrayLike(TypeError, ValueError):
+    """Something that is no number, list or array where one is needed. MLX raises ValueError where it makes arrays and
+    TypeError where functions take them; code written for either catches this."""
+
+
+class NoSuchAxis(IndexError, ValueError):
+    """An axis, or more indices than axes, that an array does not have: IndexError for NumPy and, in places, ValueError
+    for MLX."""
+
+
 class ConfigError(ValueError):
     """A setting, from the environment or made in Python, that is not allowed or not possible on this machine."""
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from weft import dtypes
 from weft.dtypes import Dtype
+from weft.errors import NotArrayLike
 
 MAX_DIMS: Final = 64  # NumPy's own limit
 
@@ -151,7 +152,7 @@ def _refuse(value: Any, where: str = "") -> NoReturn:
     name = type(value).__name__
     hint = " Pass a list: list(...)." if hasattr(value, "__iter__") and not isinstance(value, (str, dict)) else ""
     message = f"[array] cannot make an array of {where}type {name}: it is no number, list, tuple, or array.{hint}"
-    raise TypeError(message) if value is None and not where else ValueError(message)
+    raise ValueError(message) if where else NotArrayLike(message)
 
 
 def _default_dtype(dtype: np.dtype) -> Dtype:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 
-from weft.array import NAMESPACE, array
+from weft.array import NAMESPACE, ArrayIterator, ArrayLike, array
 from weft.core import random
 from weft.core._methods import attach
 from weft.core.comparing import allclose, array_equal, isclose
@@ -43,6 +43,8 @@ from weft.core.devices import (
     DeviceType,
     Stream,
     StreamContext,
+    ThreadLocalStream,
+    clear_streams,
     cpu,
     default_device,
     default_stream,
@@ -51,6 +53,8 @@ from weft.core.devices import (
     gpu,
     is_available,
     new_stream,
+    new_thread_local_stream,
+    new_thread_unsafe_stream,
     set_default_device,
     set_default_stream,
     stream,
@@ -157,7 +161,7 @@ from weft.core.elementwise import (
     where,
     xlogy,
 )
-from weft.core.evaluating import async_eval, depends, eval, synchronize
+from weft.core.evaluating import async_eval, depends, eval, get_array_buffer_size, synchronize
 from weft.core.exporting import FunctionExporter, export_function, export_to_dot, exporter, import_function
 from weft.core.fp8 import from_fp8, to_fp8
 from weft.core.gathering import At as ArrayAt
@@ -241,7 +245,7 @@ from weft.dtypes import (
     uint64,
     unsignedinteger,
 )
-from weft.printing import get_printoptions, printoptions, set_printoptions
+from weft.printing import PrintOptions, get_printoptions, printoptions, set_printoptions
 from weft.runtime.buffer import (
     clear_cache,
     get_active_memory,

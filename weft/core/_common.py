@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import copysign
 from typing import Any
-from weakref import ref
 
 import numpy as np
 
@@ -17,14 +16,16 @@ from weft import dtypes as dt
 from weft import interop
 from weft.array import array, wrap
 from weft.dtypes import Dtype
+from weft.errors import NoSuchAxis
 from weft.graph.dims import Dim, broadcast_dims, same_shape
-from weft.graph.node import Kind, Node, Shape, kind_of
+from weft.graph.node import Kind, Node, Shape, kind_of, make
 from weft.graph.scalars import SCALARS
 from weft.primitives.base import DATA, ZERO, Constant, Primitive, bind, constant
 from weft.primitives.creation import Extent
 from weft.primitives.elementwise import astype
 from weft.primitives.views import Broadcast, reshape, transpose
 from weft.runtime.data import to_buffer
+from weft.runtime.objects import MAKERS
 
 Scalar = bool | int | float | complex
 ArrayLike = Any
@@ -33,7 +34,6 @@ Axes = int | Sequence[int] | None
 _SCALARS = (bool, int, float, complex)
 _STAND_INS = frozenset({Dim, *SCALARS})
 """What stands for a number while a function is traced."""
-_new = object.__new__
 
 _scalar_nodes: dict[tuple[Any, type, Kind], Node] = {}
 _MOST_SCALARS = 4096
@@ -85,6 +85,8 @@ def to_node(value: Any, dtype: Dtype | None = None) -> Node:
         return size_node(value, kind_of((), dtype or dt.int32))
     if cls in _SCALARS:
         return constant(value, kind_of((), dtype or default_dtype(value)))
+    if hasattr(value, "__mlx__array__"):
+        return array(value, dtype)._node
     values, kind = interop.as_numpy(value, dtype)
     return Node(DATA, (), kind_of(values.shape, kind), to_buffer(values))
 
@@ -197,7 +199,7 @@ def _same(dtype: Dtype) -> Dtype:
 class Binary:
     """A binary function of arrays and numbers. `operand`: the dtype to compute in; `inexact`: integers as floats."""
 
-    __slots__ = ("kinds", "name", "op", "operand", "pairs", "results")
+    __slots__ = ("call", "kinds", "name", "op", "operand", "pairs", "results")
 
     def __init__(
         self, op: Primitive, name: str, inexact: bool = False, operand: Callable[[Dtype], Dtype] | None = None
@@ -210,8 +212,10 @@ class Binary:
         """(operand kind, result kind) for an array and a Python number."""
         self.pairs: dict[tuple[Kind, Kind], tuple[Steps, Steps, Kind]] = {}
         """For other pairs of arrays: what brings each of them to the common kind, and the result kind."""
+        self.call: Callable[[Any, Any], array] = MAKERS.binary(op, self.results, self.general)
 
-    def __call__(self, a: Any, b: Any) -> array:
+    def general(self, a: Any, b: Any) -> array:
+        """What `call` gives; that has a form of its own for two arrays of one kind."""
         if a.__class__ is array:
             x = a._node
             if b.__class__ is array:
@@ -219,14 +223,14 @@ class Binary:
                 if x.kind is y.kind:
                     kind = self.results.get(x.kind)
                     if kind is not None:
-                        return _wrap_new(Node(self.op, (x, y), kind))
+                        return wrap(make(self.op, (x, y), kind))
                 pair = self.pairs.get((x.kind, y.kind))
                 if pair is not None and x.op.__class__ is not Constant and y.op.__class__ is not Constant:
-                    return _wrap_new(Node(self.op, (_along(pair[0], x), _along(pair[1], y)), pair[2]))
+                    return wrap(make(self.op, (_along(pair[0], x), _along(pair[1], y)), pair[2]))
             else:
                 known = self.kinds.get((x.kind, b.__class__))
                 if known is not None:
-                    return _wrap_new(Node(self.op, (x, scalar_node(b, x.kind, self.name)), known[1]))
+                    return wrap(make(self.op, (x, scalar_node(b, x.kind, self.name)), known[1]))
         return self.slow(a, b)
 
     def reflected(self, a: Any, b: Any) -> array:
@@ -234,7 +238,7 @@ class Binary:
         x = a._node
         known = self.kinds.get((x.kind, b.__class__))
         if known is not None:
-            return _wrap_new(Node(self.op, (scalar_node(b, x.kind, self.name), x), known[1]))
+            return wrap(make(self.op, (scalar_node(b, x.kind, self.name), x), known[1]))
         return self.slow(b, a)
 
     def slow(self, a: Any, b: Any) -> array:
@@ -280,7 +284,7 @@ def _steps(given: Node, made: Node) -> Steps | None:
 
 def _along(steps: Steps, node: Node) -> Node:
     for op, kind in steps:
-        node = Node(op, (node,), kind)
+        node = make(op, (node,), kind)
     return node
 
 
@@ -290,29 +294,23 @@ def _bounded(table: dict[Any, Any]) -> dict[Any, Any]:
     return table
 
 
-def _wrap_new(node: Node) -> array:
-    """`wrap` of a node that nobody else has seen."""
-    made: array = _new(array)
-    made._node = node
-    node.handle = ref(made)
-    return made
-
-
 class Unary:
     """A function of one array. `inexact` makes integers floats first."""
 
-    __slots__ = ("inexact", "name", "op", "results")
+    __slots__ = ("call", "inexact", "name", "op", "results")
 
     def __init__(self, op: Primitive, name: str, inexact: bool = False) -> None:
         self.op, self.name, self.inexact = op, name, inexact
         self.results: dict[Kind, Kind] = {}
+        self.call: Callable[[Any], array] = MAKERS.unary(op, self.results, self.general)
 
-    def __call__(self, a: Any) -> array:
+    def general(self, a: Any) -> array:
+        """What `call` gives; that has a form of its own for arrays of kinds seen before."""
         if a.__class__ is array:
             x = a._node
             kind = self.results.get(x.kind)
             if kind is not None:
-                return _wrap_new(Node(self.op, (x,), kind))
+                return wrap(make(self.op, (x,), kind))
         return self.slow(a)
 
     def slow(self, a: Any) -> array:
@@ -336,7 +334,7 @@ def normalize_axis(name: str, axis: int, ndim: int) -> int:
         raise TypeError(f"[{name}] an axis must be an integer; got {axis!r}.") from None
     if not -ndim <= index < ndim:
         known = f"axes go from {-ndim} to {ndim - 1}" if ndim else "a 0-d array has none"
-        raise IndexError(f"[{name}] axis {index} is out of range for an array with {ndim} axes: {known}.")
+        raise NoSuchAxis(f"[{name}] axis {index} is out of range for an array with {ndim} axes: {known}.")
     return index + ndim if index < 0 else index
 
 

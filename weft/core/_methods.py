@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from numbers import Number
 from typing import Any
 
 from weft.array import array
 from weft.core import elementwise as e
 from weft.core import gathering, indexing, joining, linear, reducing, scanning, shaping, viewing
+from weft.errors import NotArrayLike
+from weft.graph.dims import Dim
+from weft.graph.scalars import SCALARS
 
 _BINARY = {
     "add": e.add, "sub": e.subtract, "mul": e.multiply, "truediv": e.divide, "pow": e.power, "and": e.bitwise_and,
@@ -14,6 +18,7 @@ _BINARY = {
     "mod": e.remainder, "floordiv": e.floor_divide,
 }  # fmt: skip
 _COMPARE = {"lt": e.less, "le": e.less_equal, "gt": e.greater, "ge": e.greater_equal}
+_COMPARABLE = frozenset({array, bool, int, float, complex, Dim, *SCALARS})
 _UNARY = {"neg": e.negative, "abs": e.abs, "invert": e.bitwise_invert, "pos": e.positive}
 _METHODS = {
     "abs": e.abs,
@@ -60,17 +65,17 @@ _METHODS = {
 }
 
 
-_NO_OPERAND = (str, bytes, dict, set, type(None))
-
-
 def _binary(function: Any) -> tuple[Any, Any, Any]:
     compute = function.operator
-    direct = compute.__call__
+    direct = compute.call
+
+    # What is no operand at all may know how to meet an array; if it does not either, Python says so.
 
     def forward(self: array, other: Any) -> array:
-        if other.__class__ is not array and isinstance(other, _NO_OPERAND):
+        try:
+            return direct(self, other)  # type: ignore[no-any-return]
+        except NotArrayLike:
             return NotImplemented
-        return direct(self, other)
 
     def reflected(self: array, other: Any) -> array:
         return compute.reflected(self, other)  # type: ignore[no-any-return]
@@ -90,9 +95,10 @@ def _guarded(function: Any) -> Any:
     appears."""
 
     def operator(self: array, other: Any) -> Any:
-        if isinstance(other, _NO_OPERAND):
+        try:
+            return function(self, other)
+        except NotArrayLike:
             return NotImplemented
-        return function(self, other)
 
     return operator
 
@@ -110,15 +116,19 @@ def transpose(self: array, *axes: Any, stream: Any = None) -> array:
 
 
 def _eq(self: array, other: Any) -> Any:
-    if isinstance(other, _NO_OPERAND):
-        return False
-    return e.equal(self, other)
+    return e.equal(self, other) if _is_comparable(other) else NotImplemented
 
 
 def _ne(self: array, other: Any) -> Any:
-    if isinstance(other, _NO_OPERAND):
+    return e.not_equal(self, other) if _is_comparable(other) else NotImplemented
+
+
+def _is_comparable(other: Any) -> bool:
+    """Whether == is asked of every element. An array is not equal to a string, None, or, as in MLX, a list: searching
+    a list for it must not fail."""
+    if other.__class__ in _COMPARABLE or isinstance(other, (array, Number)):
         return True
-    return e.not_equal(self, other)
+    return any(hasattr(other, name) for name in ("__mlx__array__", "__array__", "__dlpack__"))
 
 
 def _divmod(self: array, other: Any) -> tuple[array, array]:

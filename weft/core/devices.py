@@ -62,9 +62,35 @@ class Stream:
         return f"Stream({self.device!r}, {self.index})"
 
 
+class ThreadLocalStream:
+    """A stream of its own in every thread that uses it."""
+
+    __slots__ = ("_streams", "device", "index")
+
+    def __init__(self, index: int, device: Device) -> None:
+        self.index, self.device = index, device
+        self._streams = threading.local()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ThreadLocalStream) and (self.index, self.device) == (other.index, other.device)
+
+    def __hash__(self) -> int:
+        return hash((self.index, self.device))
+
+    def __repr__(self) -> str:
+        return f"ThreadLocalStream({self.device!r}, {self.index})"
+
+    def here(self) -> Stream:
+        """The stream of the calling thread."""
+        if not hasattr(self._streams, "stream"):
+            self._streams.stream = new_stream(self.device)
+        return self._streams.stream  # type: ignore[no-any-return]
+
+
 cpu, gpu = DeviceType.cpu, DeviceType.gpu
 _CPU = Device(cpu)
 _numbers = itertools.count()
+_local_numbers = itertools.count()
 
 
 class _Current(threading.local):
@@ -132,11 +158,27 @@ def new_stream(device: Device | DeviceType) -> Stream:
     return Stream(next(_numbers), _device("new_stream", device))
 
 
+def new_thread_unsafe_stream(device: Device | DeviceType) -> Stream:
+    """A new stream that any thread may use; all of ours are."""
+    return new_stream(device)
+
+
+def new_thread_local_stream(device: Device | DeviceType) -> ThreadLocalStream:
+    """A stream that is another one in every thread."""
+    return ThreadLocalStream(next(_local_numbers), _device("new_thread_local_stream", device))
+
+
+def clear_streams() -> None:
+    """Work goes to the first stream of the CPU again. Streams hold nothing that could be freed."""
+    _current.stream = Stream(0, _CPU)
+
+
 class StreamContext:
     """`with stream(s): …` sends the work of the block to a stream or device."""
 
-    def __init__(self, s: Stream | Device | DeviceType) -> None:
-        self._stream = s if isinstance(s, Stream) else Stream(0, _device("stream", s))
+    def __init__(self, s: Stream | ThreadLocalStream | Device | DeviceType) -> None:
+        found = s.here() if isinstance(s, ThreadLocalStream) else s
+        self._stream = found if isinstance(found, Stream) else Stream(0, _device("stream", found))
         self._before: list[Stream] = []
 
     def __enter__(self) -> StreamContext:

@@ -38,7 +38,7 @@ Stream = Any
 
 
 def _unary(op: Any, name: str, doc: str, inexact: bool = False) -> Any:
-    compute = Unary(op, name, inexact).__call__
+    compute = Unary(op, name, inexact).call
 
     def function(a: ArrayLike, /, *, stream: Stream = None) -> array:
         return compute(a)
@@ -55,8 +55,10 @@ def _binary(op: Any, name: str, doc: str, inexact: bool = False) -> Any:
 def _function(compute: Binary, doc: str) -> Any:
     """A public function for a binary operation; operators of arrays find the operation in `operator`."""
 
+    call = compute.call
+
     def function(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> array:
-        return compute(a, b)
+        return call(a, b)
 
     function.__name__ = function.__qualname__ = compute.name
     function.__doc__ = doc

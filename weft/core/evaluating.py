@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from weft import tree
-from weft.array import array, evaluate_nodes, wrap
-from weft.evaluate import evaluate_one
+from weft.array import array, wrap
+from weft.evaluate import evaluate, evaluate_one
 from weft.primitives.base import bind
 from weft.primitives.custom import Barrier
+from weft.runtime.data import Buffer
 
 
 def eval(*args: Any) -> None:
@@ -19,12 +20,20 @@ def eval(*args: Any) -> None:
         if node.value is None:
             evaluate_one(node)
         return
-    evaluate_nodes([leaf._node for leaf in tree.leaves(args) if isinstance(leaf, array)])
+    evaluate([leaf._node for leaf in tree.leaves(args) if isinstance(leaf, array)])
 
 
 def async_eval(*args: Any) -> None:
     """Like eval. Programs run at once on the calling thread, so there is nothing left to wait for."""
     eval(*args)
+
+
+def get_array_buffer_size(*args: Any) -> int:
+    """Bytes of memory behind the arrays in the arguments (nested as for eval), memory that several share counted once.
+    Arrays that are not computed yet have none."""
+    values = [leaf._node.value for leaf in tree.leaves(args) if isinstance(leaf, array)]
+    storages = {id(v.storage): v.storage for v in values if isinstance(v, Buffer)}
+    return sum(storage.nbytes for storage in storages.values())
 
 
 def depends(inputs: Any, dependencies: Any) -> Any:

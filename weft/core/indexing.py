@@ -28,6 +28,7 @@ from weft.core._common import (
 )
 from weft.core.selecting import masked
 from weft.dtypes import Dtype
+from weft.errors import NoSuchAxis
 from weft.graph.dims import Dim, ceil_div, dim_max, dim_min, same_shape
 from weft.graph.node import Kind, Node, Shape, kind_of
 from weft.primitives import elementwise as e
@@ -277,9 +278,9 @@ def expand_ellipsis(key: tuple[Any, ...], ndim: int) -> list[Any]:
     """The index with one item for every axis."""
     used = sum(item is not None and item is not Ellipsis for item in key)
     if sum(item is Ellipsis for item in key) > 1:
-        raise IndexError("[index] an index can have only one Ellipsis (...).")
+        raise NoSuchAxis("[index] an index can have only one Ellipsis (...).")
     if used > ndim:
-        raise IndexError(f"[index] {used} indices are too many for an array with {ndim} axes.")
+        raise NoSuchAxis(f"[index] {used} indices are too many for an array with {ndim} axes.")
     fill = [slice(None)] * (ndim - used)
     items: list[Any] = []
     for item in key:
@@ -291,7 +292,7 @@ def resolve_slice(item: slice, n: Any) -> tuple[Any, Any, int]:
     """(start, size, step) of a slice of an axis of n elements."""
     for bound in (item.start, item.stop, item.step):
         if bound is not None and not hasattr(bound, "__index__"):
-            raise TypeError(f"[index] slice bounds are integers; got {bound!r}.")
+            raise ValueError(f"[index] slice bounds are integers; got {bound!r}.")
     step = 1 if item.step is None else item.step.__index__()
     if step == 0:
         raise ValueError("[index] a slice's step cannot be 0.")

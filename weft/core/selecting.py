@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from weft import dtypes as dt
-from weft.array import array, evaluate_nodes, wrap
+from weft.array import array, wrap
 from weft.core._common import ArrayLike, astype, bind, constant, kind_of, scalar_node, to_node
+from weft.evaluate import evaluate
 from weft.graph.node import Node
 from weft.primitives import elementwise as e
 from weft.primitives.creation import Iota
@@ -27,7 +28,7 @@ Stream = Any
 
 def _number(node: Node) -> int:
     """The value of a 0-d integer node, computed now."""
-    evaluate_nodes([node])
+    evaluate((node,))
     return int(numpy_view(node.value, (), node.dtype)[()])
 
 

@@ -15,6 +15,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from weft.graph.node import Node
+from weft.runtime.objects import MAKERS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,6 +50,7 @@ def start() -> None:
     """Record lines from now on; each `start` wants its `stop`."""
     global _recorders
     _recorders += 1
+    MAKERS.watch(True)
     Node.__init__ = _recorded  # type: ignore[assignment, method-assign]
 
 
@@ -56,6 +58,7 @@ def stop() -> None:
     """Record no longer, unless somebody else still does."""
     global _recorders
     _recorders -= 1
+    MAKERS.watch(False)
     if _recorders == 0:
         Node.__init__ = _plain  # type: ignore[method-assign]
 

@@ -16,6 +16,7 @@ from weakref import ref
 from weft.dtypes import Dtype, bool_
 from weft.graph.dims import Dim, prod, shape_key, text_of
 from weft.interning import Interned
+from weft.runtime.objects import MAKERS
 
 if TYPE_CHECKING:
     from weft.primitives.base import Primitive
@@ -102,7 +103,8 @@ def bundle_of(parts: Sequence[Kind]) -> Bundle:
     return _BUNDLES.get(key, lambda: Bundle(key))
 
 
-next_id = itertools.count().__next__
+_ids = itertools.count()
+next_id = _ids.__next__
 
 
 class Node:
@@ -159,6 +161,10 @@ class Node:
 
     def __repr__(self) -> str:
         return f"%{self.id} = {self.op} : {self.kind}"
+
+
+make: Callable[[Any, tuple[Node, ...], Kind], Node] = MAKERS.nodes(Node, _ids)
+"""`Node(op, inputs, kind)`, quicker: for what a trace does at every operation."""
 
 
 def has_handle(node: Node) -> bool:

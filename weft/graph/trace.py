@@ -19,6 +19,7 @@ class _Traces(threading.local):
     def __init__(self) -> None:
         self.open: list[int] = []
         self.changes: list[Change] | None = None
+        self.refused: list[ValueError] | None = None
 
 
 Change = tuple["ref[Any]", Any, str]
@@ -72,6 +73,22 @@ class changes:
             self.before.extend(self.found)
 
 
+class refusals:
+    """While open (`with refusals() as found:`), gathers the errors about arrays of a compiled function that have no
+    value. The function may catch such an error, but then it does not do what it would do with values."""
+
+    __slots__ = ("before",)
+
+    def __enter__(self) -> list[ValueError]:
+        self.before = _traces.refused
+        found: list[ValueError] = []
+        _traces.refused = found
+        return found
+
+    def __exit__(self, *error: object) -> None:
+        _traces.refused = self.before
+
+
 def unknown_value(transform: str) -> ValueError:
     """The error for reading an array that has no value: because a transform is tracing the function, or has traced it
     and the array was kept."""
@@ -80,8 +97,11 @@ def unknown_value(transform: str) -> ValueError:
             f"[{transform}] this array was made while {transform} traced a function, and means nothing outside of it: "
             f"return it from the function instead of keeping it{at_user_line()}."
         )
-    return ValueError(
+    refused = ValueError(
         f"[{transform}] an array has no value while {transform} traces a function: use where(...) or cond(...) in "
         "place of a Python branch on it, while_loop(...) in place of a loop, and return what you want to see"
         f"{at_user_line()}."
     )
+    if _traces.refused is not None and transform in ("compile", "export"):
+        _traces.refused.append(refused)
+    return refused

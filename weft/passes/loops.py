@@ -17,8 +17,9 @@ from weft.graph.lines import inherit
 from weft.graph.node import Bundle, Graph, Node, reachable
 from weft.passes.cse import cse
 from weft.passes.simplify import simplify
-from weft.primitives.base import ONE, ZERO, Constant, Parameter, Pick, Primitive, View, constant
+from weft.primitives.base import ONE, ZERO, Constant, Parameter, Pick, Primitive, View, bind, constant
 from weft.primitives.control import Loop, Switch
+from weft.primitives.custom import Barrier
 
 
 def loops(graph: Graph) -> Graph:
@@ -263,6 +264,9 @@ class _Pruning:
         self.outer = dict(zip(inner, invariants, strict=True))
         self.outer.update({self.carries[k]: x for k, x in self.fixed.items()})
         self.live = _live_carries(op, used, self.kept, self.fixed)
+        self.waited_for = op.length is None and used <= set(self.fixed)
+        """Whether all that is asked for is known before the first step. But a loop that never ends has no results, and
+        neither has one that makes as many steps."""
         self.op, self.operands = self._smaller()
 
     def _known(self) -> dict[Node, Node]:
@@ -294,9 +298,14 @@ class _Pruning:
         """The results of the other loop, by their numbers."""
         whole = Node(self.op, self.operands, self.op.infer(*[x.kind for x in self.operands]))
         assert isinstance(whole.kind, Bundle)
-        made = iter([Node(Pick(i), (whole,), part) for i, part in enumerate(whole.kind.parts)])
+        picked = [Node(Pick(i), (whole,), part) for i, part in enumerate(whole.kind.parts)]
+        made = iter(picked)
+        end = picked[-1] if self.old.stops else next(iter(self.count), None)
+        fixed = self.fixed
+        if self.waited_for and end is not None:
+            fixed = {k: bind(Barrier(), x, end) for k, x in fixed.items()}
         carries = range(self.old.carries)
-        found: list[Node | None] = [next(made) if k in self.live else self.fixed.get(k) for k in carries]
+        found: list[Node | None] = [next(made) if k in self.live else fixed.get(k) for k in carries]
         found += [next(made) if i in self.kept else None for i in range(len(self.made))]
         return [*found, *made]
 

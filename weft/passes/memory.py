@@ -72,8 +72,10 @@ class Plan:
         """The inputs that do not survive a run."""
         if not self.free:
             return []
-        written = {place for item in self.items for place in (self.places[node] for node in item.writes)}
-        return [i for i, node in enumerate(self.graph.inputs) if self.places[node] in written]
+        places = [self.places[node] for item in self.items for node in item.writes]
+        written = {(place.where, place.at) for place in places if place.where != "arena"}
+        inputs = [self.places[node] for node in self.graph.inputs]
+        return [i for i, place in enumerate(inputs) if (place.where, place.at) in written]
 
     @property
     def is_symbolic(self) -> bool:

@@ -66,6 +66,14 @@ def plan(
     return planned
 
 
+def plan_over(made: Plan, donated: Collection[int]) -> Plan:
+    """A plan of the same steps that may overwrite the `donated` inputs."""
+    planned = plan_memory(made.graph, made.items, None, donated)
+    if config.check and not planned.is_symbolic:
+        verify_plan(planned, {}, donated)
+    return planned
+
+
 def plan_body(body: Body, layouts: Mapping[Node, Strides | None], carried: Mapping[int, int]) -> Plan:
     """The plan of a loop's or branch's body; made once for operands that lie alike."""
     strides = key_of(tuple([layouts.get(node) for node in body.inputs]))

@@ -9,7 +9,7 @@ it is this number: such a template is right, and good for little.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -42,8 +42,8 @@ Number = Callable[[Any], Any]
 class Template:
     """A plan for all sizes that its guards allow, and what it takes to fill it in."""
 
-    def __init__(self, env: DimEnv, graph: Graph) -> None:
-        self.env, self.plan = env, plan(graph)
+    def __init__(self, env: DimEnv, graph: Graph, donated: Collection[int] = ()) -> None:
+        self.env, self.plan = env, plan(graph, donated=donated)
         assembly = Assembly(self.plan)
         assembly.lay_out()
         self._symbols = list(env.symbols)
@@ -63,6 +63,7 @@ class Template:
             (value, wanted.add([value.size] if isinstance(value, SizeConstant) else [])) for value in assembly.constants
         ]
         self._sizes = compile_sizes(wanted.sizes, env.symbols)
+        self.adopted, self.spent = self.plan.adopted, self.plan.spent
         env.close()
         self.fits = env.compiled_check()
         """Whether the plan is right for these sizes, which pass the guards of the trace."""
@@ -109,10 +110,10 @@ def _plans(outer: Plan) -> list[Plan]:
 class Sized(Executable):
     """An executable filled in from a template. Its plan is made when somebody wants to see it."""
 
-    __slots__ = ("_at", "_template")
+    __slots__ = ("_template", "at")
 
     def __init__(self, template: Template, at: Sequence[int], known: Sequence[int], program: Program | None) -> None:
-        self._template, self._at, self.program = template, at, program
+        self._template, self.at, self.program = template, at, program
         self.sizes = list(known[template._outputs])
         self.kinds = [kind_of(tuple(known[shape]), dtype) for shape, dtype in template._shapes]
         self.constants: list[ConstantValue] = [
@@ -124,12 +125,13 @@ class Sized(Executable):
             for (result, place), kind in zip(template._results, self.kinds, strict=True)
         ]
         self.simple = is_simple(self.results)
-        self.adopted, self.spent, self.largest = {}, [], 0  # nothing is donated to it
+        self.adopted, self.spent = template.adopted, template.spent
+        self.largest = 0  # who gives it inputs to overwrite knows how large they are
 
     def __getattr__(self, name: str) -> Any:
         if name != "plan":
             raise AttributeError(name)
-        self.plan = self._template.plan_for(self._at)
+        self.plan = self._template.plan_for(self.at)
         return self.plan
 
 
@@ -185,10 +187,11 @@ class _Holes:
 
 
 class Templates:
-    """The templates of one trace. `env` is its environment, `make` its graph with something in place of its sizes."""
+    """The templates of one trace. `env` is its environment, `make` its graph with something in place of its sizes,
+    `donated` are the inputs that may be overwritten."""
 
-    def __init__(self, env: DimEnv, make: Callable[[Number], Graph]) -> None:
-        self._env, self._make = env, make
+    def __init__(self, env: DimEnv, make: Callable[[Number], Graph], donated: Collection[int] = ()) -> None:
+        self._env, self._make, self._donated = env, make, donated
         self.made: list[Template] = []
         """The ones used last first."""
         self._misses = 0
@@ -214,7 +217,7 @@ class Templates:
         graph = self._make(lambda n: substitute(n, symbols))
         if holds_tapes(graph) or not _is_general(graph):
             return None
-        return Template(env, graph)
+        return Template(env, graph, self._donated)
 
 
 def _is_general(graph: Graph, inside: bool = False) -> bool:

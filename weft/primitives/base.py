@@ -7,6 +7,8 @@ on nodes of agreed shape and dtype; promotion and broadcasting happened above, i
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
@@ -22,6 +24,7 @@ from weft.graph.node import Bundle, Kind, Node, Shape, Size, kind_of
 from weft.graph.scalars import SCALARS, Scalar, plain
 from weft.graph.trace import unknown_value
 from weft.interning import Interned
+from weft.primitives.checks import check_axes, equal_shapes, need
 
 _PRIMITIVES: Interned[tuple[Any, ...], Primitive] = Interned(1 << 13)
 _RECENT = _PRIMITIVES.recent
@@ -83,6 +86,8 @@ class Primitive(metaclass=_Interned):
     cancels: ClassVar[bool] = False
     """Whether the result is a sum whose terms may cancel: `tolerance` is then relative to the sum of their magnitudes,
     which is the reference of the operands' moduli; otherwise to the result."""
+    takes_arrays: ClassVar[bool] = True
+    """Whether all operands are arrays, not bundles or tapes."""
 
     def infer(self, *kinds: Kind) -> Kind:
         """Shape and dtype of the result; sizes may be symbols."""
@@ -90,11 +95,23 @@ class Primitive(metaclass=_Interned):
 
     if TYPE_CHECKING:
         reference: ClassVar[Any]  # subclasses name their operands, or take a NumPy function as it is
+        check: ClassVar[Any]
     else:
 
         def reference(self, *values: np.ndarray) -> np.ndarray:
             """The same in NumPy: the oracle of the tests and the back end WEFT_BACKEND=reference."""
             raise NotImplementedError
+
+        def check(self, *kinds: Kind) -> None:
+            """Raise ValueError if operands of these kinds are not what `infer`, `reference` and kernels rely on. Asked
+            for graphs that come from files (see primitives/checks.py)."""
+            raise NotImplementedError(f"there is no rule for operands of {self.title}")
+
+    def check_dtypes(self, *kinds: Kind) -> None:
+        """Operands have one dtype, which is one of those that the primitive is made for."""
+        dtype = kinds[0].dtype
+        need(all(kind.dtype is dtype for kind in kinds), f"operands of different dtypes, {kinds}")
+        need(dtype in type(self).dtypes, f"{dtype.name} operands")
 
     # What the rules for derivatives build may depend on the parameters and on the kinds of the operands, not on what
     # the operands were computed from: it is remembered and built again for other operands of the same kinds
@@ -153,6 +170,22 @@ def bind(op: Primitive, *inputs: Node) -> Node:
                 _INFERRED.clear()
             _INFERRED[key] = kind
     return Node(op, inputs, kind)
+
+
+def check_operands(op: Primitive, operands: Sequence[Node]) -> None:
+    """Raise ValueError if a primitive does not take such operands."""
+    kinds = [x.kind for x in operands]
+    need(not op.takes_arrays or all(type(kind) is Kind for kind in kinds), "operands that are no arrays")
+    try:
+        _signature(type(op).check).bind(op, *kinds)
+    except TypeError:
+        raise ValueError(f"{len(kinds)} operands") from None
+    op.check(*kinds)
+
+
+@functools.cache
+def _signature(rule: Callable[..., None]) -> inspect.Signature:
+    return inspect.signature(rule)
 
 
 class Bundled(Node):
@@ -346,6 +379,12 @@ class Elementwise(Primitive):
     def infer(self, *kinds: Kind) -> Kind:
         return kind_of(kinds[0].shape, self.result(*[k.dtype for k in kinds]))
 
+    def check(self, *kinds: Kind) -> None:
+        count = _arity(type(self))
+        need(len(kinds) == count, f"{len(kinds)} operands, and it has {count}")
+        need(all(equal_shapes(kinds[0].shape, k.shape) for k in kinds[1:]), f"operands of different shapes, {kinds}")
+        self.check_dtypes(*kinds)
+
     if TYPE_CHECKING:
         partials: ClassVar[Any]
         emit: ClassVar[Any]
@@ -395,6 +434,12 @@ class Elementwise(Primitive):
         return bind(self, *front), 0
 
 
+@functools.cache
+def _arity(cls: type[Elementwise]) -> int:
+    """How many operands an elementwise operation has, as its samples show."""
+    return len(cls.samples[0].make(np.random.default_rng(0), cls.dtypes[-1]))
+
+
 def _cast(node: Node, dtype: Dtype) -> Node:
     """A tangent or cotangent in the dtype that its primal has."""
     return node if node.dtype is dtype else OPERATORS["astype"](node, dtype)
@@ -423,6 +468,16 @@ def move_batch_to_front(node: Node, axis: int | None, size: Size) -> Node:
         return node
     order = (axis, *(i for i in range(node.ndim) if i != axis))
     return OPERATORS["transpose"](node, order)
+
+
+class Discrete(Primitive):
+    """What small changes of its operands do not change (places, counts) or what has no derivative (bits)."""
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
+        return None
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Mapping[int, Node]:
+        return {}
 
 
 class Linear(Primitive):
@@ -516,6 +571,11 @@ class Reduction(Primitive):
         gone = set(self.axes)
         return kind_of(tuple(n for i, n in enumerate(kind.shape) if i not in gone), self.result(kind.dtype))
 
+    def check(self, x: Kind) -> None:
+        self.check_dtypes(x)
+        check_axes(self.axes, x.ndim)
+        need(list(self.axes) == sorted(self.axes), f"axes {self.axes} out of order")
+
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         front = move_batch_to_front(inputs[0], axes[0], size)
         return bind(type(self)(tuple(a + 1 for a in self.axes)), front), 0
@@ -587,11 +647,17 @@ class Pick(Primitive):
     """Result number `index` of an operation that has several."""
 
     index: int
+    takes_arrays = False
 
     def infer(self, *kinds: Kind) -> Kind:
         (kind,) = kinds
         assert isinstance(kind, Bundle)
         return kind.parts[self.index]
+
+    def check(self, *kinds: Kind) -> None:
+        need(len(kinds) == 1 and isinstance(kinds[0], Bundle), "it picks from what has one result")
+        assert isinstance(kinds[0], Bundle)
+        need(0 <= self.index < len(kinds[0].parts), f"result {self.index} of {len(kinds[0].parts)}")
 
 
 def reduced_shape(shape: Shape, axes: Sequence[int]) -> Shape:

@@ -19,7 +19,8 @@ from weft.codegen.builder import Builder, Complex, Value
 from weft.codegen.launch import Layout, Lowering, Pointer
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node, Size, kind_of
-from weft.primitives.base import Elementwise, Opaque, Sample, bind, full_like, move_batch_to_front
+from weft.primitives.base import Discrete, Elementwise, Opaque, Sample, bind, full_like, move_batch_to_front
+from weft.primitives.checks import need
 from weft.primitives.elementwise import INEXACT, Comparison, Imag, Stepwise, binary, draw, real, samples
 
 UNSIGNED = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
@@ -44,6 +45,10 @@ class Bitcast(Stepwise):
 
     def result(self, *dtypes: Dtype) -> Dtype:
         return self.dtype
+
+    def check(self, *kinds: Kind) -> None:
+        super().check(*kinds)
+        need(self.dtype in type(self).dtypes and self.dtype.size == kinds[0].dtype.size, "another size of elements")
 
     def reference(self, x: np.ndarray) -> np.ndarray:
         raw = np.array(x, order="C")
@@ -70,7 +75,7 @@ def _from_bits(b: Builder, bits: Value, dtype: Dtype) -> Value | Complex:
     return Complex(b.bitcast(low, dt.float32), b.bitcast(high, dt.float32))
 
 
-class Reinterpret(Opaque):
+class Reinterpret(Opaque, Discrete):
     """The bytes of the operand as elements of another type (not bool), along the last axis if the size differs. No
     derivative."""
 
@@ -92,16 +97,16 @@ class Reinterpret(Opaque):
         old, new = kind.dtype.size, self.dtype.size
         return kind_of(kind.shape if old == new else (*kind.shape[:-1], kind.shape[-1] * old // new), self.dtype)
 
+    def check(self, x: Kind) -> None:
+        self.check_dtypes(x)
+        old, new = x.dtype.size, self.dtype.size
+        need(not self.dtype.is_bool, "bits as bool")
+        need(old == new or (x.ndim >= 1 and x.shape[-1] * old % new == 0), f"{x} as {self.dtype.name}")
+
     def reference(self, *values: np.ndarray) -> np.ndarray:
         (x,) = values
         kind = self.infer(kind_of(x.shape, dt.from_numpy(x.dtype)))
         return np.frombuffer(np.ascontiguousarray(x).tobytes(), self.dtype.np).reshape(kind.shape)
-
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
-        return None
-
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
-        return {}
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         return bind(self, move_batch_to_front(inputs[0], axes[0], size)), 0

@@ -11,6 +11,7 @@ from weft.codegen import matmul
 from weft.codegen.launch import Layout, Lowering
 from weft.graph.node import Kind, Node, Size, kind_of
 from weft.primitives.base import Multilinear, Opaque, Sample, bind, move_batch_to_front
+from weft.primitives.checks import equal_shapes, need
 from weft.primitives.elementwise import NUMBERS, conjugate, draw
 from weft.primitives.views import transpose
 
@@ -32,6 +33,11 @@ class Matmul(Multilinear, Opaque):
     def infer(self, *kinds: Kind) -> Kind:
         x, y = kinds
         return kind_of((*x.shape[:-1], y.shape[-1]), x.dtype)
+
+    def check(self, x: Kind, y: Kind) -> None:
+        self.check_dtypes(x, y)
+        need(x.ndim == y.ndim >= 2, f"operands {x} and {y}")
+        need(equal_shapes(x.shape[:-2], y.shape[:-2]) and x.shape[-1] == y.shape[-2], f"operands {x} and {y}")
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         x, y = values

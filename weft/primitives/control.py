@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from weft import dtypes as dt
-from weft.graph.body import Body, body_of
-from weft.graph.node import Bundle, Kind, Node, Size, Tape, bundle_of, kind_of, tape_of
+from weft.graph.body import Body, body_of, rebuilt
+from weft.graph.node import Bundle, Kind, Node, Size, Tape, bundle_of, kind_of, reachable, tape_of
 from weft.primitives.base import (
     Elementwise,
     Multiple,
@@ -28,8 +28,10 @@ from weft.primitives.base import (
     picks,
     zeros,
 )
+from weft.primitives.checks import equal_kinds, need
 from weft.primitives.creation import Extent
-from weft.primitives.elementwise import Add, AsType, BitwiseAnd, Less, Minimum, Select, Subtract
+from weft.primitives.elementwise import Add, AsType, BitwiseAnd, Equal, Less, Maximum, Minimum, Select, Subtract
+from weft.primitives.lanes import along, taking_part
 from weft.primitives.reductions import Any_, Max
 from weft.primitives.views import Broadcast, broadcast_front, transpose
 
@@ -38,6 +40,8 @@ DRIVERS: dict[str, Callable[..., Any]] = {}
 the same drivers as those of whole programs."""
 
 COUNT = kind_of((), dt.int64)
+FLAG = kind_of((), dt.bool_)
+CHOICE = kind_of((), dt.int32)
 RunBody = Callable[[Body, Sequence[np.ndarray]], list[np.ndarray]]
 
 
@@ -62,6 +66,7 @@ class Loop(Multiple):
     stops: bool = False
     progress: str | None = None
     """The name under which its progress is shown."""
+    takes_arrays = False
 
     # ---- what is where ----
 
@@ -107,6 +112,54 @@ class Loop(Multiple):
             tape_of(row.kind) if self.length is None else kind_of((self.length, *row.shape), row.dtype) for row in rows
         ]
         return bundle_of([*carries, *stacked, *([COUNT] if self.reports else [])])
+
+    def check(self, *kinds: Kind) -> None:
+        self._check_parameters(len(kinds))
+        count, invariants, carries, rows = self.split(kinds)
+        params = [param.kind for param in self.body.inputs]
+        first = self.invariants + self.carries
+        need(all(equal_kinds(kind, COUNT) for kind in count), "a number of steps that is no int64")
+        for kind, param in zip([*invariants, *carries], params[:first], strict=True):
+            fits = type(kind) is Kind and equal_kinds(kind, param)
+            need(fits, f"an operand {kind}, where its body takes {param}")
+        after, made, go_on = self.split_body()
+        for kind, result in zip(carries, after, strict=True):
+            same = equal_kinds(result.kind, kind)
+            need(same, f"a carry that is {kind} at first, and {result.kind} after a step")
+        need(all(type(row.kind) is Kind for row in made), "rows that are no arrays")
+        need(go_on is None or equal_kinds(go_on.kind, FLAG), "a body that does not say whether to go on")
+        for kind, param in zip(rows, params[first:], strict=True):
+            self._check_rows(kind, param)
+
+    def _check_parameters(self, operands: int) -> None:
+        """The numbers of everything go together, and there is an end."""
+        inputs, outputs = len(self.body.inputs), len(self.body.outputs)
+        need(self.invariants >= 0 and self.carries >= 0, "a negative number of operands")
+        need(operands == self.counted + inputs, f"{operands} operands")
+        need(self.invariants + self.carries <= inputs, "a body with fewer parameters than it has operands")
+        need(outputs >= self.carries + self.stops, "a body with fewer results than carries")
+        bounded = self.length is not None or self.counted
+        need(bounded or self.stops, "no end")
+        need(bounded or not self.reverse, "steps from an end that it does not have")
+        need(self.length is None or self.length >= 0, "a negative number of steps")
+
+    def _check_rows(self, kind: Kind, param: Kind) -> None:
+        """The rows of an operand are as many as there are steps, and what the body takes. How many there are on a tape
+        is known only when it is read: `writers` says what bounds the steps then."""
+        if self.length is None:
+            fits = isinstance(kind, Tape) and equal_kinds(kind.row, param)
+            need(fits, f"rows of {kind}, where its body takes {param}")
+            need(self.counted, "a tape that is read without counting")
+            return
+        need(type(kind) is Kind and kind.ndim >= 1, f"rows of {kind}")
+        same = equal_kinds(kind_of(kind.shape[1:], kind.dtype), param)
+        need(same, f"rows of {kind}, where its body takes {param}")
+        need(kind.shape[0] == self.length, f"rows of {kind} for another number of steps")
+
+    @staticmethod
+    def writers(operands: Sequence[Node]) -> list[Node]:
+        """The loops whose tapes are among the operands: it must not make more steps than each of them."""
+        return list(dict.fromkeys([x.inputs[0] for x in operands if isinstance(x.kind, Tape)]))
 
     def reference(self, *values: np.ndarray, run: RunBody) -> tuple[np.ndarray, ...]:
         count, invariants, carries, rows = self.split(values)
@@ -237,7 +290,8 @@ class Loop(Multiple):
         rows = [_rows_first(x, axis) for x, axis in zip(rows, row_axes, strict=True)]
         if apart:
             limit = move_batch_to_front(count[0], count_axes[0], size) if count else None
-            return _masked(self, made, limit, invariants, carries, rows, size)
+            places = [*inner, *(0 for _ in carries), *(None if a is None else 0 for a in row_axes)]
+            return _masked(self, made, limit, invariants, places, carries, rows, size)
         op = self.with_body(body_of(made.inputs, made.outputs), self.invariants, self.carries)
         last, stacked, steps = op.split_results(bind_many(op, *count, *invariants, *carries, *rows))
         found: list[tuple[Node, int | None]] = [(x, 0 if b else None) for x, b in zip(last, batched, strict=True)]
@@ -479,14 +533,19 @@ def _batched(
     return made
 
 
-def _along(lanes: Node, kind: Kind) -> Node:
-    """A flag for each lane in the shape of `kind`, whose first axis counts lanes."""
-    return bind(Broadcast(kind.shape, (0,)), lanes)
-
-
 def _number(size: Size) -> Node:
     """A size as a value."""
     return constant(size, COUNT) if type(size) is int else bind(AsType(dt.int64), bind(Extent(size)))
+
+
+def _let_run(op: Loop, made: _Batched, running: Node, axes: Sequence[int | None], size: Size) -> None:
+    """The results of a body that some lanes run only: the others have nothing to do with what comes out for them."""
+    forever = op.body.once("may go on", lambda: _may_go_on(op.body))
+    given = taking_part(running, made.inputs, axes, size, forever)
+    outputs = rebuilt(reachable(made.outputs), made.outputs, dict(zip(made.inputs, given, strict=True)))
+    if made.go_on is not None:
+        made.go_on = outputs.pop()
+    made.next_carries, made.row_nodes = outputs[: op.carries], outputs[op.carries :]
 
 
 def _masked(
@@ -494,6 +553,7 @@ def _masked(
     made: _Batched,
     limit: Node | None,
     invariants: Sequence[Node],
+    axes: Sequence[int | None],
     carries: Sequence[Node],
     rows: Sequence[Node],
     size: Size,
@@ -509,11 +569,12 @@ def _masked(
     running = bind(Less(), bind(Broadcast((size,), ()), at), own_limit) if backwards else active
     first = op.invariants
     old = made.inputs[first : first + op.carries]
+    _let_run(op, made, running, axes, size)
     next_carries = [
-        bind(Select(), _along(running, x.kind), x, y) for x, y in zip(made.next_carries, old, strict=True)
+        bind(Select(), along(running, x), x, y) for x, y in zip(made.next_carries, old, strict=True)
     ]  # fmt: skip
     spread = [x if on else broadcast_front(x, size) for x, on in zip(made.row_nodes, made.rows, strict=True)]
-    row_nodes = [bind(Select(), _along(running, x.kind), x, zeros(x.kind)) for x in spread]
+    row_nodes = [bind(Select(), along(running, x), x, zeros(x.kind)) for x in spread]
     next_steps = bind(Select(), running, bind(Add(), steps, constant(1, counts)), steps)
     next_active = running
     if made.go_on is not None:
@@ -564,6 +625,19 @@ class Switch(Multiple):
 
     def infer(self, *kinds: Kind) -> Bundle:
         return bundle_of(self.branches[0].kinds())
+
+    def check(self, *kinds: Kind) -> None:
+        need(len(self.branches) >= 1, "no branches")
+        need(len(kinds) >= 1 and equal_kinds(kinds[0], CHOICE), "a choice that is no int32")
+        first = self.branches[0]
+        for branch in self.branches:
+            need(len(branch.inputs) == len(kinds) - 1, f"a branch with {len(branch.inputs)} parameters")
+            for kind, param in zip(kinds[1:], branch.inputs, strict=True):
+                need(equal_kinds(kind, param.kind), f"an operand {kind}, where a branch takes {param.kind}")
+            need(len(branch.outputs) == len(first.outputs), "branches with different results")
+            for kind, other in zip(first.kinds(), branch.kinds(), strict=True):
+                need(equal_kinds(kind, other), "branches with different results")
+        need(all(type(kind) is Kind for kind in first.kinds()), "results that are no arrays")
 
     def reference(self, *values: np.ndarray, run: RunBody) -> tuple[np.ndarray, ...]:
         index, *operands = values
@@ -618,14 +692,47 @@ class Switch(Multiple):
     def _selected(
         self, index: Node, operands: Sequence[Node], places: Sequence[int | None], size: Size
     ) -> Sequence[tuple[Node, int | None]]:
-        """Every lane may take another branch: all are computed, and each lane takes its own."""
-        found = [DRIVERS["batch"](b.inputs, b.outputs, operands, places, size) for b in self.branches]
-        made = [[move_batch_to_front(x, axis, size) for x, axis in results] for results in found]
-        results = made[-1]
-        for number in range(len(made) - 2, -1, -1):
-            chosen = bind(Less(), index, constant(number + 1, index.kind))
-            results = [bind(Select(), _along(chosen, x.kind), x, y) for x, y in zip(made[number], results, strict=True)]
+        """Every lane may take another branch: those that some lane takes are computed for all, and each lane takes its
+        own."""
+        last = len(self.branches) - 1
+        index = bind(Minimum(), bind(Maximum(), index, zeros(index.kind)), constant(last, index.kind))
+        results: list[Node] = []
+        for number, branch in enumerate(self.branches):
+            on = bind(Equal(), index, constant(number, index.kind))
+            made = _branch_for(branch, on, operands, places, size)
+            results = [
+                bind(Select(), along(on, x), x, y) for x, y in zip(made, results or made, strict=True)
+            ]  # fmt: skip
         return [(x, 0) for x in results]
+
+
+def _branch_for(
+    branch: Body, on: Node, operands: Sequence[Node], places: Sequence[int | None], size: Size
+) -> list[Node]:
+    """The results of a branch for all lanes, of which some take it."""
+    forever = branch.once("may go on", lambda: _may_go_on(branch))
+    operands = taking_part(on, operands, places, size, forever)
+    if not forever:
+        found = DRIVERS["batch"](branch.inputs, branch.outputs, operands, places, size)
+        return [_in_front(x, size) for x in found]
+    # Where no lane takes it there is none whose values would let it end.
+    stand_ins = [_stand_in(x.kind) for x in operands]
+    found = DRIVERS["batch"](branch.inputs, branch.outputs, stand_ins, places, size)
+    made = [_in_front(x, size) for x in found]
+    bodies = (body_of(stand_ins, [zeros(x.kind) for x in made]), body_of(stand_ins, made))
+    return bind_many(Switch(bodies), bind(AsType(dt.int32), bind(Any_((0,)), on)), *operands)
+
+
+def _may_go_on(body: Body) -> bool:
+    """Whether some loop in here makes as many steps as its data say."""
+    for node in body.graph.order():
+        bodies = (node.op.body,) if isinstance(node.op, Loop) else ()
+        bodies = node.op.branches if isinstance(node.op, Switch) else bodies
+        if isinstance(node.op, Loop) and node.op.length is None:
+            return True
+        if any(inner.once("may go on", functools.partial(_may_go_on, inner)) for inner in bodies):
+            return True
+    return False
 
 
 def _in_front(batched: tuple[Node, int | None], size: Size) -> Node:

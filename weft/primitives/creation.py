@@ -3,16 +3,15 @@ fusion."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from weft import dtypes as dt
 from weft.graph.node import Kind, Node, Shape, Size, kind_of
-from weft.primitives.base import Primitive, Sample, bind
+from weft.primitives.base import Discrete, Sample, bind
+from weft.primitives.checks import check_shape, need
 
 
-class Iota(Primitive):
+class Iota(Discrete):
     """0, 1, 2, … in row-major order (int64). Costs no memory: kernels compute it from their loop indices, through any
     view."""
 
@@ -27,20 +26,17 @@ class Iota(Primitive):
     def infer(self, *kinds: Kind) -> Kind:
         return kind_of(self.shape, dt.int64)
 
+    def check(self) -> None:
+        check_shape(self.shape)
+
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return np.arange(int(np.prod(self.shape, dtype=np.int64)), dtype=np.int64).reshape(self.shape)
-
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
-        return None
-
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
-        return {}
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         return bind(self), None
 
 
-class Extent(Primitive):
+class Extent(Discrete):
     """A size as a value (int64, 0-d). Only traces with symbolic sizes hold it: with a number for its symbol it is a
     constant."""
 
@@ -51,14 +47,11 @@ class Extent(Primitive):
     def infer(self, *kinds: Kind) -> Kind:
         return kind_of((), dt.int64)
 
+    def check(self) -> None:
+        need(self.size >= 0, "a negative size")
+
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return np.asarray(int(self.size), np.int64)
-
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
-        return None
-
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
-        return {}
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         return bind(self), None

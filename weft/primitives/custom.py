@@ -134,6 +134,9 @@ class Barrier(Linear, Opaque):
     def infer(self, *kinds: Kind) -> Kind:
         return kinds[0]
 
+    def check(self, x: Kind, *after: Kind) -> None:
+        self.check_dtypes(x)
+
     def reference(self, x: np.ndarray, *after: np.ndarray) -> np.ndarray:  # type: ignore[override]
         return x
 

@@ -16,8 +16,9 @@ from weft import interop
 from weft.codegen import math as vecmath
 from weft.codegen.builder import Builder, Complex, Value
 from weft.dtypes import Dtype
-from weft.graph.node import Node
+from weft.graph.node import Kind, Node
 from weft.primitives.base import OPERATORS, Elementwise, Sample, bind, constant, full_like
+from weft.primitives.checks import need
 
 INEXACT = (*dt.FLOATS, *dt.COMPLEXES)
 NUMBERS = tuple(d for d in dt.ALL if not d.is_bool)
@@ -758,6 +759,10 @@ class Select(Elementwise):
 
     def result(self, *dtypes: Dtype) -> Dtype:
         return dtypes[1]
+
+    def check_dtypes(self, *kinds: Kind) -> None:
+        need(kinds[0].dtype is dt.bool_, f"a condition that is {kinds[0].dtype.name}")
+        super().check_dtypes(*kinds[1:])
 
     def reference(self, condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.where(condition, x, y)

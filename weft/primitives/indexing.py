@@ -28,6 +28,7 @@ from weft.primitives.base import (
     move_batch_to_front,
     zeros,
 )
+from weft.primitives.checks import check_axes, check_shape, equal_shapes, need
 from weft.primitives.creation import Iota
 from weft.primitives.elementwise import (
     Add,
@@ -80,13 +81,32 @@ class Indexed(Opaque):
             found.append(resolved(index, n).reshape(sizes))
         return tuple(np.broadcast_to(index, shape) for index in found)
 
-    def checked(self, x: Kind) -> None:
+    def need_elements(self, x: Kind) -> None:
         """An axis without elements has no place for an index."""
         for axis, n in zip(self.where, x.shape, strict=True):
             if axis is None and type(n) is int and n == 0:
                 raise IndexError(
                     f"[{self.title}] an axis of size 0 (shape {x.shape}) has no element that could be indexed."
                 )
+
+    def checked_shape(self, x: Kind, indices: Sequence[Kind]) -> Shape:
+        """The gathered shape, if index arrays and parameters fit x."""
+        need(len(self.where) == x.ndim, f"{len(self.where)} places for the {x.ndim} axes of its operand")
+        need(1 <= len(indices) == self.where.count(None), "an index for each axis that is indexed")
+        first = indices[0]
+        need(all(kind.dtype.is_integer for kind in indices), "an index that is no integer")
+        need(all(equal_shapes(first.shape, kind.shape) for kind in indices), "indices of different shapes")
+        need(len(self.axes) == first.ndim, "an axis of the result for each axis of the indices")
+        walked = [axis for axis in self.where if axis is not None]
+        together = {*walked, *self.axes}
+        check_axes(walked, len(together))
+        check_axes(self.axes, len(together))
+        for axis, n in zip(self.where, x.shape, strict=True):
+            if axis in self.axes:
+                need(n == first.shape[self.axes.index(axis)], "indices that go along an axis of another size")
+        shape = gathered_shape(self.where, self.axes, x.shape, first.shape)
+        check_shape(shape)
+        return shape
 
     def batched(self, x: bool, indices: bool) -> Any:
         """The same with a new first axis, of x or of the indices or of both."""
@@ -168,8 +188,12 @@ class Gather(Linear, Indexed):
     def infer(self, *kinds: Kind) -> Kind:
         shape = gathered_shape(self.where, self.axes, kinds[0].shape, kinds[1].shape)
         if not any(type(n) is int and n == 0 for n in shape):
-            self.checked(kinds[0])
+            self.need_elements(kinds[0])
         return kind_of(shape, kinds[0].dtype)
+
+    def check(self, x: Kind, *indices: Kind) -> None:
+        self.check_dtypes(x)
+        self.checked_shape(x, indices)
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         x, *indices = values
@@ -205,8 +229,13 @@ class Scatter(Indexed):
 
     def infer(self, *kinds: Kind) -> Kind:
         if not any(type(n) is int and n == 0 for n in kinds[1].shape):
-            self.checked(kinds[0])
+            self.need_elements(kinds[0])
         return kinds[0]
+
+    def check(self, x: Kind, updates: Kind, *indices: Kind) -> None:
+        self.check_dtypes(x, updates)
+        fits = equal_shapes(self.checked_shape(x, indices), updates.shape)
+        need(fits, f"updates {updates} of another shape than their places")
 
     def accumulator(self, dtype: Dtype) -> Dtype:
         """The dtype in which updates are combined."""

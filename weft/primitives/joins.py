@@ -9,8 +9,9 @@ import numpy as np
 
 from weft.codegen import moves
 from weft.codegen.launch import Layout, Lowering
-from weft.graph.node import Kind, Node, Size, kind_of
+from weft.graph.node import Kind, Node, Shape, Size, kind_of
 from weft.primitives.base import Linear, Opaque, Sample, bind, move_batch_to_front, zeros
+from weft.primitives.checks import check_axis, equal_shapes, need
 from weft.primitives.elementwise import astype, draw
 from weft.primitives.reductions import sum_over
 from weft.primitives.views import Slice, reshape
@@ -41,6 +42,18 @@ class Concatenate(Opaque):
         for kind in kinds[1:]:
             shape[self.axis] = shape[self.axis] + kind.shape[self.axis]
         return kind_of(tuple(shape), kinds[0].dtype)
+
+    def check(self, *kinds: Kind) -> None:
+        need(len(kinds) >= 1, "no operands")
+        self.check_dtypes(*kinds)
+        check_axis(self.axis, kinds[0].ndim)
+
+        def others(kind: Kind) -> Shape:
+            return (*kind.shape[: self.axis], *kind.shape[self.axis + 1 :])
+
+        need(all(kind.ndim == kinds[0].ndim for kind in kinds), "operands of different numbers of axes")
+        fits = all(equal_shapes(others(kinds[0]), others(kind)) for kind in kinds)
+        need(fits, "operands that differ along other axes")
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return np.concatenate(values, self.axis)
@@ -93,6 +106,10 @@ class Repeat(Linear, Opaque):
     def infer(self, *kinds: Kind) -> Kind:
         *before, n = kinds[0].shape
         return kind_of((*before, n * self.count), kinds[0].dtype)
+
+    def check(self, x: Kind) -> None:
+        self.check_dtypes(x)
+        need(x.ndim >= 1 and self.count >= 1, f"{self.count} repetitions of {x}")
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return np.repeat(values[0], self.count, -1)

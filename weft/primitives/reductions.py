@@ -15,8 +15,9 @@ import numpy as np
 from weft import dtypes as dt
 from weft.codegen.builder import AnyValue, Builder, Complex, Value
 from weft.dtypes import Dtype
-from weft.graph.node import Node
-from weft.primitives.base import Reduction, Sample, bind, full_like
+from weft.graph.node import Kind, Node
+from weft.primitives.base import Discrete, Reduction, Sample, bind, full_like
+from weft.primitives.checks import need
 from weft.primitives.elementwise import (
     EITHER_ZERO,
     Elementwise,
@@ -254,17 +255,11 @@ class Min(Extremum):
         return np.min(values[0], self.axes)
 
 
-class Logical(Fold):
+class Logical(Fold, Discrete):
     """All and Any, over bools."""
 
     samples = _samples(smooth=False, empty=True)
     dtypes = (dt.bool_,)
-
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
-        return None
-
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
-        return {}
 
 
 class All(Logical):
@@ -297,7 +292,7 @@ class Any_(Logical):
         return "any"
 
 
-class ArgExtremum(Reduction):
+class ArgExtremum(Reduction, Discrete):
     """The place (uint32) of the first extreme element along one axis; the first NaN, if there is one, counts as
     extreme."""
 
@@ -315,6 +310,10 @@ class ArgExtremum(Reduction):
 
     def result(self, dtype: Dtype) -> Dtype:
         return dt.uint32
+
+    def check(self, x: Kind) -> None:
+        super().check(x)
+        need(len(self.axes) == 1, f"{len(self.axes)} axes, and it looks along one")
 
     def accumulator(self, dtype: Dtype) -> Dtype:
         return dt.float32 if dtype in dt.HALVES else dtype
@@ -348,12 +347,6 @@ class ArgExtremum(Reduction):
     def beats(self, b: Builder, x: Any, y: Any) -> Any:
         """Whether x is more extreme than y."""
         return self.order.emit(b, x, y)
-
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
-        return None
-
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
-        return {}
 
 
 class ArgMax(ArgExtremum):

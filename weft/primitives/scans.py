@@ -18,6 +18,7 @@ from weft.codegen.launch import Layout, Lowering
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node, Size
 from weft.primitives.base import Elementwise, Opaque, Sample, bind, constant, full_like, move_batch_to_front, zeros
+from weft.primitives.checks import check_axis, equal_shapes, need
 from weft.primitives.elementwise import (
     INEXACT,
     NUMBERS,
@@ -71,6 +72,7 @@ class Scan(Opaque):
     axis: int
     reverse: bool = False
     cost: ClassVar[int] = 1
+    arity: ClassVar[int] = 1
 
     def accumulator(self, dtype: Dtype) -> Dtype:
         return dt.float32 if dtype in dt.HALVES else dtype
@@ -85,6 +87,12 @@ class Scan(Opaque):
 
     def infer(self, *kinds: Kind) -> Kind:
         return kinds[0]
+
+    def check(self, *kinds: Kind) -> None:
+        need(len(kinds) == self.arity, f"{len(kinds)} operands, and it has {self.arity}")
+        self.check_dtypes(*kinds)
+        need(all(equal_shapes(kinds[0].shape, kind.shape) for kind in kinds), "operands of different shapes")
+        check_axis(self.axis, kinds[0].ndim)
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         front = [move_batch_to_front(x, axis, size) for x, axis in zip(inputs, axes, strict=True)]
@@ -113,6 +121,7 @@ def shift(x: Node, axis: int, reverse: bool) -> Node:
 class Recurrence(Scan):
     """y[j] = a[j] * y[j - 1] + b[j], from y = 0: two roundings a step. Tangents of the scans below obey it."""
 
+    arity = 2
     samples = _samples(2, -1.2, 1.2, exclusive=False)
     dtypes = INEXACT
     cancels = True

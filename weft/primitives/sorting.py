@@ -17,7 +17,8 @@ from weft.codegen import selection, sorting
 from weft.codegen.launch import Layout, Lowering
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node, Size, kind_of
-from weft.primitives.base import Opaque, Sample, bind, move_batch_to_front, zeros
+from weft.primitives.base import Discrete, Opaque, Sample, bind, move_batch_to_front, zeros
+from weft.primitives.checks import check_axis, equal_shapes, need
 from weft.primitives.elementwise import draw
 from weft.primitives.indexing import Gather, ScatterAdd
 
@@ -85,6 +86,10 @@ class Sorting(Opaque):
     axis: int
     samples: ClassVar[tuple[Sample, ...]] = _SAMPLES
 
+    def check(self, x: Kind) -> None:
+        self.check_dtypes(x)
+        check_axis(self.axis, x.ndim)
+
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         return bind(type(self)(self.axis + 1), move_batch_to_front(inputs[0], axes[0], size)), 0
 
@@ -118,7 +123,7 @@ class Sort(Sorting):
         return sorting.lower(operands[0], out, self.axis, places=False)
 
 
-class ArgSort(Sorting):
+class ArgSort(Sorting, Discrete):
     """The places (uint32) along `axis` of the elements of x in sorted order."""
 
     def infer(self, *kinds: Kind) -> Kind:
@@ -127,17 +132,11 @@ class ArgSort(Sorting):
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return stable_order(values[0], self.axis).astype(np.uint32)
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
-        return None
-
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Mapping[int, Node]:
-        return {}
-
     def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
         return sorting.lower(operands[0], out, self.axis, places=True)
 
 
-class ArgSelect(Sorting):
+class ArgSelect(Sorting, Discrete):
     """The places (uint32) along `axis` of the `count` (1 or more) largest (or smallest) elements of x in sorted order,
     as ArgSort has them. If `rest`, those of all other elements stand before (or after) them, in the order of x."""
 
@@ -169,18 +168,17 @@ class ArgSelect(Sorting):
             return kind_of(kinds[0].shape, dt.uint32)
         return kind_of(tuple(self.count if i == self.axis else n for i, n in enumerate(kinds[0].shape)), dt.uint32)
 
+    def check(self, x: Kind) -> None:
+        super().check(x)
+        fits = self.count >= 1 and self.count <= x.shape[self.axis]
+        need(fits, f"{self.count} elements of an axis that has fewer")
+
     def reference(self, *values: np.ndarray) -> np.ndarray:
         order = np.moveaxis(stable_order(values[0], self.axis), self.axis, -1)
         first = order.shape[-1] - self.count if self.largest else 0
         before, chosen, after = np.split(order, [first, first + self.count], -1)
         parts = [np.sort(before, -1), chosen, np.sort(after, -1)] if self.rest else [chosen]
         return np.moveaxis(np.concatenate(parts, -1), -1, self.axis).astype(np.uint32)
-
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
-        return None
-
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Mapping[int, Node]:
-        return {}
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         along = ArgSelect(self.axis + 1, self.count, self.largest, self.rest)
@@ -204,7 +202,7 @@ def _search_sample(
     return Sample(operands, {"right": right}, False, name)
 
 
-class SearchSorted(Opaque):
+class SearchSorted(Opaque, Discrete):
     """The number of elements of a sorted row that are smaller than a value, or, `right`, not larger (uint32).
 
     Operands: rows[*lead, n] and values[*lead, ...]; the result has the shape of the values.
@@ -228,6 +226,12 @@ class SearchSorted(Opaque):
     def infer(self, *kinds: Kind) -> Kind:
         return kind_of(kinds[1].shape, dt.uint32)
 
+    def check(self, rows: Kind, values: Kind) -> None:
+        self.check_dtypes(rows, values)
+        need(rows.ndim >= 1, "rows without an axis")
+        together = equal_shapes(rows.shape[:-1], values.shape[: rows.ndim - 1])
+        need(together, f"rows {rows} and values {values} that do not go together")
+
     def reference(self, *values: np.ndarray) -> np.ndarray:
         rows, wanted = values
         lead, n = rows.ndim - 1, rows.shape[-1]
@@ -237,12 +241,6 @@ class SearchSorted(Opaque):
             found = np.searchsorted(ranks[:n], ranks[n:], "right" if self.right else "left")
             result[place] = found.reshape(wanted.shape[lead:])
         return result
-
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
-        return None
-
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Mapping[int, Node]:
-        return {}
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         rows, values = inputs

@@ -10,8 +10,9 @@ import numpy as np
 from weft import dtypes as dt
 from weft.codegen import math as vecmath
 from weft.codegen.builder import Builder, Value
-from weft.graph.node import Node
+from weft.graph.node import Kind, Node
 from weft.primitives.base import Sample, bind, full_like
+from weft.primitives.checks import need
 from weft.primitives.elementwise import Expm1, Partials, Smooth, draw, equal, exp, log, samples, select, sign
 
 _ROOT = 2 / math.sqrt(math.pi)
@@ -73,6 +74,8 @@ class Digamma(Special):
 
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 _TERMS = 12
+_MOST_DERIVATIVES = 128
+"""The factorials of higher orders are near the end of float64."""
 
 
 class Polygamma(Special):
@@ -84,6 +87,10 @@ class Polygamma(Special):
         Sample(lambda rng, dtype: [draw(rng, dtype, (3, 37), 0.5, 6.0)], {"order": order}, name=f"order {order}")
         for order in (1, 2)
     )
+
+    def check(self, *kinds: Kind) -> None:
+        super().check(*kinds)
+        need(1 <= self.order <= _MOST_DERIVATIVES, f"order {self.order}")
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         from scipy.special import polygamma  # see Special

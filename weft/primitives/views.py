@@ -26,6 +26,7 @@ from weft.primitives.base import (
     move_batch_to_front,
     zeros,
 )
+from weft.primitives.checks import check_axes, check_shape, check_slice, need
 from weft.primitives.elementwise import draw
 
 
@@ -46,6 +47,9 @@ class Transpose(View):
 
     def infer(self, *kinds: Kind) -> Kind:
         return kind_of(tuple(kinds[0].shape[i] for i in self.order), kinds[0].dtype)
+
+    def check(self, x: Kind) -> None:
+        need(sorted(self.order) == list(range(x.ndim)), f"order {self.order} of {x.ndim} axes")
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return np.transpose(values[0], self.order)
@@ -77,6 +81,9 @@ class Slice(View):
 
     def infer(self, *kinds: Kind) -> Kind:
         return kind_of(self.sizes, kinds[0].dtype)
+
+    def check(self, x: Kind) -> None:
+        check_slice(x.shape, self.starts, self.sizes, self.steps)
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         (x,) = values
@@ -115,6 +122,13 @@ class Broadcast(View):
     def infer(self, *kinds: Kind) -> Kind:
         return kind_of(self.shape, kinds[0].dtype)
 
+    def check(self, x: Kind) -> None:
+        check_shape(self.shape)
+        need(len(self.axes) == x.ndim, f"{len(self.axes)} axes for the {x.ndim} of its operand")
+        check_axes(self.axes, len(self.shape))
+        for n, axis in zip(x.shape, self.axes, strict=True):
+            need(_is_one(n) or n == self.shape[axis], f"{x} does not fit the shape that it is repeated in")
+
     def reference(self, *values: np.ndarray) -> np.ndarray:
         (x,) = values
         sizes = [1] * len(self.shape)
@@ -151,6 +165,10 @@ class Reshape(View):
     def infer(self, *kinds: Kind) -> Kind:
         return kind_of(self.shape, kinds[0].dtype)
 
+    def check(self, x: Kind) -> None:
+        check_shape(self.shape)
+        need(kind_of(self.shape, x.dtype).size == x.size, f"{x} has another number of elements")
+
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return values[0].reshape(self.shape)
 
@@ -185,6 +203,10 @@ class SliceUpdate(Linear, Opaque):
 
     def infer(self, *kinds: Kind) -> Kind:
         return kinds[0]
+
+    def check(self, x: Kind, part: Kind) -> None:
+        self.check_dtypes(x, part)
+        check_slice(x.shape, self.starts, part.shape, self.steps)
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         base, part = values

@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from weft.runtime import engine, threads
 from weft.runtime.buffer import ALIGNMENT, block_size, pool
+from weft.runtime.cpython import builtin
 from weft.runtime.progress import Counter, watching
 
 
@@ -604,19 +605,6 @@ def native_code(machine: str) -> str:
     return threads.expand(text, fields)
 
 
-class _MethodDefinition(ctypes.Structure):
-    """CPython's PyMethodDef."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
-
-
-_METH_FASTCALL: Final = 0x80
-_definition = _MethodDefinition(b"execute", None, _METH_FASTCALL, None)  # must outlive the function that is made of it
 _execute: Callable[..., int] | None = None
 
 
@@ -627,11 +615,7 @@ def _load() -> Callable[..., int]:
         machine = platform.machine()
         source = engine.Source(f"runtime:program:{machine}", "weft_program", lambda: native_code(machine))
         bind = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(engine.load([source])[0])
-        _definition.function = bind(threads.context())
-        make = ctypes.pythonapi.PyCFunction_NewEx
-        make.restype = ctypes.py_object
-        make.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-        _execute = make(ctypes.addressof(_definition), None, None)
+        _execute = builtin("execute", bind(threads.context()))
     return _execute
 
 

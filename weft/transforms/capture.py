@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import dataclasses
+import enum
 import functools
-import site
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -23,7 +23,17 @@ import numpy as np
 
 from weft.array import array
 from weft.dtypes import Dtype
+from weft.graph.node import Node
 from weft.transforms.code import names_of
+from weft.transforms.foreign import (
+    all_changes,
+    builtin_changes,
+    changes,
+    is_installed,
+    is_users,
+    is_users_class,
+    own_attribute,
+)
 from weft.transforms.state import Appended, ClassFields, Fields, Globals, is_class_field, items_of
 
 MOST = 20_000
@@ -41,15 +51,29 @@ _CODE = (
     np.ufunc,
     np.dtype,
 )
-_INSTALLED = tuple(
-    {*(sysconfig.get_paths()[kind] + "/" for kind in ("stdlib", "purelib", "platlib")),
-     *(p + "/" for p in site.getsitepackages())}
-)  # fmt: skip
-_CHANGING = ("random", "time", "secrets", "uuid", "numpy.random")
-"""Modules whose functions give something else at each call."""
 _BY_IDENTITY = ("weft.core", "weft.primitives", "weft.transforms", "weft.graph", "weft.dtypes", "weft.array")
+_MARKS = (
+    dataclasses.Field,
+    type(dataclasses.MISSING),
+    type(getattr(dataclasses, "_HAS_DEFAULT_FACTORY", None)),  # a default value of `__init__` of dataclasses
+)
+"""Classes whose objects say something and hold nothing that changes."""
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+_VALUES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (int, int.__pos__),
+    (float, float.__repr__),
+    (complex, complex.__repr__),
+    (str, str.__str__),
+    (bytes, bytes.__repr__),
+)
+"""Types whose subclasses have a value beside their attributes, and how to read it whatever the subclass says."""
 _LIVE = {int: ("number", int), float: ("number", float)}
+
+_MADE_AROUND = (
+    types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial, type, dict, list, tuple, set,
+    array, int, float, str, np.ndarray,
+)  # fmt: skip
+"""What a function of an installed package may hold of the user's."""
 
 _ABSENT = object()
 _SETTLED: set[tuple[types.ModuleType, tuple[str, ...]]] = set()
@@ -64,7 +88,7 @@ class Walk:
     """One pass over everything that a call can see. Call `visit` for each root, then read the results."""
 
     __slots__ = (
-        "arrays", "asks_type", "containers", "key", "live", "numbers", "objects", "opaque", "places", "repeats",
+        "arrays", "asks_type", "containers", "key", "live", "nodes", "numbers", "objects", "opaque", "places", "repeats",
         "scalars", "seen", "shapeless", "tuples", "varying",
     )  # fmt: skip
 
@@ -76,6 +100,8 @@ class Walk:
         self.varying = varying
         self.key: list[Any] = []
         self.arrays: list[array] = []
+        self.nodes: list[Node] = []
+        """What each of these arrays was, when the walk came to it: other threads may overwrite them."""
         self.scalars: list[int | float] = []
         self.places: list[tuple[Any, Any]] = []
         """Of each scalar: what holds it, and where."""
@@ -97,14 +123,16 @@ class Walk:
         cls = value.__class__
         key = self.key
         if cls is array:
+            node: Node = value._node
             place = self.seen.get(id(value))
             if place is None:
                 self.seen[id(value)] = len(self.arrays)
                 self.arrays.append(value)
+                self.nodes.append(node)
                 key.append(array)
             else:
                 key.append(place)
-            kind = value._node.kind
+            kind = node.kind
             key.append((kind.dtype, tuple(n if n < 2 else -1 for n in kind.shape)) if self.shapeless else kind)
         elif cls is float or cls is int:
             self._visit_number(value, cls, holder, name)
@@ -168,16 +196,19 @@ class Walk:
             self._visit_builtin(value)
         elif isinstance(value, type):
             self._visit_class(value)
-        elif isinstance(value, _CODE):
+        elif isinstance(value, _CODE) or cls in _MARKS or (isinstance(value, enum.Enum) and not is_users_class(cls)):
             key.append(value)
         else:
             self._visit_wrapper(value, cls)
 
     def _visit_tuple(self, value: tuple[Any, ...], cls: type, holder: Any, name: Any) -> None:
         self.key.append((cls, len(value)))
+        if cls is not tuple and is_users_class(cls):
+            self.visit(cls)
+            self._visit_attributes(value)
         if holder is not None:
             self.tuples[id(value)] = (value, holder, name)
-        for i, item in enumerate(value):
+        for i, item in enumerate(tuple.__iter__(value)):
             self.visit(item, value if holder is not None else None, i)
 
     def _visit_container(self, value: Any, cls: type) -> None:
@@ -193,10 +224,16 @@ class Walk:
         elif isinstance(value, list):
             for i, item in enumerate(list.__iter__(value)):
                 self.visit(item, value, i)
-        elif any(item.__class__ is array for item in value):
-            self.opaque = "a set of arrays"
         else:
-            self.key.append(tuple(sorted(map(repr, value))))
+            self._visit_set(value)
+
+    def _visit_set(self, value: Iterable[Any]) -> None:
+        """The items of a set, in the order in which a loop over it gets them: equal sets may differ in that."""
+        for item in value:
+            if item.__class__ is array:
+                self.opaque = "a set of arrays"
+                return
+            self.by_value(item)
 
     # ---- code ----
 
@@ -205,7 +242,8 @@ class Walk:
         names = names_of(code)
         self.key.append(names)
         ours = (function.__module__ or "").partition(".")[0] == "weft"
-        if not ours and _is_installed(code.co_filename):
+        if not ours and is_installed(code.co_filename):
+            self._visit_installed(function)
             return
         for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             if variable in names.written:
@@ -222,10 +260,22 @@ class Walk:
         self.asks_type |= names.asks_type
         if names.stores:
             self.containers.append(Globals(function.__globals__, names.stores))
-        for module in names.imports:
-            if module in sys.modules:
-                self.visit(sys.modules[module])
+        for module in imported(names.imports, function.__globals__):
+            self.visit(module)
         self._visit_globals(function.__globals__, names.loads, names.only_appended)
+
+    def _visit_installed(self, function: types.FunctionType) -> None:
+        """A function of Python's or of an installed package: it may have been made around the user's functions and
+        values (`contextmanager`, `wraps`, `singledispatch`); what else it holds is its own."""
+        if changes(function.__module__, function.__qualname__.partition(".")[0]):
+            self.opaque = _says_else(f"{function.__module__}.{function.__qualname__}")
+        for cell in function.__closure__ or ():
+            try:
+                value = cell.cell_contents
+            except ValueError:  # not assigned yet
+                continue
+            if isinstance(value, _MADE_AROUND) or is_users_class(type(value)):
+                self.visit(value)
 
     def _visit_globals(
         self, scope: dict[str, Any], loads: Iterable[tuple[str, tuple[str, ...]]], appended: frozenset[str]
@@ -233,7 +283,11 @@ class Walk:
         done = set()
         for name, attributes in loads:
             value = scope.get(name, _ABSENT)
-            if value is _ABSENT or name in done:
+            if name in done:
+                continue
+            if value is _ABSENT:
+                if builtin_changes(name):
+                    self.opaque = f"the builtin {name}, which sees what cannot be followed"
                 continue
             self.key.append(name)
             if value.__class__ is types.ModuleType:
@@ -262,9 +316,10 @@ class Walk:
         inner = scope.get(first)
         if isinstance(inner, types.ModuleType):
             self._visit_module(inner, attributes[1:])
-        elif module.__name__ in _CHANGING:
-            self._visit_whole_module(module)
-        elif not _is_users(module):
+        elif changes(module.__name__, first):
+            self.key.append(module)
+            self.opaque = _says_else(f"{module.__name__}.{first}")
+        elif not is_users(module):
             self.key.append(module)
             if len(attributes) == 1 or inner is None:
                 _SETTLED.add((module, tuple(attributes)))
@@ -274,12 +329,12 @@ class Walk:
 
     def _visit_whole_module(self, module: types.ModuleType) -> None:
         self.key.append(module)
-        if module.__name__ in _CHANGING:
-            self.opaque = f"the module {module.__name__}, which gives something else at each call"
-        if not _is_users(module):
+        if all_changes(module.__name__):
+            self.opaque = _says_else(f"the module {module.__name__}")
+        if not is_users(module):
             return
         for name, value in list(vars(module).items()):
-            if not name.startswith("__") and not isinstance(value, types.ModuleType):
+            if not name.startswith("__") and not (isinstance(value, types.ModuleType) and not is_users(value)):
                 self.key.append(name)
                 self.visit(value, vars(module), name)
 
@@ -288,8 +343,9 @@ class Walk:
         owner = value.__self__
         if isinstance(owner, (types.ModuleType, type, type(None))):
             self.key.append(value)
-            if getattr(owner, "__name__", None) in _CHANGING:
-                self.opaque = f"{value.__qualname__}, which gives something else at each call"
+            module, name = (owner.__module__, owner.__name__) if isinstance(owner, type) else (None, value.__name__)
+            if changes(module or getattr(owner, "__name__", None), name):
+                self.opaque = _says_else(value.__qualname__)
             return
         self.key.append(value.__name__)
         if owner.__class__ is list and value.__name__ == "append" and id(owner) not in self.seen:
@@ -298,10 +354,14 @@ class Walk:
             self.visit(owner)
 
     def _visit_class(self, cls: type) -> None:
-        """A class of the user's: its attributes and the code of its methods."""
+        """A class of the user's: its attributes, the classes inside it, the code of its methods, its metaclass."""
         self.key.append(cls)
+        if changes(cls.__module__, cls.__qualname__):
+            self.opaque = _says_else(f"{cls.__module__}.{cls.__qualname__}")
+        if is_users_class(type(cls)):
+            self.visit(type(cls))
         for base in cls.__mro__:
-            if not _is_users_class(base):
+            if not is_users_class(base):
                 continue
             self.containers.append(ClassFields(base))
             for name, value in list(vars(base).items()):
@@ -310,6 +370,9 @@ class Walk:
                 if is_class_field(name, value):
                     self.key.append(name)
                     self.visit(value, base, name)
+                elif is_users_class(value if isinstance(value, type) else type(value)):
+                    self.key.append(name)
+                    self.visit(value)
 
     # ---- objects ----
 
@@ -330,15 +393,14 @@ class Walk:
             self.containers.append(value)
         elif isinstance(value, np.generic) and value.dtype.kind not in "OV":
             key.append((cls, value.tobytes()))
-        elif isinstance(value, frozenset):
-            key.append((cls, tuple(sorted(map(repr, value)))))
-        else:
-            fun = getattr(value, "__wrapped_function__", None)
-            if fun is None:
-                self._visit_instance(value, cls)
-                return
+        elif cls is frozenset:
+            key.append((cls, len(value)))
+            self._visit_set(value)
+        elif _is_ours(cls) and hasattr(value, "__wrapped_function__"):
             key.append(cls)
-            self.visit(fun)
+            self.visit(value.__wrapped_function__)
+        else:
+            self._visit_instance(value, cls)
 
     def _visit_instance(self, value: Any, cls: type) -> None:
         if isinstance(value, array):
@@ -348,14 +410,20 @@ class Walk:
         if cls.__module__.startswith(_BY_IDENTITY) and not holds:
             self.key.append(value)
             return
-        ours = cls.__module__.partition(".")[0] == "weft"
-        state = getattr(value, "__dict__", None)
-        if not ours and not holds and not _is_users_class(cls) and cls not in _NAMESPACES:
+        if not _is_ours(cls) and not holds and not is_users_class(cls) and cls not in _NAMESPACES:
             self.opaque = f"an object of type {cls.__module__}.{cls.__qualname__}"
             return
         self.visit(cls)
         if holds:
             self._visit_container(value, cls)
+        elif isinstance(value, frozenset):
+            self._visit_set(frozenset.__iter__(value))
+        else:
+            self.key.extend([read(value) for base, read in _VALUES if isinstance(value, base)])
+        self._visit_attributes(value)
+
+    def _visit_attributes(self, value: Any) -> None:
+        state = own_attribute(value, "__dict__")
         fields = Fields(value)
         if fields.names:
             self._visit_fields(fields)
@@ -386,33 +454,32 @@ def _functions_of(value: Any) -> list[Any]:
     """The functions behind an attribute of a class: a method, a property, a compiled or otherwise wrapped function."""
     if isinstance(value, types.FunctionType):
         return [value]
-    if not hasattr(type(value), "__get__"):
+    if not hasattr(type(value), "__get__") or is_users_class(type(value)):
         return []
-    names = ("__func__", "fget", "fset", "fdel", "func", "__wrapped_function__", "__wrapped__")
+    names = ("__func__", "fget", "fset", "fdel", "func", "args", "keywords", "__wrapped_function__", "__wrapped__")
     found = [getattr(value, name, None) for name in names]
-    return [function for function in found if isinstance(function, (types.FunctionType, types.MethodType))]
+    return [part for part in found if part is not None and not isinstance(part, _CODE)]
 
 
-def _is_users_class(cls: type) -> bool:
-    """Whether a class is the user's; one of no module that can be found was made on the fly."""
-    module = sys.modules.get(cls.__module__)
-    return module is None or _is_users(module)
+def _is_ours(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "weft"
 
 
-def _is_users(module: types.ModuleType) -> bool:
-    """Whether a module is neither Python's, nor an installed package's, nor ours."""
-    if module.__name__.partition(".")[0] == "weft" or module.__name__ in sys.builtin_module_names:
-        return False
-    file = getattr(module, "__file__", None)
-    if file is None:
-        return module.__name__ == "__main__" or getattr(module, "__spec__", None) is None
-    return not _is_installed(file)
+def _says_else(what: str) -> str:
+    return f"{what}, which gives something else at each call"
 
 
-@functools.lru_cache(maxsize=4096)
-def _is_installed(filename: str) -> bool:
-    """Code of Python or of an installed package: it does not change under us."""
-    return filename.startswith(_INSTALLED) or filename.startswith("<frozen")
+def imported(names: Iterable[tuple[str, int]], scope: dict[str, Any]) -> list[types.ModuleType]:
+    """The modules that `import` statements give, those that exist by now: `import a.b` gives a, and b in it."""
+    found = []
+    for name, level in names:
+        package = (scope.get("__package__") or "").split(".") if level else []
+        parts = [*package[: len(package) - level + 1], *(name.split(".") if name else ())]
+        for end in range(1, len(parts) + 1):
+            module = sys.modules.get(".".join(parts[:end]))
+            if module is not None and (end == len(parts) or not level):
+                found.append(module)
+    return found
 
 
 class Bindings:
@@ -449,11 +516,11 @@ def closed_bindings(fun: Callable[..., Any]) -> Bindings | None:
         for attribute in attributes:
             if not isinstance(value, types.ModuleType):
                 break
-            if not _never_changes(value):
+            if not _never_changes(value) or changes(value.__name__, attribute):
                 return None
             value = vars(value).get(attribute, _ABSENT)
         if value is _ABSENT and found[name] is _ABSENT:
-            if not hasattr(builtins, name):
+            if not hasattr(builtins, name) or builtin_changes(name):
                 return None
         elif not _never_changes(value):
             return None
@@ -470,6 +537,8 @@ def _holds_state(fun: types.FunctionType) -> bool:
 
 def _never_changes(value: Any) -> bool:
     if isinstance(value, types.ModuleType):
-        return not _is_users(value) and value.__name__ not in _CHANGING and value.__name__ != "weft.core.random"
+        return not is_users(value) and not all_changes(value.__name__) and value.__name__ != "weft.core.random"
     module = getattr(value, "__module__", None) or type(value).__module__
+    if changes(module, getattr(value, "__name__", "")):
+        return False
     return module.startswith("weft.core") and not module.startswith("weft.core.random")

@@ -24,14 +24,15 @@ class Names:
     """Globals that it reads, each with the attributes that are read from it at once: `config.rates.slow` is one."""
     stores: tuple[str, ...]
     """Globals that it sets."""
-    imports: tuple[str, ...]
-    """Modules that it imports."""
+    imports: tuple[tuple[str, int], ...]
+    """Modules that it imports, each with the number of dots before it."""
     written: tuple[str, ...]
     """Variables of enclosing functions that it sets."""
     only_appended: frozenset[str]
     """Globals and variables of enclosing functions that it uses in no other way than `name.append(...)`."""
     asks_type: bool
-    """Whether it calls `type`: what stands for a number while tracing would be found out."""
+    """Whether it calls `type` (of more than `self`) or catches TypeErrors, which C code may raise for what stands for a
+    number or a size while tracing: that would be found out."""
 
     def __repr__(self) -> str:
         return f"the function {self.code.co_name}"
@@ -74,10 +75,10 @@ def _names(code: types.CodeType) -> Names:
         code,
         tuple(loads),
         _merged(by_name["STORE_GLOBAL"] + by_name["DELETE_GLOBAL"], [names.stores for names in inner]),
-        _merged(by_name["IMPORT_NAME"], [names.imports for names in inner]),
+        tuple(dict.fromkeys([*_imports(instructions), *(module for names in inner for module in names.imports)])),
         _merged(by_name["STORE_DEREF"] + by_name["DELETE_DEREF"], [names.written for names in inner]),
         frozenset(appended - otherwise),
-        "type" in code.co_names or any(names.asks_type for names in inner),
+        _asks_type(instructions) or any(names.asks_type for names in inner),
     )
 
 
@@ -87,6 +88,41 @@ def _by_name(instructions: list[dis.Instruction]) -> defaultdict[str, list[str]]
     for instruction in instructions:
         if isinstance(instruction.argval, str):
             found[instruction.opname].append(instruction.argval)
+    return found
+
+
+_TYPE_ERRORS = frozenset({"TypeError", "Exception", "BaseException"})
+_BEFORE_MATCH = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "BUILD_TUPLE"})
+
+
+def _asks_type(instructions: list[dis.Instruction]) -> bool:
+    for at, instruction in enumerate(instructions):
+        if instruction.opname in _GLOBALS and instruction.argval == "type":
+            if instructions[at + 1].argval != "self":
+                return True
+        elif instruction.opname == "PUSH_EXC_INFO":
+            if instructions[at + 1].opname == "POP_TOP":  # `except:`
+                return True
+        elif instruction.opname == "CHECK_EXC_MATCH" and _may_catch_type_errors(instructions, at - 1):
+            return True
+    return False
+
+
+def _may_catch_type_errors(instructions: list[dis.Instruction], at: int) -> bool:
+    """Whether the exceptions that are loaded up to here may be TypeErrors; other names than globals may be anything."""
+    if instructions[at].opname in _ATTRIBUTES:  # `module.Error`: not one of Python's
+        return False
+    count = instructions[at].argval if instructions[at].opname == "BUILD_TUPLE" else 1
+    loaded = instructions[at - count : at] if instructions[at].opname == "BUILD_TUPLE" else [instructions[at]]
+    return any(load.opname not in _BEFORE_MATCH or load.argval in _TYPE_ERRORS for load in loaded)
+
+
+def _imports(instructions: list[dis.Instruction]) -> list[tuple[str, int]]:
+    """Modules that are imported: (name, number of dots). The dots are pushed two instructions before."""
+    found = []
+    for at, instruction in enumerate(instructions):
+        if instruction.opname == "IMPORT_NAME":
+            found.append((instruction.argval, instructions[at - 2].argval or 0))
     return found
 
 

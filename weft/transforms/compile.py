@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from weft import tree
-from weft.array import array, evaluate_nodes
+from weft.array import array
 from weft.config import config
-from weft.evaluate import Recipe, close
+from weft.evaluate import Recipe, close, evaluate
 from weft.graph.node import Graph, Kind, Node, reachable
 from weft.graph.trace import is_tracing, trace
 from weft.primitives.base import DATA
@@ -83,7 +83,7 @@ class Compiled:
         functools.update_wrapper(self, fun, updated=())
         self.__wrapped_function__ = fun
         self._roots = (fun, inputs, outputs)
-        self._shapeless = shapeless
+        self._asked_shapeless = self._shapeless = shapeless
         self._variants: dict[tuple[Any, ...], Entry] = {}
         self._count = 0
         self._bindings: Bindings | None = None
@@ -182,20 +182,22 @@ class Compiled:
             if _EPOCH[0] == epoch:
                 raise
             return None  # a container changed while we looked at it
+        if walk.asks_type and self._shapeless:
+            self._shapeless = False  # a size that is asked for its type must be an int
+            return None
         buffers: list[Buffer] = []
         kinds: list[Kind] = []
-        for i, a in enumerate(walk.arrays):
-            node = a._node
-            value = node.value
-            if value.__class__ is not Buffer:
+        for i, (a, node) in enumerate(zip(walk.arrays, walk.nodes, strict=True)):
+            if node.value.__class__ is not Buffer:
                 if _EPOCH[0] != epoch:
                     return None
-                evaluate_nodes([node])
-                value = node.value
+                node = a._evaluated(node)
+            value = node.value
             if value.strides is not None:
                 if self._shapeless:
-                    node = a._node = _contiguous(node)
-                    value = node.value
+                    made = _contiguous(node)
+                    a._exchange(node, made)
+                    value = made.value
                 else:
                     walk.key.append((i, value.strides))
             buffers.append(value)
@@ -333,7 +335,7 @@ class Compiled:
             found = getattr(found, name, None)
         if found is self:  # a decorated function: its name means this
             return fun.__qualname__
-        return Compiled, (*self._roots, self._shapeless)
+        return Compiled, (*self._roots, self._asked_shapeless)
 
 
 def _numbers(variant: Variant, scalars: Sequence[Any]) -> Sequence[Any] | None:
@@ -366,12 +368,15 @@ _LOCK = threading.RLock()
 class _Tracing:
     """While open, no other thread traces, and calls of compiled functions wait."""
 
+    __slots__ = ("_outermost",)
+
     def __enter__(self) -> None:
         _acquire()
-        _EPOCH[0] += 1
+        self._outermost = not _EPOCH[0] & 1  # explain may look at a function from inside one that is traced
+        _EPOCH[0] += self._outermost
 
     def __exit__(self, *error: object) -> None:
-        _EPOCH[0] += 1
+        _EPOCH[0] += self._outermost
         _LOCK.release()
 
 
@@ -427,9 +432,7 @@ def _words(part: Any) -> str:
 
 def _contiguous(node: Node) -> Node:
     """The same values, row-major."""
-    made = Node(DATA, (), node.kind, to_buffer(numpy_view(node.value, tuple(map(int, node.shape)), node.dtype)))
-    made.handle = node.handle
-    return made
+    return Node(DATA, (), node.kind, to_buffer(numpy_view(node.value, tuple(map(int, node.shape)), node.dtype)))
 
 
 def _closed(
@@ -459,9 +462,16 @@ class Traced(NamedTuple):
 def graph_of(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
     """The graph of what a call of the function returns and of the arrays that it changes; nothing is run or changed."""
     walk = Walk()
-    for root in (*args, kwargs, getattr(fun, "__wrapped_function__", fun), RANDOM_STATE[0]):
-        walk.visit(root)
-    evaluate_nodes([a._node for a in walk.arrays])
+    with _Tracing():
+        for root in (*args, kwargs, getattr(fun, "__wrapped_function__", fun), RANDOM_STATE[0]):
+            walk.visit(root)
+        evaluate(walk.nodes)
+        for a in walk.arrays:
+            a._evaluated(a._node)
+        return _graph_of(walk, fun, args, kwargs)
+
+
+def _graph_of(walk: Walk, fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Traced:
     snapshot = Snapshot(walk)
     inputs: list[Node] = []
     try:

@@ -19,8 +19,9 @@ from typing import IO, Any
 import numpy as np
 
 from weft import tree
-from weft.array import array, evaluate_nodes
+from weft.array import array
 from weft.dtypes import Dtype
+from weft.evaluate import evaluate
 from weft.graph.body import Body
 from weft.graph.dims import Dim
 from weft.graph.node import Bundle, Kind, Node, Tape, kind_of, next_id, reachable_by
@@ -129,7 +130,7 @@ class Traced:
                 if x not in seen:
                     seen.add(x)
                     stack.append(x)
-        evaluate_nodes(outside)
+        evaluate(outside)
         ordered = sorted(seen - params, key=lambda node: node.id)
         return ordered, [self.real(node) for node in results]
 

@@ -1,9 +1,9 @@
 """Exported functions, read again: JSON becomes programs that make graphs, and functions that apply them.
 
 Nothing in a header is believed. Names are looked up in the registry, parameters are read as what their primitive says
-they are, and every node is checked against the rule of its primitive (primitives/operands.py) before it is made: for
-the sizes of the trace when a file is read, and for other sizes when a call brings them. A call applies the graph to its
-arguments node by node, so an imported function can stand in any other and be transformed with it.
+they are, and every node is checked by its primitive's own rule (`Primitive.check`) before it is made: for the sizes of
+the trace when a file is read, and for other sizes when a call brings them. A call applies the graph to its arguments
+node by node, so an imported function can stand in any other and be transformed with it.
 """
 
 from __future__ import annotations
@@ -36,16 +36,19 @@ from weft.primitives.base import (
     Placeholder,
     Primitive,
     bind,
+    check_operands,
 )
+from weft.primitives.checks import check_shape, equal_kinds
 from weft.primitives.control import Loop
 from weft.primitives.elementwise import Minimum
-from weft.primitives.operands import LARGEST, check_operands, check_shape, equal, tapes_of
 from weft.runtime.data import Buffer
 from weft.transforms.exportfile import DamagedFile, damaged
 
 FORMAT: Final = "weft function"
 _CLASSES: tuple[type[Primitive], ...] = (*REGISTRY, *MULTIPLE, Pick)
 PRIMITIVES: Final[Mapping[str, type[Primitive]]] = {cls.name(): cls for cls in _CLASSES}
+LARGEST = 1 << 62
+"""No parameter, size or number of bytes reaches this: sums and products of a few stay within what kernels count in."""
 MOST_TERMS = 256
 """Terms of a size: more than any program has, fewer than it takes to keep a computer busy."""
 MOST_SIZES = 64
@@ -503,13 +506,13 @@ class Builder:
         except _ERRORS as error:
             raise ValueError(f"{what.name()} with {error}") from error
         stated = self.kinds[step.kind]
-        if made.kind is not stated and not equal(made.kind, stated):
+        if made.kind is not stated and not equal_kinds(made.kind, stated):
             raise ValueError(f"{what.name()} gives {made.kind}, and the file says {stated}")
         return made
 
     def _tensor(self, number: int, kind: Kind) -> Node:
         stored = self.reader.file.tensors[number]
-        if not equal(stored, kind):
+        if not equal_kinds(stored, kind):
             raise ValueError(f"a tensor {stored} that is said to be {kind}")
         buffers = self.reader.file.buffers
         return Node(DATA, (), kind, None if buffers is None else buffers[number])
@@ -518,7 +521,7 @@ class Builder:
 def _within_tapes(op: Loop, operands: list[Node], order: list[Node]) -> list[Node]:
     """The operands of a loop that makes no more steps than there are rows on the tapes that it reads. A loop that Weft
     has made never does; a file can say anything."""
-    for writer in tapes_of(op, operands):
+    for writer in op.writers(operands):
         assert isinstance(writer.kind, Bundle)
         last = Pick(len(writer.kind.parts) - 1)
         if _is_at_most(operands[0], writer, last):

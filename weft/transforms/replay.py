@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.array import array
+from weft.array import array, wrap
 from weft.graph.dims import Dim
 from weft.graph.node import Node
 from weft.graph.scalars import SCALARS, Scalars
@@ -97,10 +97,12 @@ class Built(Template):
 
     __slots__ = ("parts", "shared")
 
-    def __init__(self, make: Callable[[list[Any]], Any]) -> None:
+    def __init__(
+        self, make: Callable[[list[Any]], Any], parts: Sequence[Template] = (), shared: bool = False
+    ) -> None:
         super().__init__(make)
-        self.parts: list[Template] = []
-        self.shared = False
+        self.parts = parts
+        self.shared = shared
 
     def build(self, call: Call) -> Any:
         if self.shared and id(self) in call.built:
@@ -120,13 +122,18 @@ _UNCHANGING = (
 class Recorder:
     """Makes templates of what a traced function leaves behind."""
 
-    def __init__(self, name: str, walk: Walk, scalars: Scalars, first: int) -> None:
-        self.name, self.walk, self.scalars, self.first = name, walk, scalars, first
+    def __init__(self, name: str, walk: Walk, scalars: Scalars, first: int, stand_ins: dict[int, int]) -> None:
+        self.name, self.scalars, self.first = name, scalars, first
+        self.seen = {**walk.seen, **stand_ins}
+        """What was there before the call, by id: numbers of the walk, also for tuples that stand in for others."""
         self.outputs: list[Node] = []
         self.all_new = True
         """Whether nothing in the templates was there before the call."""
+        self.kept: set[int] = set()
+        """The numbers (of the walk) of arrays and objects in the templates that were there before the call."""
         self._output_of: dict[int, int] = {}
         self._built: dict[int, Built] = {}
+        self._arrays: dict[int, Template] = {}
         self._kept: list[Any] = []  # so that no id is used twice
 
     def output(self, node: Node) -> int:
@@ -143,23 +150,37 @@ class Recorder:
             return NumberOf(self.scalars.want(x)) if x.env is self.scalars else Template(x.number)
         if type(x) is Dim:
             return Template(int(x))  # a size that leaves as a number is guarded
-        place = self.walk.seen.get(id(x))
+        place = self.seen.get(id(x))
         if isinstance(x, array):
             if place is None:
-                return Made(self.output(x._node))
+                return self._array(x)
             self.all_new = False
+            self.kept.add(place)
             return KnownArray(place)
-        if isinstance(x, _UNCHANGING):
-            return Template(x)
         if place is not None:
             self.all_new = False
+            self.kept.add(place)
             return KnownObject(~place)
+        if isinstance(x, _UNCHANGING):
+            return Template(x)
         known = self._built.get(id(x))
         if known is not None:
             known.shared = True
             return known
         self._kept.append(x)
         return self._made(x, type(x))
+
+    def _array(self, x: array) -> Template:
+        """An array that the function made. Several arrays may be one node (`y`, `y[:]`), and stay several."""
+        known = self._arrays.get(id(x))
+        if known is None:
+            taken = id(x._node) in self._output_of
+            known = Made(self.output(x._node))
+            if taken:
+                known = Built(_another, [known], shared=True)
+            self._kept.append(x)
+            self._arrays[id(x)] = known
+        return known
 
     def contents(self, contents: Contents) -> Template:
         """A template of what a place holds (which is a container of our own, new at each call)."""
@@ -214,6 +235,11 @@ class Recorder:
                 "return those themselves, in a list, tuple, dict or dataclass."
             )
         return Template(x)
+
+
+def _another(parts: list[Any]) -> array:
+    """Another array of the same values."""
+    return wrap(parts[0]._node)
 
 
 def _a(cls: type) -> str:

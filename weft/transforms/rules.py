@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.graph.node import Kind, Node, Tape, reachable
+from weft.graph.node import Kind, Node, Tape, make, reachable
 from weft.primitives.base import Constant, Placeholder, Primitive, View, constant
 from weft.primitives.control import add_tapes
 from weft.primitives.elementwise import Add
@@ -35,7 +35,7 @@ def give(gathered: Gathered, node: Node, cotangent: Node) -> None:
 
 def total(x: Node, y: Node) -> Node:
     """The sum of two cotangents."""
-    return add_tapes(x, y) if x.kind.__class__ is Tape else Node(ADD, (x, y), x.kind)
+    return add_tapes(x, y) if x.kind.__class__ is Tape else make(ADD, (x, y), x.kind)
 
 
 class Steps:
@@ -73,12 +73,12 @@ class Steps:
             self.run = self._function(len(given))
         nodes = list(given)
         for op, what, operands in self._steps:
-            nodes.append(what if op is None else Node(op, tuple([nodes[i] for i in operands]), what))
+            nodes.append(what if op is None else make(op, tuple([nodes[i] for i in operands]), what))
         return [None if i is None else nodes[i] for i in self._results]
 
     def _function(self, given: int) -> Callable[..., Any]:
         """The same as one Python function: a node a line, nothing looked up."""
-        names: dict[str, Any] = {"Node": Node, "ADD": ADD}
+        names: dict[str, Any] = {"make": make, "ADD": ADD}
         lines = []
         for i, (op, what, operands) in enumerate(self._steps, given):
             names[f"k{i}"] = what
@@ -86,7 +86,7 @@ class Steps:
                 lines.append(f"n{i} = k{i}")
                 continue
             names[f"o{i}"] = op
-            lines.append(f"n{i} = Node(o{i}, ({''.join(f'n{k}, ' for k in operands)}), k{i})")
+            lines.append(f"n{i} = make(o{i}, ({''.join(f'n{k}, ' for k in operands)}), k{i})")
         head, tail = self._frame([f"n{i}" for i in range(given)])
         exec("\n    ".join([head, *lines, *tail, "return"]), names)
         return names["function"]  # type: ignore[no-any-return]
@@ -115,7 +115,7 @@ class Backward(Steps):
         tail = []
         for position, i in zip(self.positions, self._results, strict=True):
             x = given[position + 2]
-            tail.append(f"gathered[{x}] = Node(ADD, (gathered[{x}], n{i}), {x}.kind) if {x} in gathered else n{i}")
+            tail.append(f"gathered[{x}] = make(ADD, (gathered[{x}], n{i}), {x}.kind) if {x} in gathered else n{i}")
         return f"def function(gathered, {', '.join(given)}):", tail
 
 

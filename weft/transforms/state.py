@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 Contents = Any
-"""What a place holds: a dict, a list or a set of its items, by their names where they have names."""
+"""What a place holds: a dict of its items by their names where they have names, a list of them (of a set too, in its
+order), the bytes of a NumPy array."""
 
 
 class Fields:
@@ -26,13 +27,20 @@ class Fields:
         self.names = _slots(type(owner))
 
     def read(self) -> dict[str, Any]:
-        return {name: getattr(self.owner, name) for name in self.names if hasattr(self.owner, name)}
+        found = {}
+        for name in self.names:
+            try:
+                found[name] = object.__getattribute__(self.owner, name)
+            except AttributeError:  # not assigned: a `__getattr__` of the user's is not asked
+                continue
+        return found
 
     def write(self, contents: dict[str, Any]) -> None:
+        now = self.read()
         for name in self.names:
             if name in contents:
                 object.__setattr__(self.owner, name, contents[name])
-            elif hasattr(self.owner, name):
+            elif name in now:
                 object.__delattr__(self.owner, name)
 
 
@@ -46,7 +54,7 @@ def _slots(cls: type) -> tuple[str, ...]:
 
 
 class ClassFields:
-    """The attributes of a class that are data."""
+    """The attributes of a class, methods among them: all but Python's own."""
 
     __slots__ = ("owner",)
 
@@ -54,7 +62,7 @@ class ClassFields:
         self.owner = owner
 
     def read(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self.owner).items() if is_class_field(name, value)}
+        return {name: value for name, value in vars(self.owner).items() if not name.startswith("__")}
 
     def write(self, contents: dict[str, Any]) -> None:
         now = self.read()
@@ -127,7 +135,7 @@ def read(place: Any) -> Contents:
             return {}
     if isinstance(place, np.ndarray):
         return place.tobytes()
-    return set(place) if isinstance(place, set) else list(list.__iter__(place))
+    return list(set.__iter__(place) if isinstance(place, set) else list.__iter__(place))
 
 
 def write(place: Any, contents: Contents) -> None:
@@ -164,6 +172,31 @@ def set_item(place: Any, name: Any, value: Any) -> None:
         list.__setitem__(place, name, value)
     else:
         object.__setattr__(place, name, value)
+
+
+_ABSENT = object()
+
+
+def get_item(place: Any, name: Any) -> Any:
+    """One value of a place, or of a tuple; something else than any value if there is none of this name."""
+    if isinstance(place, (Fields, ClassFields)):
+        return place.read().get(name, _ABSENT)
+    if isinstance(place, Globals):
+        return place.scope.get(name, _ABSENT)
+    if isinstance(place, types.CellType):
+        return read(place).get(name, _ABSENT)
+    if isinstance(place, dict):
+        return dict.get(place, name, _ABSENT)
+    if isinstance(place, tuple):
+        return tuple.__getitem__(place, name) if name < len(place) else _ABSENT
+    return list.__getitem__(place, name) if isinstance(place, list) and name < len(place) else _ABSENT
+
+
+def owner_of(place: Any) -> Any:
+    """What holds the values of a place: two places may look at one object."""
+    if isinstance(place, (Fields, ClassFields)):
+        return place.owner
+    return place.scope if isinstance(place, Globals) else place
 
 
 def same(before: Contents, after: Contents) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.graph.node import Kind, Node, next_id, reachable
 from weft.graph.scalars import Scalars
-from weft.graph.trace import trace
+from weft.graph.trace import refusals, trace
 from weft.primitives.base import Placeholder
 from weft.runtime.data import Buffer
 from weft.transforms import state
@@ -44,6 +44,7 @@ class StandIns:
         self._undo: list[tuple[Any, Any, Any]] = []
         self._given = (args, kwargs)
         self._tuples: dict[int, list[Any]] = {}
+        self._originals: list[tuple[Any, Any]] = []
         try:
             self._replace(walk, scalars)
         except BaseException:
@@ -63,6 +64,9 @@ class StandIns:
             if key in self._tuples:
                 value, holder, name = walk.tuples[key]
                 made = tuple.__new__(type(value), self._tuples[key])
+                if hasattr(value, "__dict__"):
+                    vars(made).update(vars(value))
+                self._originals.append((made, value))
                 for where, at in [(holder, name), *repeats.get(key, ())]:
                     self._put(where, at, value, made)
 
@@ -74,6 +78,10 @@ class StandIns:
         elif holder is not None:
             self._undo.append((holder, name, old))
             state.set_item(holder, name, new)
+
+    def tuples_seen(self, walk: Walk) -> dict[int, int]:
+        """For the tuples that stand in for others: the numbers of those others in the walk, by id."""
+        return {id(made): walk.seen[id(value)] for made, value in self._originals}
 
     def remove(self) -> None:
         """Put the numbers back."""
@@ -109,9 +117,12 @@ class Attempt:
             first = next_id()
             for a, node in zip(walk.arrays, inputs, strict=True):
                 a._node = node
-            with trace():
+            with trace(), refusals() as refused:
                 value = self.fun(*stand_ins.args, **stand_ins.kwargs)
-                made = self._record(value, before, inputs, first, scalars, sizes if sizes.places else None)
+                if refused:
+                    raise refused[0]
+                recorder = Recorder(self.name, walk, scalars, first, stand_ins.tuples_seen(walk))
+                made = self._record(value, before, inputs, recorder, sizes if sizes.places else None)
             return made, sorted({*fixed, *scalars.by_value})
         finally:
             scalars.closed = True
@@ -125,12 +136,11 @@ class Attempt:
         value: Any,
         before: Sequence[Any],
         inputs: list[Node],
-        first: int,
-        scalars: Scalars,
+        recorder: Recorder,
         sizes: SymbolicSizes | None,
     ) -> Variant | str:
         """What the traced function returned and changed, as a variant."""
-        walk, recorder = self.walk, Recorder(self.name, self.walk, scalars, first)
+        walk = self.walk
         result = recorder.template(value)
         overwritten = [
             (i, recorder.output(a._node))
@@ -146,11 +156,11 @@ class Attempt:
             if id(node) in numbered:
                 sources.append(numbered[id(node)])
             elif isinstance(node.value, Buffer):
-                if node.id < first:
+                if node.id < recorder.first:
                     return "an array in a way that compile cannot follow"
                 sources.append(node.value)
         traced = Trace(order, recorder.outputs, sources)
-        return self._variant(traced, effects, numbered, scalars, sizes)
+        return self._variant(traced, effects, numbered, recorder.scalars, sizes)
 
     def _variant(
         self, traced: Trace, effects: Effects, numbered: dict[int, int], scalars: Scalars, sizes: SymbolicSizes | None

@@ -18,7 +18,6 @@ from weft.transforms.paths import between, groups
 from weft.transforms.rules import BACKWARD, Gathered, backward, give, total
 
 
-@on_behalf_of("node")
 def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Sequence[Node | None]) -> list[Node | None]:
     """Cotangents of the inputs, given those of the outputs; None is an exact zero, in and out."""
     gathered: Gathered = {}
@@ -26,26 +25,26 @@ def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Seque
         if cotangent is not None:
             give(gathered, node, cotangent)
     path, active = between(inputs, outputs, "vjp")
-    applications = groups(path)
-    bundles: dict[Node, dict[int, Node]] = {}
-    known = BACKWARD.get
+    if _PLAIN.issuperset(map(type, path)):
+        _through_plain(path, gathered, active)
+    else:
+        _through_all(path, gathered, active)
+    return [gathered.get(node) for node in inputs]
+
+
+_PLAIN = frozenset({Node})
+
+
+@on_behalf_of("node")
+def _through_plain(path: list[Node], gathered: Gathered, active: set[Node]) -> None:
+    """Nodes that have one result, and the rules of their primitives: this loop is the cost of a gradient's trace, so
+    one, two and more operands, for which it does the same, are spelt out."""
+    known, given = BACKWARD.get, gathered.get
     key: tuple[Any, ...]
     for node in reversed(path):
-        if node.__class__ is Called:
-            _through_call(node, applications, gathered, active)  # type: ignore[arg-type]
+        cotangent = given(node)
+        if cotangent is None:
             continue
-        if node.kind.__class__ is Bundle:
-            _through_many(node, bundles.pop(node, {}), gathered, active)
-            continue
-        if node not in gathered:
-            continue
-        cotangent = gathered[node]
-        if node.op.__class__ is Pick:
-            given = bundles.setdefault(node.inputs[0], {})
-            place = node.op.index  # type: ignore[attr-defined]
-            given[place] = total(given[place], cotangent) if place in given else cotangent
-            continue
-        # The same for one, two and more operands, spelt out: this loop is the cost of a gradient's trace.
         operands = node.inputs
         mask = 1 if cotangent.op is ONE else 0
         if len(operands) == 1:
@@ -60,7 +59,24 @@ def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Seque
             mask += sum([2 << i for i, x in enumerate(operands) if x in active])
             key = (node.op, mask, *[x.kind for x in operands])
             (known(key) or backward(key, node)).run(gathered, cotangent, node, *operands)
-    return [gathered.get(node) for node in inputs]
+
+
+@on_behalf_of("node")
+def _through_all(path: list[Node], gathered: Gathered, active: set[Node]) -> None:
+    """Among them results of functions with rules of their own, and operations with several results."""
+    applications = groups(path)
+    bundles: dict[Node, dict[int, Node]] = {}
+    for node in reversed(path):
+        if node.__class__ is Called:
+            _through_call(node, applications, gathered, active)  # type: ignore[arg-type]
+        elif node.kind.__class__ is Bundle:
+            _through_many(node, bundles.pop(node, {}), gathered, active)
+        elif node.op.__class__ is not Pick:
+            _through_plain([node], gathered, active)
+        elif node in gathered:
+            given = bundles.setdefault(node.inputs[0], {})
+            place, cotangent = node.op.index, gathered[node]  # type: ignore[attr-defined]
+            given[place] = total(given[place], cotangent) if place in given else cotangent
 
 
 def _through_many(node: Node, given: dict[int, Node], gathered: Gathered, active: set[Node]) -> None:

@@ -1,0 +1,98 @@
+"""Whose code it is: the user's own, which compile follows, or Python's, an installed package's or ours, which stays what
+it is, but for what gives something else at each call (clocks, random numbers, files, the environment)."""
+
+from __future__ import annotations
+
+import functools
+import site
+import sys
+import sysconfig
+import types
+from typing import Any
+
+_INSTALLED = tuple(
+    {*(sysconfig.get_paths()[kind] + "/" for kind in ("stdlib", "purelib", "platlib")),
+     *(p + "/" for p in site.getsitepackages())}
+)  # fmt: skip
+
+_ALL: frozenset[str] = frozenset()
+_CHANGING = {
+    "random": _ALL,
+    "time": _ALL,
+    "secrets": _ALL,
+    "uuid": _ALL,
+    "numpy.random": _ALL,
+    "posix": _ALL,
+    "glob": _ALL,
+    "tempfile": _ALL,
+    "subprocess": _ALL,
+    "io": frozenset({"open", "FileIO", "open_code"}),
+    "inspect": frozenset({"stack", "currentframe"}),
+    "datetime": frozenset({"datetime", "date"}),
+    "pathlib": frozenset({"Path", "PosixPath", "WindowsPath"}),
+    "os": frozenset({
+        "environ", "environb", "getenv", "getenvb", "getcwd", "getpid", "urandom", "listdir", "scandir", "walk", "stat",
+        "open", "read", "times", "cpu_count", "getloadavg",
+    }),
+    "posixpath": frozenset({"exists", "lexists", "isfile", "isdir", "getsize", "getmtime", "abspath", "expanduser"}),
+    "sys": frozenset({"modules", "argv", "path", "_getframe", "stdin", "getrefcount"}),
+    "threading": frozenset({"get_ident", "current_thread", "active_count", "local"}),
+    "numpy": frozenset({"load", "loadtxt", "genfromtxt", "fromfile", "memmap"}),
+    "weft.core": frozenset({"load", "get_active_memory", "get_peak_memory", "get_cache_memory"}),
+}  # fmt: skip
+"""By module: the names in it that give something else at each call; all of them where none is named."""
+_OUR_MODULE = "weft.core"
+_CHANGING_BUILTINS = frozenset({"globals", "eval", "exec", "__import__", "open", "input", "id"})
+"""What sees more than its arguments, or something else at each call."""
+
+
+def changes(module: str | None, name: str) -> bool:
+    """Whether this attribute of a module (or what was imported from there) gives something else at each call."""
+    if module is None:
+        return False
+    names = _CHANGING.get(module)
+    if names is None:
+        if not module.startswith(_OUR_MODULE):
+            return False
+        names = _CHANGING[_OUR_MODULE]
+    return names is _ALL or name in names
+
+
+def all_changes(module: str) -> bool:
+    """Whether everything in a module does."""
+    return _CHANGING.get(module) is _ALL
+
+
+def builtin_changes(name: str) -> bool:
+    """Whether a function of Python's does, or sees what cannot be followed."""
+    return name in _CHANGING_BUILTINS
+
+
+def is_users_class(cls: type) -> bool:
+    """Whether a class is the user's; one of no module that can be found was made on the fly."""
+    module = sys.modules.get(cls.__module__)
+    return module is None or is_users(module)
+
+
+def is_users(module: types.ModuleType) -> bool:
+    """Whether a module is neither Python's, nor an installed package's, nor ours."""
+    if module.__name__.partition(".")[0] == "weft" or module.__name__ in sys.builtin_module_names:
+        return False
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return module.__name__ == "__main__" or getattr(module, "__spec__", None) is None
+    return not is_installed(file)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_installed(filename: str) -> bool:
+    """Code of Python or of an installed package: it does not change under us."""
+    return filename.startswith(_INSTALLED) or filename.startswith("<frozen")
+
+
+def own_attribute(value: Any, name: str) -> Any:
+    """An attribute that is there without asking the user's `__getattr__`; None if there is none."""
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return None
