@@ -192,15 +192,95 @@ def test_nans_of_every_type(dtype: str, findings: list[Finding]) -> None:
     assert [(f.kind, f.op) for f in findings] == [("nan", "divide")]
 
 
-def test_a_nan_inside_a_loop_is_that_of_the_loop(findings: list[Finding]) -> None:
+def test_a_nan_inside_a_loop_has_its_step_and_line(findings: list[Finding]) -> None:
     def shrink(x: mx.array) -> mx.array:
-        return mx.fori_loop(0, 4, lambda i, t: mx.sqrt(t - 1.0), x)
+        def body(i: mx.array, t: mx.array) -> mx.array:
+            less = t - 1.0
+            return mx.sqrt(less)
+
+        return mx.fori_loop(0, 4, body, x)
 
     mx.eval(shrink(mx.array([2.0, 30.0])))
     (found,) = findings
-    assert found.kind == "nan"
+    assert (found.kind, found.op) == ("nan", "sqrt")
+    assert found.message.endswith("in step 2 of a loop")
     assert found.line is not None
-    assert found.line.number == line_with("mx.fori_loop", shrink)
+    assert found.line.number == line_with("mx.sqrt", shrink)
+
+
+LATE = 700
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("carried", [False, True])
+def test_a_nan_in_a_late_step(back: bool, carried: bool, findings: list[Finding]) -> None:
+    """Beyond the steps that are looked at in any case."""
+    values = np.ones(3 * LATE, np.float32)
+    values[-1 - LATE if back else LATE] = -1
+
+    def run(xs: mx.array) -> Any:
+        def body(total: mx.array, x: mx.array) -> Any:
+            y = mx.log(x)
+            return total + (y if carried else x), y
+
+        last, ys = mx.scan(body, mx.array(0.0), xs, reverse=back)
+        return last if carried else ys
+
+    mx.eval(run(mx.array(values)))
+    assert [(f.kind, f.op) for f in findings] == [("nan", "log")]
+    assert findings[0].message.endswith(f"in step {LATE} of a loop")
+    assert findings[0].line is not None
+    assert findings[0].line.number == line_with("mx.log", run)
+
+
+def test_a_nan_in_a_while_loop_and_in_a_branch(findings: list[Finding]) -> None:
+    def run(x: mx.array) -> mx.array:
+        def body(t: mx.array) -> mx.array:
+            return mx.cond(t > -500, lambda t: t - 1.0, lambda t: t - 1.0 - 0.0 * mx.sqrt(t), t)
+
+        return mx.while_loop(lambda t: t > -600, body, x)
+
+    mx.eval(run(mx.array(0.0)))
+    assert [(f.kind, f.op) for f in findings] == [("nan", "sqrt")]
+    assert findings[0].message.endswith("in branch 0 of step 500 of a loop")
+    assert findings[0].line is not None
+    assert findings[0].line.number == line_with("mx.sqrt", run)
+
+
+@pytest.mark.parametrize("way", ["carry", "row"])
+def test_a_loop_that_differs_from_its_steps(way: str, monkeypatch: pytest.MonkeyPatch, findings: list[Finding]) -> None:
+    def run(x: mx.array) -> Any:
+        def body(c: mx.array, row: mx.array) -> Any:
+            total = c + row
+            grown = mx.exp(total) * total
+            return (grown, None) if way == "carry" else (c, grown)
+
+        last, rows = mx.scan(body, x[0], x)
+        return last if way == "carry" else rows
+
+    x = mx.array([0.0, 0.0, 0.5, 0.25])  # 0 + 0 and 0 - 0 are the same
+    mx.eval(x)
+    monkeypatch.setattr(pipeline, "PASSES", (*pipeline.PASSES, adds_become_subtractions))
+    mx.eval(run(x))
+    ours = [f for f in findings if "in step" in f.message]
+    assert ours
+    assert all(f.kind == "program" and f.line is not None and f.line.file == __file__ for f in ours)
+    assert ours[0].message.endswith("in step 2 of a loop")
+    assert ours[0].line is not None
+    assert ours[0].line.number == line_with("mx.exp(total)", run)
+
+
+def test_operations_in_loops_are_compared_with_their_reference(
+    monkeypatch: pytest.MonkeyPatch, findings: list[Finding]
+) -> None:
+    monkeypatch.setattr(Exp, "reference", staticmethod(lambda x: np.exp(x) * (1 + (x > 2.5))))
+
+    def run(x: mx.array) -> mx.array:
+        return mx.fori_loop(0, 3, lambda i, t: mx.exp(mx.abs(t)) - 1.0, x)
+
+    mx.eval(run(mx.array(1.0)))
+    assert [(f.kind, f.op) for f in findings] == [("reference", "exp")]
+    assert "in step 2 of a loop" in findings[0].message
 
 
 # ---- bounds ----

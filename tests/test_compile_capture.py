@@ -519,3 +519,17 @@ def test_a_training_step(how: str) -> None:
         return losses, bits([model, vars(optimizer), mx.random.state])
 
     assert train(True) == train(False)
+
+
+def test_functions_of_weft_s_own_are_no_state() -> None:
+    """What they remember for themselves is not the user's: it is neither looked at nor put back."""
+
+    def around(function: Callable[[mx.array], mx.array]) -> Callable[[mx.array], mx.array]:
+        return lambda x: function(x) * x
+
+    x = mx.array([1.0, 2.0])
+    for function in (mx.sigmoid, mx.softmax, mx.logsumexp, mx.sum):
+        f = mx.compile(around(function))
+        for _ in range(3):
+            np.testing.assert_array_equal(np.array(f(x)), np.array(function(x) * x))
+        assert f.traces == 1

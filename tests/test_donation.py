@@ -92,6 +92,43 @@ def test_a_loop_needs_no_more_memory_than_its_array() -> None:
     same(x, added(large(), 5))
 
 
+@pytest.mark.parametrize("window", [3, 7, 1024])
+def test_a_deep_graph_needs_no_more_memory_than_its_array(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is computed in pieces, each in the place of the one before."""
+    monkeypatch.setattr(evaluate, "WINDOW", window)
+    depth = 1500 if window == 1024 else 40
+    x = mx.array(large())
+    place = at(x)
+    gc.collect()
+    before = get_active_memory()
+    for _ in range(depth):
+        x = x + 1
+    reset_peak_memory()
+    assert at(x) == place
+    assert get_peak_memory() - before < x.nbytes // 4
+    same(x, added(large(), depth))
+
+
+@pytest.mark.parametrize("window", [2, 5])
+def test_what_is_held_in_the_middle_of_a_deep_graph_stays(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "WINDOW", window)
+    first = mx.array(large())
+    x, kept, late = first + 0, [], []
+    for i in range(30):
+        x = x + 1
+        if i % 7 == 3:
+            kept.append((i, x))
+        if i % 11 == 5:
+            late.append((i, x * 2))  # not asked for now
+    mx.eval(x)
+    same(x, added(large(), 30))
+    same(first, large())
+    for i, y in kept:
+        same(y, added(large(), i + 1))
+    for i, y in late:
+        same(y, added(large(), i + 1) * 2)
+
+
 def test_in_place_operators_are_in_place() -> None:
     x = mx.array(large())
     place = at(x)

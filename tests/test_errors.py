@@ -153,6 +153,42 @@ TRANSFORMS: dict[str, Row] = {
     "compile no function": (lambda: mx.compile(3), TypeError, ("[compile]", "function", "int")),
 }
 
+LOOPS: dict[str, Row] = {
+    "carry": (
+        lambda: mx.scan(lambda c, x: (c[0], x), V, V),
+        ValueError,
+        ("[scan]", "but it is float32[2] at first", "float32[] after", "reshape"),
+    ),
+    "leaf of a carry": (
+        lambda: mx.fori_loop(0, 2, lambda i, c: {"a": c["a"][0]}, {"a": V}),
+        ValueError,
+        ("[fori_loop]", "the leaf ['a'] is float32[2] at first"),
+    ),
+    "branches": (
+        lambda: mx.cond(mx.array(True), lambda: X, lambda: V),
+        ValueError,
+        ("[cond]", "float32[2, 3] in branch true", "float32[2] in branch false"),
+    ),
+    "associative_scan": (
+        lambda: mx.associative_scan(lambda a, b: a[0], X),
+        ValueError,
+        ("[associative_scan]", "(1, 3)", "(3,)"),
+    ),
+}
+
+USE: dict[str, Row] = {
+    "arrays that are no list": (lambda: mx.concatenate(X, V), TypeError, ("[concatenate]", "axis", "shape (2,)")),
+    "range of nothing": (lambda: mx.arange(), TypeError, ("[arange]", "stop")),
+    "allclose": (lambda: mx.allclose(X, V), ValueError, ("[allclose]", "(2, 3)", "(2,)")),
+    "no such folder": (
+        lambda: mx.export_function("/nowhere/f.weft", mx.exp, X),
+        RuntimeError,
+        ("[export_function]", "/nowhere/f.weft: No such file or directory."),
+    ),
+    "what MLX has": (lambda: mx.linalg, AttributeError, ("linalg", "not part of Weft", "yet")),
+    "what nobody has": (lambda: mx.softmx, AttributeError, ("weft.core", "'softmx'")),
+}
+
 TABLES = {
     "shapes": SHAPES,
     "axes": AXES,
@@ -161,6 +197,8 @@ TABLES = {
     "indices": INDICES,
     "numbers": NUMBERS,
     "transforms": TRANSFORMS,
+    "loops": LOOPS,
+    "use": USE,
 }
 
 

@@ -766,6 +766,30 @@ def test_one_trace_for_every_length_of_a_gradient() -> None:
     assert f.traces == 1
 
 
+@pytest.mark.parametrize(
+    "options", [{"checkpoint_every": 3}, {"unroll": 3}, {"checkpoint_every": 4, "unroll": 2}], ids=str
+)
+@pytest.mark.parametrize("back", [False, True])
+def test_one_trace_for_every_length_in_chunks(options: dict[str, Any], back: bool) -> None:
+    """Also where no chunk is full, where one is, and where none is left over."""
+
+    def run(w: array, xs: array, **options: Any) -> Any:
+        return mx.scan(lambda c, x: (mx.tanh(c * w + x), (c * c, x)), xs[0], xs, reverse=back, **options)
+
+    def loss(w: array, xs: array, **options: Any) -> array:
+        last, (squares, _) = run(w, xs, **options)
+        return mx.sum(last) + mx.sum(squares)
+
+    f = mx.compile(lambda w, xs: run(w, xs, **options), shapeless=True)
+    slopes = mx.compile(mx.grad(lambda w, xs: loss(w, xs, **options), argnums=(0, 1)), shapeless=True)
+    w = random(3, seed=4)
+    for n in (5, 2, 33, 12):
+        xs = random(n, 3)
+        assert_same(f(w, xs), run(w, xs), str(n))
+        assert_close(slopes(w, xs), mx.grad(loss, argnums=(0, 1))(w, xs), 1e-5)
+    assert f.traces == slopes.traces == 1
+
+
 def test_one_trace_for_bounds_from_shapes() -> None:
     f = mx.compile(lambda x: mx.fori_loop(0, x.shape[0], lambda i, c: c + x[i] * i, mx.array(0.0)), shapeless=True)
     for n in (4, 9):

@@ -27,7 +27,7 @@ from weft.primitives.contraction import Matmul
 from weft.primitives.creation import Extent, Iota
 from weft.primitives.elementwise import AsType, Conjugate, Identity, Imag, Real, StopGradient, astype, exp, select, sin
 from weft.primitives.reductions import Max, Prod, Sum
-from weft.primitives.views import Broadcast, Slice, reshape, restore_axes, transpose
+from weft.primitives.views import Broadcast, Slice, SliceUpdate, reshape, restore_axes, transpose
 
 M = (4, 8)
 
@@ -136,6 +136,14 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
     "drop_identity": [
         (NUMBER, lambda x: bind(Identity(), x), "x"),
         (NUMBER, lambda x: bind(StopGradient(), bind(Identity(), x)), "x"),
+    ],
+    "drop_update_of_everything": [
+        (NUMBER, lambda x: bind(SliceUpdate((0, 0), (1, 1)), x, sin(x)), "sin x"),
+        # Turned round, or one row short of all, something of x or of its order is left.
+        (NUMBER, lambda x: bind(SliceUpdate((3, 0), (-1, 1)), x, sin(x)),
+         "slice_update(starts=(3, 0), steps=(-1, 1)) x sin x"),
+        (NUMBER, lambda x: bind(SliceUpdate((0, 0), (1, 1)), x, sin(bind(Slice((1, 0), (3, 4), (1, 1)), x))),
+         "slice_update(starts=(0, 0), steps=(1, 1)) x sin slice(starts=(1, 0), sizes=(3, 4), steps=(1, 1)) x"),
     ],
     "drop_same_astype": [(WHOLE, lambda x: bind(AsType(dt.int32), x), "x")],
     "merge_widening_astype": [

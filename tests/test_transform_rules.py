@@ -462,7 +462,7 @@ def test_a_rule_runs_once_for_each_kind_and_set_of_wanted_operands(monkeypatch: 
     original = Sin.vjp
     monkeypatch.setattr(Sin, "vjp", lambda self, *args: (calls.append(args), original(self, *args))[1])
     x = mx.array(0.5)
-    for _ in range(3 * rules.OFTEN):
+    for _ in range(20):
         assert mx.grad(lambda a: mx.sin(mx.sin(a) * 2))(x).item() == pytest.approx(
             2 * math.cos(0.5) * math.cos(2 * math.sin(0.5)), 1e-6
         )
@@ -502,28 +502,10 @@ def test_nothing_is_built_for_operands_that_are_not_traced(
     assert asked == [wanted]
 
 
-@pytest.mark.usefixtures("forgotten")
-def test_steps_and_functions_build_the_same() -> None:
-    """The first uses replay the rule step by step, later ones run a function made from the steps."""
-
-    def fun(x: mx.array, y: mx.array) -> mx.array:
-        return mx.sum(mx.power(x, y) / mx.logaddexp(x, y) + mx.where(x > y, x, mx.tanh(y)) * mx.prod(x, axis=0))
-
-    rng = np.random.default_rng(3)
-    x, y = (mx.array(rng.uniform(0.5, 2.0, (3, 2)).astype(np.float32)) for _ in range(2))
-    results = [[np.array(g) for g in mx.grad(fun, (0, 1))(x, y)] for _ in range(rules.OFTEN + 4)]
-    tangents = [np.array(mx.jvp(fun, [x, y], [x, y])[1][0]) for _ in range(rules.OFTEN + 4)]
-    for later in results[1:]:
-        assert all(np.array_equal(a, b) for a, b in zip(results[0], later, strict=True))
-    assert all(np.array_equal(tangents[0], t) for t in tangents)
-    made = [r for r in (*rules.BACKWARD.values(), *rules.FORWARD.values()) if r.run.__name__ == "function"]
-    assert made, "some rules have become functions"
-
-
 def test_evaluating_a_gradient_does_not_change_the_remembered_rule() -> None:
     """A gradient that is a constant of the rule: the user's copy is written out, the rule's is not."""
     x = mx.ones((2, 2))
-    for _ in range(rules.OFTEN + 2):
+    for _ in range(10):
         gradient = mx.grad(lambda a: mx.sum(-a))(x)
         assert isinstance(gradient._node.op, Constant)
         mx.eval(gradient)

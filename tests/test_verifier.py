@@ -237,7 +237,8 @@ def test_the_programs_do_what_they_are_here_for() -> None:
 def dying_operand(*ignored: str) -> Callable[..., Any]:
     """`memory._dying_operand` with some of its conditions left out."""
 
-    def find(item: Item, w: int, step: int, home_of: dict[Node, Any], taken: set[int]) -> Any:
+    def find(item: Item, w: int, step: int, home_of: dict[Node, Any], taken: set[int], lasts: bool) -> Any:
+        found = []
         for r, operand in enumerate(item.reads):
             home = home_of.get(operand)
             if home is None:
@@ -252,8 +253,9 @@ def dying_operand(*ignored: str) -> Callable[..., Any]:
                 "heir": home.heir in (None, item.writes[w]),
             }
             if all(holds for rule, holds in rules.items() if rule not in ignored):
-                return home
-        return None
+                found.append(home)
+        inputs = [home for home in found if home.given is not None] if lasts else []
+        return next(iter([*inputs, *found]), None)
 
     return find
 

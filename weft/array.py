@@ -172,9 +172,11 @@ class array:
     def _view(self) -> np.ndarray:
         """The computed elements as NumPy sees them, without a copy."""
         node = self._node
-        if node.value.__class__ is not Buffer:
+        value = node.value
+        while value.__class__ is not Buffer:  # again if another thread overwrites it the moment that it is there
             node = self._evaluated(node)
-        return numpy_view(node.value, node.shape, node.dtype)  # type: ignore[arg-type]
+            value = node.value
+        return numpy_view(value, node.shape, node.dtype)  # type: ignore[arg-type]
 
     def _evaluated(self, node: Node) -> Node:
         """The node that this array has, or had a moment ago, with its elements in memory. Constants are shared (by
@@ -336,7 +338,6 @@ def _wrap(node: Node) -> array:
 
 wrap: Callable[[Node], array] = MAKERS.arrays(array, _wrap)
 """A new array for a node."""
-
 
 
 def _is_usual(number: Any) -> bool:

@@ -3,8 +3,9 @@
 A checked executable first computes the graph that it was made of one primitive at a time, each by a program of its own,
 and each of those results is compared with the primitive's NumPy reference on the same operands, within the primitive's
 stated tolerance. Then the real program runs, and its results must have the same bits as those. On the way, indices out
-of range and the first operation that makes a NaN of numbers are found. A `Finding` names the operation and the line of
-the user's program that made it.
+of range and the first operation that makes a NaN of numbers are found. The steps of a loop are done one by one in the
+same way, each compared with what the loop itself gave. A `Finding` names the operation, the step, and the line of the
+user's program that made it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -22,11 +23,14 @@ from weft import dtypes as dt
 from weft.config import config
 from weft.dtypes import Dtype
 from weft.graph import lines
+from weft.graph.body import Body
 from weft.graph.lines import Line, line_of
-from weft.graph.node import Bundle, Graph, Node, Tape
+from weft.graph.node import Bundle, Graph, Kind, Node, Tape, kind_of
 from weft.passes import pipeline
 from weft.passes.executable import Executable, assemble
+from weft.passes.views import contiguous, is_contiguous
 from weft.primitives.base import Constant, ConstantValue, Parameter, Pick, RunTimeConstant, View, picks, words_of
+from weft.primitives.control import Loop, Switch
 from weft.primitives.indexing import Indexed, Scatter
 from weft.reference import apply_reference
 from weft.runtime.data import Buffer, numpy_view, to_buffer
@@ -149,9 +153,7 @@ class Checked(Executable):
         for name in Executable.__slots__:
             setattr(self, name, getattr(made, name))
         self.made, self.graph, self.layouts = made, graph, layouts
-        self.order = graph.order()
-        self.last_use = {operand: i for i, node in enumerate(self.order) for operand in node.inputs}
-        self.last_use.update({node: len(self.order) for node in graph.outputs})
+        self.order, self.last_use = _uses(graph)
 
     def run(self, inputs: Sequence[Buffer], words: Sequence[int]) -> list[Buffer]:
         if any(isinstance(node.kind, Tape) for node in self.order):
@@ -162,7 +164,10 @@ class Checked(Executable):
 
     def run_in_place(self, inputs: Sequence[Buffer], words: Sequence[int], progress: Progress) -> list[Buffer]:
         expected = self._one_by_one(inputs, self._numbers(words))
-        return self._compared(inputs, words, self.made.run_in_place(inputs, words, progress), expected)
+        spent = set(self.spent)  # where an answer is wrong, operands are looked at again
+        given = enumerate(zip(inputs, self.graph.inputs, strict=True))
+        kept = [_copied(buffer, node) if i in spent else buffer for i, (buffer, node) in given]
+        return self._compared(kept, words, self.made.run_in_place(inputs, words, progress), expected)
 
     def _compared(
         self, inputs: Sequence[Buffer], words: Sequence[int], results: list[Buffer], expected: Sequence[Buffer]
@@ -184,34 +189,17 @@ class Checked(Executable):
         return given
 
     def _one_by_one(self, inputs: Sequence[Buffer], numbers: Mapping[int, tuple[int, ...]]) -> list[Buffer]:
-        values: dict[Node, Any] = {}
-        for position, node in enumerate(self.order):
-            if isinstance(node.op, Parameter):
-                values[node] = inputs[node.op.index]
-            elif isinstance(node.op, Constant):
-                values[node] = numbers[id(node.value)] if id(node.value) in numbers else _words(node.value)
-            elif isinstance(node.op, Pick):
-                values[node] = values[node.inputs[0]][node.op.index]
-            else:
-                operands = [values[i] for i in node.inputs]
-                results = _single(node, operands).run(operands)
-                values[node] = results if isinstance(node.kind, Bundle) else results[0]
-                _inspect(node, operands, results)
-                tally.operations += 1
-            for operand in {*node.inputs}:
-                if self.last_use[operand] == position:
-                    del values[operand]
-        return [_stored(values[o], o) for o in self.graph.outputs]
+        return one_by_one(self.graph, inputs, numbers, self.order, self.last_use)
 
     def _report_difference(
         self, number: int, output: Node, x: np.ndarray, y: np.ndarray, inputs: Sequence[Buffer], words: Sequence[int]
     ) -> None:
-        culprit = self._culprit(inputs, self._numbers(words)) or output
+        culprit = self.culprit(inputs, self._numbers(words)) or output
         title = str(culprit.op)
         message = f"result {number} of a program differs from its operations one by one: {difference(x, y)}"
-        _report[-1](Finding("program", title, line_of(culprit), message))
+        report(Finding("program", title, line_of(culprit), message))
 
-    def _culprit(self, inputs: Sequence[Buffer], numbers: Mapping[int, tuple[int, ...]]) -> Node | None:
+    def culprit(self, inputs: Sequence[Buffer], numbers: Mapping[int, tuple[int, ...]]) -> Node | None:
         """The first node that a program of its own, made of all that it depends on, computes differently."""
         for node in self.order[:MOST_SEARCHED]:
             if isinstance(node.op, (Parameter, Constant)):
@@ -225,6 +213,44 @@ class Checked(Executable):
             if not same_bits(_look(got, node), _look(wanted, node)):
                 return node
         return None
+
+
+def _uses(graph: Graph) -> tuple[list[Node], dict[Node, int]]:
+    """All nodes, and the place of the last one that reads each."""
+    order = graph.order()
+    last = {operand: i for i, node in enumerate(order) for operand in node.inputs}
+    return order, {**last, **{node: len(order) for node in graph.outputs}}
+
+
+def one_by_one(
+    graph: Graph,
+    inputs: Sequence[Buffer],
+    numbers: Mapping[int, tuple[int, ...]],
+    order: Sequence[Node],
+    last_use: Mapping[Node, int],
+) -> list[Buffer]:
+    """The outputs of a graph, each operation by a program of its own and looked at."""
+    values: dict[Node, Any] = {}
+    for position, node in enumerate(order):
+        if isinstance(node.op, Parameter):
+            values[node] = inputs[node.op.index]
+        elif isinstance(node.op, Constant):
+            values[node] = numbers[id(node.value)] if id(node.value) in numbers else _words(node.value)
+        elif isinstance(node.op, Pick):
+            values[node] = values[node.inputs[0]][node.op.index]
+        else:
+            operands = [values[i] for i in node.inputs]
+            results = _single(node, operands).run(operands)
+            values[node] = results if isinstance(node.kind, Bundle) else results[0]
+            if isinstance(node.op, (Loop, Switch)):
+                look_inside(node, [_stored(x, i) for x, i in zip(operands, node.inputs, strict=True)], results)
+            else:
+                _inspect(node, operands, results)
+            tally.operations += 1
+        for operand in {*node.inputs}:
+            if last_use[operand] == position:
+                del values[operand]
+    return [_stored(values[o], o) for o in graph.outputs]
 
 
 def _words(value: ConstantValue) -> tuple[int, ...]:
@@ -309,35 +335,219 @@ def _scalar(words: Sequence[int], dtype: Dtype) -> Any:
     return np.frombuffer(raw[: dtype.size], dtype.np)[0]
 
 
+def _copied(buffer: Buffer, node: Node) -> Buffer:
+    return to_buffer(_look(buffer, node))
+
+
 def _look(buffer: Buffer, node: Node) -> np.ndarray:
     return numpy_view(buffer, tuple(map(int, node.shape)), node.dtype)
 
 
 def _inspect(node: Node, operands: Sequence[Any], results: Sequence[Buffer]) -> None:
-    """Report what is wrong with one operation's results."""
+    """Report what is wrong with one operation's result."""
     values = [
         _look(value, operand)
         if isinstance(value, Buffer)
         else np.broadcast_to(_scalar(value, operand.dtype), tuple(map(int, operand.shape)))
         for operand, value in zip(node.inputs, operands, strict=True)
     ]
-    found: list[tuple[str, str]] = []
-    if isinstance(node.kind, Bundle):
-        # No comparison with the reference: over many steps small differences grow as the program lets them.
-        parts = [
-            numpy_view(b, tuple(map(int, k.shape)), k.dtype) for b, k in zip(results, node.kind.parts, strict=True)
-        ]
-        found = [("nan", new_nan(k.dtype, values, got)) for got, k in zip(parts, node.kind.parts, strict=True)]
-    else:
-        got = _look(results[0], node)
-        found = [
-            ("bounds", out_of_range(node, values)),
-            ("nan", new_nan(node.dtype, values, got)),
-            ("reference", unlike_reference(node, values, got)),
-        ]
+    got = _look(results[0], node)
+    found = (
+        ("bounds", out_of_range(node, values)),
+        ("nan", new_nan(node.dtype, values, got)),
+        ("reference", unlike_reference(node, values, got)),
+    )
     for kind, message in found:
         if message:
-            _report[-1](Finding(kind, str(node.op), line_of(node), message))
+            report(Finding(kind, str(node.op), line_of(node), message))
+
+
+# ---- loops and branches ----
+
+MOST_STEPS = 256
+"""Steps of a loop that are looked at one by one; further ones where a NaN is made. Loops inside get a few each."""
+MOST_KEPT = 1 << 24
+"""Bytes of carries that are kept to find the step in which a loop goes wrong."""
+
+_inside: list[str] = []
+"""Where in loops and branches the operation stands that is being looked at, from the outside in."""
+_made: list[Finding] = []
+"""The NaNs found inside of the loop that is being looked at."""
+
+
+def report(finding: Finding) -> None:
+    """Say what was found, and where in loops."""
+    if finding.kind == "nan":
+        _made.append(finding)
+    if _inside:
+        finding = replace(finding, message=f"{finding.message}, in {' of '.join(reversed(_inside))}")
+    _report[-1](finding)
+
+
+@contextmanager
+def _standing(where: str) -> Iterator[None]:
+    _inside.append(where)
+    try:
+        yield
+    finally:
+        _inside.pop()
+
+
+def look_inside(node: Node, operands: Sequence[Buffer], results: Sequence[Buffer]) -> None:
+    """Check a loop or branch: its body operation by operation, on what each step gets."""
+    found, at = len(_made), _Steps(node, operands, results) if isinstance(node.op, Loop) else None
+    if at is not None:
+        at.check()
+    else:
+        _check_branch(node, operands, results)
+    assert isinstance(node.kind, Bundle)
+    if len(_made) > found or any(isinstance(i.kind, Tape) for i in node.inputs):
+        return
+    given = [_look(x, i) for x, i in zip(operands, node.inputs, strict=True)]
+    for result, part in zip(results, node.kind.parts, strict=True):
+        message = new_nan(part.dtype, given, numpy_view(result, tuple(map(int, part.shape)), part.dtype))
+        if message:
+            report(Finding("nan", str(node.op), line_of(node), message))
+
+
+def _check_branch(node: Node, operands: Sequence[Buffer], results: Sequence[Buffer]) -> None:
+    assert isinstance(node.op, Switch)
+    number = min(max(int(_look(operands[0], node.inputs[0])), 0), len(node.op.branches) - 1)
+    with _standing(f"branch {number}"):
+        body = node.op.branches[number]
+        expected = one_by_one(body.graph, operands[1:], {}, *_uses(body.graph))
+        for output, got, wanted in zip(body.outputs, results, expected, strict=True):
+            _compare_body(node, body, operands[1:], _look(got, output), _look(wanted, output))
+
+
+def _compare_body(node: Node, body: Body, inputs: Sequence[Buffer], got: np.ndarray, wanted: np.ndarray) -> None:
+    """Report a body that gives something else than its operations one by one."""
+    if same_bits(got, wanted):
+        return
+    layouts = {param: x.strides for param, x in zip(body.inputs, inputs, strict=True)}
+    alone = Checked(assemble(pipeline.plan(body.graph, layouts)), body.graph, layouts)
+    culprit = alone.culprit(inputs, {}) or node
+    message = f"differs from its operations one by one: {difference(got, wanted)}"
+    report(Finding("program", str(culprit.op), line_of(culprit), message))
+
+
+class _Steps:
+    """A loop that has run, and its steps done once more, one by one."""
+
+    def __init__(self, node: Node, operands: Sequence[Buffer], results: Sequence[Buffer]) -> None:
+        assert isinstance(node.op, Loop)
+        self.node, self.op, self.operands, self.results = node, node.op, operands, results
+        self.uses = _uses(self.op.body.graph)
+        _, self.invariants, self.first, self.rows = self.op.split(list(operands))
+        count, *_, self.row_nodes = self.op.split(list(node.inputs))
+        self.done = self._done()
+        self.limit = self.done if not self.op.reverse else self._limit(count)
+
+    def _done(self) -> int:
+        """How many steps were made."""
+        if self.op.reports:
+            return int(numpy_view(self.results[-1], (), dt.int64))
+        return int(self.op.length)  # type: ignore[arg-type]
+
+    def _limit(self, count: Sequence[Node]) -> int:
+        """How many there could have been: backwards, the first step takes the last row."""
+        most = self.done if self.op.length is None else int(self.op.length)
+        return min(most, max(int(_look(self.operands[0], count[0])), 0)) if count else most
+
+    def check(self) -> None:
+        carry, kept, size = list(self.first), [], 0
+        most = max(MOST_STEPS >> 4 * len(_inside), 2)
+        for step in range(min(self.done, most)):
+            carry = self._step(step, carry)
+            size += sum(x.storage.nbytes for x in carry)
+            kept.append(carry if size <= MOST_KEPT else None)
+        if self.done > most:
+            self._look_for_nan(most)
+        elif not self._ends_with(carry):
+            self._look_for_difference(kept)
+
+    def _row(self, number: int, step: int) -> Buffer:
+        at = self.limit - 1 - step if self.op.reverse else step
+        return _part(self.rows[number], self.row_nodes[number].kind, at, None)
+
+    def _step(self, step: int, carry: Sequence[Buffer]) -> list[Buffer]:
+        """The carries after a step; its rows are compared with those of the loop."""
+        op = self.op
+        inputs = [*self.invariants, *carry, *(self._row(i, step) for i in range(len(self.rows)))]
+        with _standing(f"step {step} of a loop"):
+            results = one_by_one(op.body.graph, inputs, {}, *self.uses)
+            made, stacked = op.split_body()[1], op.split_results(self.results)[1]
+            if op.length is not None:
+                at = self.limit - 1 - step if op.reverse else step
+                for row, output, whole in zip(results[op.carries :], made, stacked, strict=False):
+                    shape = (int(op.length), *map(int, output.shape))
+                    got = numpy_view(whole, shape, output.dtype)[at]
+                    _compare_body(self.node, op.body, inputs, got, _look(row, output))
+        return results[: op.carries]
+
+    def _ends_with(self, carry: Sequence[Buffer]) -> bool:
+        return self._same(self.results, carry)
+
+    def _same(self, found: Sequence[Buffer], carry: Sequence[Buffer]) -> bool:
+        nodes = self.op.split_body()[0]
+        return all(same_bits(_look(x, n), _look(y, n)) for x, y, n in zip(found, carry, nodes, strict=False))
+
+    def _look_for_difference(self, kept: Sequence[list[Buffer] | None]) -> None:
+        """The first step after which the loop has other carries than its operations one by one."""
+        known = [carry for carry in kept if carry is not None]
+        low, high = 0, len(known)
+        while low < high:
+            middle = (low + high) // 2
+            found, _ = self._shortened(middle + 1)
+            low, high = (middle + 1, high) if self._same(found, known[middle]) else (low, middle)
+        before = (self.first if low == 0 else known[low - 1]) if low < len(known) else None
+        if before is None:
+            report(Finding("program", str(self.op), line_of(self.node), "differs from its steps one by one"))
+            return
+        found, _ = self._shortened(low + 1)
+        inputs = [*self.invariants, *before, *(self._row(i, low) for i in range(len(self.rows)))]
+        with _standing(f"step {low} of a loop"):
+            for got, wanted, output in zip(found, known[low], self.op.split_body()[0], strict=False):
+                _compare_body(self.node, self.op.body, inputs, _look(got, output), _look(wanted, output))
+
+    def _look_for_nan(self, low: int) -> None:
+        """If the loop makes a NaN later: the first step after which there is one, operation by operation."""
+        _, made = self._shortened(self.done)
+        given = any(self._nan(x, i.kind) for x, i in zip(self.operands, self.node.inputs, strict=True))
+        if given or not made:
+            return
+        high = self.done
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._shortened(middle)[1] else (middle + 1, high)
+        carry, _ = self._shortened(low - 1)
+        self._step(low - 1, carry[: self.op.carries])
+
+    def _nan(self, x: Buffer, kind: Any) -> bool:
+        return bool(_nans(numpy_view(x, tuple(map(int, kind.shape)), kind.dtype)).any())
+
+    def _shortened(self, steps: int) -> tuple[list[Buffer], bool]:
+        """The results of the loop's first steps, and whether there are NaNs among them."""
+        first = self.limit - steps if self.op.reverse else 0
+        op = self.op.with_body(
+            self.op.body, self.op.invariants, self.op.carries, length=steps, counted=False, progress=None
+        )
+        rows = [_part(x, n.kind, first, steps) for x, n in zip(self.rows, self.row_nodes, strict=True)]
+        nodes = list(self.node.inputs[self.op.counted :])
+        for i, n in enumerate(self.row_nodes, len(nodes) - len(rows)):
+            nodes[i] = Node(Parameter(i), (), kind_of((steps, *n.shape[1:]), n.dtype))
+        operands = [*self.invariants, *self.first, *rows]
+        kind = op.infer(*[n.kind for n in nodes])
+        results = _new_single(Node(op, tuple(nodes), kind), operands).run(operands)
+        return results, any(self._nan(x, part) for x, part in zip(results, kind.parts, strict=True))
+
+
+def _part(x: Buffer, kind: Kind, at: int, steps: int | None) -> Buffer:
+    """Rows of stacked ones: `steps` of them, or (None) one alone."""
+    strides = contiguous(kind.shape) if x.strides is None else x.strides
+    moved, shape = (strides, (steps, *kind.shape[1:])) if steps is not None else (strides[1:], kind.shape[1:])
+    address = x.address + at * strides[0] * kind.dtype.size
+    return Buffer(x.storage, address, None if is_contiguous(shape, moved) else moved)
 
 
 def out_of_range(node: Node, values: Sequence[np.ndarray]) -> str:

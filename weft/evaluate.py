@@ -12,11 +12,12 @@ slice updates of it written, without a program that knows where they begin: `cac
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeGuard
 
 from weft.config import config
 from weft.graph.lines import inherit
@@ -43,8 +44,14 @@ LEAST_DONATED = 1 << 18
 """Bytes of a leaf that is worth asking who holds it, which takes some microseconds. Smaller results get a block of the
 pool's that is in the caches already."""
 
+PATIENCE = 60.0
+"""Seconds that a thread waits for another one's trace."""
+
 _by_id = attrgetter("id")
-_lock = threading.RLock()
+LOCK = threading.RLock()
+"""Held while nodes are looked at to be evaluated, and while they get values. A thread that has it may come in again: by
+a signal's handler or a finalizer that evaluates something (`_Disturbed`)."""
+os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
 
 
 class Recipe:
@@ -86,16 +93,17 @@ class Recipe:
 
 
 class ReferenceRecipe(Recipe):
-    """The same nodes by the reference back end."""
+    """The same nodes by the reference back end. It has a graph of its own, because other threads may evaluate the nodes
+    meanwhile, and cut them from their inputs."""
 
-    __slots__ = ("order", "results")
+    __slots__ = ("graph",)
 
     def __init__(self, order: list[Node], results: list[Node]) -> None:
-        self.order, self.results = order, results
+        self.graph, _ = close(order, results)
         self.large, self.spent = False, ()
 
     def run(self, leaves: Sequence[Buffer], constants: Sequence[ConstantValue]) -> list[Buffer]:
-        return evaluate_reference(self.order, self.results)
+        return evaluate_reference(self.graph, leaves)
 
 
 PROGRAMS: dict[tuple[Any, ...], Recipe] = {}
@@ -106,23 +114,96 @@ def evaluate(roots: Sequence[Node]) -> None:
     while True:
         try:
             return _evaluate(roots)
+        except _Disturbed:
+            continue
+        except _OnLoan as found:
+            lent = found.node
         except Busy as busy:  # another thread computes the same, over what it is computed from
-            taken = busy.taken
-        taken.wait()
+            busy.taken.wait()
+            continue
+        lent.give_back()
+
+
+class Lent(Node):
+    """What an array has in place of its node while compile traces a function with it. To the function it is a
+    placeholder; another thread that comes upon it gets, when the trace is `over`, the value that the array had."""
+
+    __slots__ = ("_origin", "_over", "_thread")
+
+    def __init__(self, origin: Node, kind: Kind, over: threading.Event) -> None:
+        super().__init__(Placeholder("compile"), (), kind)
+        self._origin, self._over = origin, over
+        self._thread: int | None = threading.get_ident()
+
+    def may_be_had(self) -> bool:
+        """Whether it has a value here, now or soon."""
+        return self._thread != threading.get_ident() and not self.kind.symbolic
+
+    def for_all(self) -> None:
+        """Another thread has put what it computed from this into an array, where the tracing thread may find it."""
+        self._thread = None
+
+    def give_back(self) -> None:
+        """Take the value of the array, as it was before the trace."""
+        if not self._over.wait(PATIENCE):
+            raise unknown_value("compile")
+        evaluate((self._origin,))
+        with LOCK:
+            if self.value is None and self._origin.value.__class__ is Buffer:
+                self.value, self.op = self._origin.value, DATA
+
+
+class _OnLoan(Exception):
+    """Something is computed from an array with which another thread traces a function."""
+
+    def __init__(self, node: Lent) -> None:
+        super().__init__("an array is being traced by another thread")
+        self.node = node
+
+
+class _Disturbed(Exception):
+    """While an evaluation was being prepared, this thread made another one, by a signal's handler or a finalizer: what
+    has been found so far may not hold any more."""
+
+
+_ENTRIES = [0]
+"""How often an evaluation has been prepared. It changes under the feet of those who hold the lock only if they are
+disturbed."""
+
+
+def _enter() -> int:
+    """The number of the evaluation that begins here, with the lock held."""
+    _ENTRIES[0] += 1
+    return _ENTRIES[0]
+
+
+def _still(mine: int) -> None:
+    """Go on only if nobody has disturbed this evaluation."""
+    if _ENTRIES[0] != mine:
+        raise _Disturbed
 
 
 def _evaluate(roots: Sequence[Node]) -> None:
-    with _lock:
-        pending = {node for node in roots if node.value is None}
-        if not pending:
-            return None
-        order, updates = _reached(pending)
-        taped = any(x.kind.__class__ is Tape for x in order) if updates or len(order) > WINDOW else False
-        stages = _in_stages(order, pending) if updates and not taped else None
-        if stages is None:
-            if len(order) > WINDOW and not taped:
-                return _run_windows(order, pending)
-            prepared = _prepare(order, pending)
+    with LOCK:
+        mine = _enter()
+        try:
+            pending = {node for node in roots if node.value is None}
+            for node in roots:
+                if isinstance(node.value, Taken):  # a compiled function is about to give it another value
+                    node.value.refuse()
+            if not pending:
+                return None
+            order, updates = _reached(pending)
+            taped = any(x.kind.__class__ is Tape for x in order) if updates or len(order) > WINDOW else False
+            stages = _in_stages(order, pending) if updates and not taped else None
+            if stages is None:
+                if len(order) > WINDOW and not taped:
+                    return _run_windows(order, pending, mine)
+                prepared = _prepare(order, pending, mine)
+        except Exception:
+            _still(mine)
+            raise
+        _still(mine)
     if stages is not None:
         return stages.run()
     return _run(*prepared)
@@ -164,8 +245,23 @@ def _is_needed(pick: Node, seen: set[Node]) -> bool:
     return pick.value is None and pick not in seen and pick.kind.__class__ is not Tape
 
 
-def _run_windows(order: list[Node], wanted: set[Node]) -> None:
-    """A deep graph piece by piece: what later pieces read is a result of this one."""
+def _run_windows(order: list[Node], wanted: set[Node], mine: int) -> None:
+    """A deep graph piece by piece. Every node is held in one place only, and until its turn: what a piece computes for
+    the next one, and nobody else sees, is donated to it like any other leaf."""
+    windows = _windows(order, wanted)
+    order.clear()
+    while windows:
+        piece, results = windows.pop()
+        leaves = {operand for node in piece for operand in node.inputs if operand.value is not None}
+        leaves.update(piece)
+        piece[:] = sorted(leaves, key=_by_id)
+        leaves.clear()
+        _run(*_prepare(piece, results, mine))
+
+
+def _windows(order: Sequence[Node], wanted: Container[Node]) -> list[tuple[list[Node], set[Node]]]:
+    """The pieces of a deep graph, the first one last, with their results: what is asked for, and what later pieces
+    read."""
     pieces: list[list[Node]] = [[]]
     last: dict[Node, int] = {}
     for node in sorted([node for node in order if node.value is None], key=_with_bundle):
@@ -174,10 +270,8 @@ def _run_windows(order: list[Node], wanted: set[Node]) -> None:
         pieces[-1].append(node)
         for operand in node.inputs:
             last[operand] = len(pieces) - 1
-    for current, piece in enumerate(pieces):
-        results = {n for n in piece if n in wanted or last.get(n, -1) > current}
-        leaves = {operand for node in piece for operand in node.inputs if operand.value is not None}
-        _run(*_prepare(sorted(leaves.union(piece), key=_by_id), results))
+    found = [(piece, {n for n in piece if n in wanted or last.get(n, -1) > at}) for at, piece in enumerate(pieces)]
+    return found[::-1]
 
 
 def _with_bundle(node: Node) -> tuple[int, int]:
@@ -219,8 +313,10 @@ SHORT = "single operation"
 def evaluate_one(node: Node) -> None:
     """`evaluate([node])`, with a short path for the everyday case: one operation on operands that have values."""
     recipe = claim = None
+    updates = False
     try:
-        with _lock:
+        with LOCK:
+            mine = _ENTRIES[0] = _ENTRIES[0] + 1
             if node.value is not None:
                 return None
             inputs = node.inputs if node.op.__class__ is not SliceUpdate else ()  # those are written, see `_update`
@@ -241,7 +337,7 @@ def evaluate_one(node: Node) -> None:
             if order and config.backend != "reference":
                 recipe = PROGRAMS.get(key)
                 if recipe is None:
-                    recipe = PROGRAMS[key] = _plain_recipe(order, node)
+                    recipe = PROGRAMS[key] = _plain_recipe(order, node, mine)
                 leaves = [value for value in values if value.__class__ is Buffer]
                 constants: Sequence[ConstantValue] = ()
                 if len(leaves) < len(values):
@@ -250,12 +346,21 @@ def evaluate_one(node: Node) -> None:
                     first = second = x = y = inputs = values = None  # type: ignore[assignment]  # for `_donated`
                     donated = _donated_to(node, order, leaves)
                     if donated:
-                        recipe, claim = _in_place((key, donated), order, [node], constants, donated)
+                        recipe, claim = _in_place((key, donated), order, [node], constants, donated, mine)
             updates = node.op.__class__ is SliceUpdate and _is_plain_update(node)
-        if updates:
+            if _ENTRIES[0] != mine:
+                raise _Disturbed
+    except (Busy, _Disturbed, _OnLoan):
+        recipe = claim = None
+    except Exception:
+        if _ENTRIES[0] == mine:
+            raise
+        recipe = claim = None
+    if updates:
+        try:
             return _update(node)
-    except Busy:
-        recipe = None
+        except (Busy, _Disturbed):
+            pass
     if recipe is None:
         first = second = x = y = inputs = values = order = None  # type: ignore[assignment]  # as above
         return evaluate((node,))
@@ -265,23 +370,62 @@ def evaluate_one(node: Node) -> None:
 def _leaf_key(node: Node, value: Any) -> tuple[Any, Any, Any]:
     if value.__class__ is Buffer:
         return DATA, node.kind, value.strides
-    if value.__class__ is Taken:
+    if isinstance(value, Taken):
         value.refuse()
     return node.op, node.kind, None
 
 
-def _plain_recipe(order: list[Node], node: Node) -> Recipe:
+def _plain_recipe(order: list[Node], node: Node, mine: int) -> Recipe:
     """The program for one operation that overwrites nothing."""
     key, results, _, constants = _structure(order, (node,))
-    return PROGRAMS.get(key) or _compile(key, order, results, constants)
+    recipe = PROGRAMS.get(key) or _compile(key, order, results, constants, mine)
+    _still(mine)  # or this is the program of something else
+    return recipe
 
 
-Claim = tuple[Taken, list[tuple[Node, Buffer]]]
-"""Leaves that a program is about to overwrite, with what they held."""
+class Claim:
+    """Leaves that a program is about to overwrite, with what they held. From now on, and until the program has run,
+    nobody sees that.
+
+    If the program has run to its end its results are there, whatever was raised since; if it has not begun, nothing has
+    happened; else all that was to be computed from those leaves is lost.
+    """
+
+    __slots__ = ("held", "progress", "results", "taken")
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.progress, self.taken = Progress(), Taken()
+        self.results: Sequence[Node] = ()
+        self.held = [(node, node.value) for node in nodes]
+        for node in nodes:
+            node.value = self.taken
+
+    def settle(self) -> None:
+        """The program will not run, any more."""
+        with LOCK:
+            progress = self.progress
+            if progress.finished:
+                for node, buffer in zip(self.results, progress.results, strict=True):
+                    if node.value is None:
+                        node.value = buffer
+                    node.inputs, node.op = (), DATA
+            elif not progress.started:
+                for node, buffer in self.held:
+                    if node.value is self.taken:
+                        node.value = buffer
+            self.results = ()
+            self.held.clear()
+            self.taken.end()
+
+    def __del__(self) -> None:
+        if self.held or self.results:  # Ctrl-C has struck where nobody could do it
+            self.settle()
+
+
 Prepared = tuple[Recipe, list[Node], list[Buffer], list[ConstantValue], Claim | None]
 
 
-def _prepare(order: list[Node], wanted: Container[Node]) -> Prepared:
+def _prepare(order: list[Node], wanted: Container[Node], mine: int) -> Prepared:
     """The program for a topologically ordered piece whose leaves have values, and what it is run on. Called with the
     lock held: another thread that evaluates the same nodes must not cut them from their inputs meanwhile."""
     key, results, leaves, constants = _structure(order, wanted)
@@ -291,10 +435,10 @@ def _prepare(order: list[Node], wanted: Container[Node]) -> Prepared:
     if recipe is None or recipe.large:
         donated = _donated(order, results, leaves)
         if donated:
-            recipe, claim = _in_place((key, donated), order, results, constants, donated)
+            recipe, claim = _in_place((key, donated), order, results, constants, donated, mine)
             return recipe, results, leaves, constants, claim
         if recipe is None:
-            recipe = _compile(key, order, results, constants)
+            recipe = _compile(key, order, results, constants, mine)
     return recipe, results, leaves, constants, None
 
 
@@ -344,9 +488,10 @@ def _run(
         return _run_over(claim, results, lambda progress: recipe.run_in_place(leaves, constants, progress))
     buffers = recipe.run(leaves, constants)
     keep = keeps_inputs()
-    with _lock:
+    with LOCK:
         for node, buffer in zip(results, buffers):  # noqa: B905  (as many by construction, and this is the hot path)
-            node.value = buffer
+            if node.value is None:  # another thread may have been first, and somebody may look at what it found
+                node.value = buffer
             if keep is None or node.id < keep:
                 node.inputs, node.op = (), DATA
     return None
@@ -361,42 +506,34 @@ def _in_place(
     results: list[Node],
     constants: Sequence[ConstantValue],
     donated: tuple[int, ...],
+    mine: int,
 ) -> tuple[Recipe, Claim | None]:
     """The program that may overwrite the donated leaves, and those that it does overwrite."""
     recipe = PROGRAMS.get(key)
     if recipe is None:
-        recipe = _compile(key, order, results, constants, donated)
+        recipe = _compile(key, order, results, constants, mine, donated)
     if not recipe.spent:
         return recipe, None
     nodes = [node for node in order if node.value.__class__ is Buffer]
-    return recipe, _claimed([nodes[i] for i in recipe.spent])
+    return recipe, _claimed([nodes[i] for i in recipe.spent], mine)
 
 
-def _claimed(nodes: Sequence[Node]) -> Claim:
-    """From now on, and until the program has run, nobody sees what these nodes hold."""
-    claim = Taken(), [(node, node.value) for node in nodes]
-    for node in nodes:
-        node.value = claim[0]
+def _claimed(nodes: Sequence[Node], mine: int) -> Claim:
+    """A claim that nobody was in time for."""
+    claim = Claim(nodes)
+    if _ENTRIES[0] != mine:  # who came before the claim may have computed the same, over the same memory
+        claim.settle()
+        raise _Disturbed
     return claim
 
 
 def _run_over(claim: Claim, results: Sequence[Node], run: Callable[[Progress], Any]) -> None:
-    """Run a program that overwrites leaves. If it has run to its end its results are there, whatever was raised since;
-    if it has not begun, nothing has happened; else all that was to be computed from those leaves is lost."""
-    progress = Progress()
-    taken, claimed = claim
+    """Run a program that overwrites leaves."""
+    claim.results = results
     try:
-        run(progress)
+        run(claim.progress)
     finally:
-        with _lock:
-            if progress.finished:
-                for node, buffer in zip(results, progress.results, strict=True):
-                    node.value, node.inputs, node.op = buffer, (), DATA
-            elif not progress.started:
-                for node, buffer in claimed:
-                    node.value = buffer
-            claimed.clear()
-            taken.end()
+        claim.settle()
 
 
 def _donated_to(node: Node, order: list[Node], leaves: list[Buffer]) -> tuple[int, ...]:
@@ -412,12 +549,12 @@ def _donated_to(node: Node, order: list[Node], leaves: list[Buffer]) -> tuple[in
         [
             i
             for i, at in enumerate(places)  # beside the sequences here, the operation holds a leaf, and that its memory
-            if held[1 + at] == held[first + i] == 2 and held[first + count + i] == 1 and _is_large(leaves[i])
+            if held[1 + at] == held[first + i] == 2 and held[first + count + i] == 1 and is_large(leaves[i])
         ]
     )
 
 
-def _is_large(buffer: Buffer) -> bool:
+def is_large(buffer: Buffer) -> bool:
     """Whether memory is worth using again, and fit for it."""
     return buffer.storage.nbytes >= LEAST_DONATED and is_whole(buffer)
 
@@ -426,7 +563,7 @@ def _donated(order: list[Node], results: Sequence[Node], leaves: list[Buffer]) -
     """The numbers of the leaves that nobody will miss: all their holders are nodes of this evaluation, which will have
     values when it ends, or will be gone. Every reference that is not explained here is somebody else's. So the caller
     holds nodes in `order` (and results), buffers in `leaves`, and nowhere else."""
-    large = [i for i, x in enumerate(leaves) if _is_large(x)]
+    large = [i for i, x in enumerate(leaves) if is_large(x)]
     if not large or not COUNTED or keeps_inputs() is not None:
         return ()
     buffers, storages = owners(leaves), owners([x.storage for x in leaves])
@@ -521,41 +658,56 @@ class _Stages:
                 _update(updates.pop())
 
     def _compute(self, nodes: list[Node]) -> None:
-        with _lock:
-            for node in nodes:
-                if node.value is None and node.op.__class__ is Slice:
-                    _slice_data(node)
-            needed = {x for node in nodes if node.value is None for x in node.inputs if x.value is not None}
-            order = sorted(needed.union([node for node in nodes if node.value is None]), key=_by_id)
-            nodes.clear()
-            del needed, node
-            if not order:
-                return None
-            if len(order) > WINDOW:
-                return _run_windows(order, self.results)
-            prepared = _prepare(order, self.results)
-            del order
-        return _run(*prepared)
+        with LOCK:
+            mine = _enter()
+            try:
+                prepared = self._prepared(nodes, mine)
+            except Exception:
+                _still(mine)
+                raise
+            _still(mine)
+        return None if prepared is None else _run(*prepared)
+
+    def _prepared(self, nodes: list[Node], mine: int) -> Prepared | None:
+        for node in nodes:
+            if node.value is None and node.op.__class__ is Slice:
+                _slice_data(node)
+        needed = {x for node in nodes if node.value is None for x in node.inputs if x.value is not None}
+        order = sorted(needed.union([node for node in nodes if node.value is None]), key=_by_id)
+        nodes.clear()
+        del needed, node
+        if not order:
+            return None
+        if len(order) <= WINDOW:
+            return _prepare(order, self.results, mine)
+        _run_windows(order, self.results, mine)
+        return None
 
 
 def _update(node: Node) -> None:
     """Write a slice of computed data over: in its place if nobody else holds it, else in a copy."""
-    with _lock:
+    with LOCK:
         if node.value is not None:
             return None  # another thread was faster
-        base, part = node.inputs
-        old, new = base.value, part.value
-        if old.__class__ is Taken or new.__class__ is Taken:
-            (old if old.__class__ is Taken else new).refuse()
-        if 0 in part.shape:
-            node.value, node.inputs, node.op = old, (), DATA
-            return None
-        # Beside the variables of this function, the update holds its base, and that its memory.
-        free = COUNTED and owners((base, old, old.storage, node.inputs)) == [2, 2, 1, 1]
-        free = free and not old.storage.foreign and _lies_apart(base.shape, old.strides)
-        target = old if free else _room_for(node.kind)
-        place = _part_of(node, target)
-        claim = _claimed([base] if free else [])
+        mine = _enter()
+        try:
+            base, part = node.inputs
+            old, new = base.value, part.value
+            for value in (old, new):
+                if isinstance(value, Taken):
+                    value.refuse()
+            if 0 in part.shape:
+                node.value, node.inputs, node.op = old, (), DATA
+                return None
+            # Beside the variables of this function, the update holds its base, and that its memory.
+            free = COUNTED and owners((base, old, old.storage, node.inputs)) == [2, 2, 1, 1]
+            free = free and not old.storage.foreign and _lies_apart(base.shape, old.strides)
+            target = old if free else _room_for(node.kind)
+            place = _part_of(node, target)
+            claim = _claimed([base] if free else [], mine)
+        except Exception:
+            _still(mine)
+            raise
     if not free and part.shape != node.shape:
         _copy(node.kind, old, target)
 
@@ -619,15 +771,21 @@ def _compile(
     order: list[Node],
     results: list[Node],
     constants: Sequence[ConstantValue],
+    mine: int,
     donated: tuple[int, ...] = (),
 ) -> Recipe:
     graph, layouts = close(order, results)
+    _still(mine)  # or the graph is another one than the key says
     recipe = Recipe(compile_graph(graph, layouts, donated), constants)
     if len(PROGRAMS) >= MOST_PROGRAMS:
         for old in list(PROGRAMS)[: MOST_PROGRAMS // 2]:
-            del PROGRAMS[old]
+            PROGRAMS.pop(old, None)
     PROGRAMS[key] = recipe
     return recipe
+
+
+def _is_on_loan(node: Node) -> TypeGuard[Lent]:
+    return node.__class__ is Lent and node.may_be_had()  # type: ignore[attr-defined]
 
 
 def close(order: Sequence[Node], results: Sequence[Node]) -> tuple[Graph, dict[Node, tuple[int, ...] | None]]:
@@ -635,17 +793,18 @@ def close(order: Sequence[Node], results: Sequence[Node]) -> tuple[Graph, dict[N
     new: dict[Node, Node] = {}
     inputs: list[Node] = []
     layouts: dict[Node, tuple[int, ...] | None] = {}
-    for node in order:
-        value = node.value
-        if value is None:
-            if isinstance(node.op, Placeholder):
-                raise unknown_value(node.op.transform)
-            new[node] = Node(node.op, tuple(new[i] for i in node.inputs), node.kind)
-        elif isinstance(node.op, Constant):
-            new[node] = Node(node.op, (), node.kind, value)
-        else:
-            made = new[node] = Node(Parameter(len(inputs)), (), node.kind)
-            layouts[made] = value.strides
-            inputs.append(made)
+    with LOCK:  # who closes a graph for compile has not got it yet
+        for node in order:
+            value = node.value
+            if value is None:
+                if isinstance(node.op, Placeholder):
+                    raise _OnLoan(node) if _is_on_loan(node) else unknown_value(node.op.transform)
+                new[node] = Node(node.op, tuple(new[i] for i in node.inputs), node.kind)
+            elif isinstance(node.op, Constant):
+                new[node] = Node(node.op, (), node.kind, value)
+            else:
+                made = new[node] = Node(Parameter(len(inputs)), (), node.kind)
+                layouts[made] = value.strides
+                inputs.append(made)
     inherit(new)
     return Graph(inputs, [new[n] for n in results]), layouts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
@@ -9,6 +10,17 @@ from weakref import WeakValueDictionary
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+
+_lock = threading.RLock()  # for all tables; a finalizer may run, and ask, while this thread holds it
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()  # another thread may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Interned(Generic[K, V]):
@@ -22,13 +34,12 @@ class Interned(Generic[K, V]):
     True
     """
 
-    __slots__ = ("_all", "_lock", "_most", "recent")
+    __slots__ = ("_all", "_most", "recent")
 
     def __init__(self, most: int) -> None:
         self.recent: Final[dict[K, V]] = {}
         self._most = most
         self._all: WeakValueDictionary[K, V] = WeakValueDictionary()
-        self._lock = threading.RLock()  # a finalizer may run, and ask, while this thread holds it
 
     def get(self, key: K, make: Callable[[], V]) -> V:
         """The object of this key, made if there is none. `make` may run in vain: another thread was first."""
@@ -42,12 +53,12 @@ class Interned(Generic[K, V]):
 
     def find(self, key: K) -> V | None:
         """The live object of this key, if there is one, however long ago it was asked for."""
-        with self._lock:
+        with _lock:
             return self._all.get(key)
 
     def add(self, key: K, made: V) -> V:
         """The object of this key from now on: `made`, unless there is another already."""
-        with self._lock:
+        with _lock:
             return self._all.setdefault(key, made)
 
     def keep(self, key: K, found: V) -> None:

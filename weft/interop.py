@@ -26,7 +26,6 @@ from weft.errors import NotArrayLike
 
 MAX_DIMS: Final = 64  # NumPy's own limit
 
-_F32_MAX: Final = float(np.finfo(np.float32).max)
 _SCALARS: Final = frozenset({bool, int, float, complex})
 _SEQUENCES: Final = frozenset({list, tuple})
 

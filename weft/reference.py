@@ -10,9 +10,8 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.graph.body import Body
-from weft.graph.node import Node
-from weft.graph.trace import unknown_value
-from weft.primitives.base import ConstantValue, Elementwise, Multiple, Pick, Placeholder, Primitive
+from weft.graph.node import Graph, Node
+from weft.primitives.base import ConstantValue, Elementwise, Multiple, Pick, Primitive
 from weft.runtime.data import Buffer, numpy_view, to_buffer
 
 
@@ -24,19 +23,13 @@ def apply_reference(op: Primitive, values: Sequence[np.ndarray], dtype: dt.Dtype
         return np.asarray(op.reference(*values)).astype(dtype.np, copy=False)
 
 
-def evaluate_reference(order: Sequence[Node], results: Sequence[Node]) -> list[Buffer]:
-    """Values of `results`, computed node by node."""
-    values: dict[Node, np.ndarray] = {}
-    for node in order:
-        if isinstance(node.value, ConstantValue):
-            values[node] = np.broadcast_to(np.asarray(node.value.number, node.dtype.np), tuple(map(int, node.shape)))
-        elif node.value is not None:
-            values[node] = numpy_view(node.value, tuple(map(int, node.shape)), node.dtype)
-        elif isinstance(node.op, Placeholder):
-            raise unknown_value(node.op.transform)
-        else:
-            values[node] = _applied(node, values)
-    return [to_buffer(values[node]) for node in results]
+def evaluate_reference(graph: Graph, leaves: Sequence[Buffer]) -> list[Buffer]:
+    """The results of a closed graph, computed node by node."""
+    operands = [
+        numpy_view(leaf, tuple(map(int, node.shape)), node.dtype)
+        for node, leaf in zip(graph.inputs, leaves, strict=True)
+    ]
+    return [to_buffer(value) for value in _run(graph, operands)]
 
 
 def _applied(node: Node, values: dict[Node, np.ndarray]) -> Any:
@@ -51,10 +44,14 @@ def _applied(node: Node, values: dict[Node, np.ndarray]) -> Any:
 
 def run_body(body: Body, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The results of a loop's or branch's body."""
-    values: dict[Node, np.ndarray] = dict(zip(body.inputs, operands, strict=True))
-    for node in body.graph.order():
+    return _run(body.graph, operands)
+
+
+def _run(graph: Graph, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+    values: dict[Node, np.ndarray] = dict(zip(graph.inputs, operands, strict=True))
+    for node in graph.order():
         if isinstance(node.value, ConstantValue):
             values[node] = np.broadcast_to(np.asarray(node.value.number, node.dtype.np), tuple(map(int, node.shape)))
         elif node not in values:
             values[node] = _applied(node, values)
-    return [values[node] for node in body.outputs]
+    return [values[node] for node in graph.outputs]

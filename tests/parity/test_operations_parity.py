@@ -33,6 +33,15 @@ def axes_for(ndim: int) -> st.SearchStrategy[Any]:
     return st.none() | one | several | st.sampled_from([ndim, -ndim - 1])
 
 
+# ---- names ----
+
+
+def test_names_are_there_or_known_to_be_missing() -> None:
+    names = {name for name in dir(mx) if not name.startswith("_")}
+    assert names - set(dir(wx)) == wx._NOT_YET & names
+    assert not wx._NOT_YET & set(dir(wx)), "no longer missing"
+
+
 # ---- reductions ----
 #
 # Of arrays that have axes and elements: MLX leaves the dtype of a 0-d array alone (the sum of True is True), and reads

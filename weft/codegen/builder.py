@@ -227,9 +227,6 @@ class Builder:
     def raw(self, line: str) -> None:
         self.lines.append("  " + line)
 
-    def comment(self, text: str) -> None:
-        self.lines.append(f"  ; {text}")
-
     def module(self) -> str:
         """The whole module as text."""
         body = "\n".join(self.lines)
@@ -370,6 +367,23 @@ class Builder:
         chosen = self.select(condition, self.like(model, a), self.like(model, b))
         assert isinstance(chosen, Value)
         return chosen
+
+    def compress(self, x: Value, mask: Value) -> Value:
+        """The lanes for which the mask holds, moved to the front; what follows them is not defined."""
+        if x.lanes == 1:
+            return x
+        suffix = f"v{x.lanes}{_SUFFIX[_LLVM[x.dtype]]}"
+        return self.call(
+            f"llvm.experimental.vector.compress.{suffix}", x.dtype, x.lanes, x, mask, self.poison(x.dtype, x.lanes)
+        )
+
+    def count(self, mask: Value) -> Value:
+        """How many lanes of a mask hold, as an int64."""
+        if mask.lanes == 1:
+            return self.cast(mask, dt.int64)
+        bits = self.op(f"bitcast {mask.type} {mask.text} to i{mask.lanes}", dt.uint16, 1)
+        assert mask.lanes == 16
+        return self.cast(self.intrinsic("ctpop", bits), dt.int64)
 
     def intrinsic(self, name: str, *args: Value) -> Value:
         """`llvm.NAME` overloaded on the type of the first argument (sqrt, fma, fabs, floor, ctpop, umax, …)."""
@@ -693,6 +707,10 @@ class Builder:
         self.raw(f"call void @{name}({shape} {text}, ptr align {x.dtype.size} {pointer.text}, {mask.type} {mask.text})")
         return None
 
+    def prefetch(self, pointer: Value) -> None:
+        """Ask for a cache line that will be read soon; it need not exist."""
+        self.call_void("llvm.prefetch.p0", pointer, "i32 0", "i32 3", "i32 1")
+
     # ---- control ----
 
     def start_block(self, label: str) -> None:
@@ -706,8 +724,8 @@ class Builder:
         """for index in range(start, stop, step), with loop-carried values. After one that `may_stop`, `index` is where
         it stopped.
 
-        >>> with b.loop(0, n, 1, total) as loop:
-        ...     loop.carry(loop.carried[0] + term)
+            with b.loop(0, n, 1, total) as loop:
+                loop.carry(loop.carried[0] + term)
         """
         self._names += 1
         tag = f"loop{self._names}"

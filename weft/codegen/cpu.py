@@ -249,7 +249,7 @@ def vector_loop(
 # ---- map ----
 
 
-WIDE_COST = 64
+WIDE_COST = 24
 """Maps that cost more than this run on vectors of twice the length."""
 
 
@@ -785,6 +785,9 @@ def _column_finish(
 
 STRIP = 64
 """Rows of a strip: four squares side by side read four neighbouring cache lines of each row of a turned operand."""
+AHEAD = 64
+"""Elements of a row that are asked for before they are needed: a strip's rows are so many short pieces to the
+processor, of which it does not guess the next ones."""
 
 
 def emit_tile(frame: Frame) -> None:
@@ -817,6 +820,9 @@ def _square(frame: Frame, bases: dict[int, Value], top: Value, last: Value, j: V
             k: b.load(b.gep(tile, row.index * (LANES * kernel.loads[k].dtype.size)), kernel.loads[k].dtype)
             for k, tile in tiles.items()
         }
+        for k, access in enumerate(kernel.loads):
+            if access.source == "memory" and access.inner == "unit":
+                b.prefetch(b.gep(at[k], (j + AHEAD) * access.dtype.size))
         _store_all(Scope(frame, at, j, LANES, mask, given))
 
 
@@ -840,6 +846,7 @@ def _turn(
     for lane in range(LANES):
         index = j + lane if mask is None else b.choose(b.extract(mask, lane), j + lane, j)
         rows.append(b.load(b.gep(corner, index * frame[f"i{k}"]), access.dtype, LANES, inside))
+        b.prefetch(b.gep(corner, (index + LANES) * frame[f"i{k}"]))
     for lane, row in enumerate(_transposed(b, rows)):
         b.store(row, b.gep(tile, lane * LANES * size))
     return tile

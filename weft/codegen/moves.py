@@ -548,6 +548,15 @@ def spread(index: Layout, ndim: int, axes: Sequence[int]) -> list[int]:
 
 # ---- scatters ----
 
+SPLIT: Final = 1 << 14
+"""Updates from which on it pays that several threads look at all of them."""
+MOST_RANGES: Final = 8
+"""Looking at an update that is not one's own costs some of the time of making it."""
+SIFT: Final = 1024
+"""Updates that a thread looks at before it makes its own."""
+_ENTRIES: Final = 4 * (SIFT + LANES)
+"""Bytes of a list of so many numbers, and of what is written behind its last one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
@@ -557,6 +566,11 @@ class Scatter:
     `op` is the elementwise primitive that combines (None: the update replaces). form: "run" if the inner loop writes
     neighbours at one place of the index arrays, "each" if every element has its own place, "one" if there is but one.
     `fA` and `gK.A` are the sizes, and the strides of operand K, of the axes that units do not share.
+
+    Where index arrays alone say what is written, the updates cannot be shared out to units. The target is, if there is
+    a `split`: (number of an index array, how a loop over the one free axis walks each of them). The axis of the target
+    that this array indexes is cut into `ranges`, and the unit of a range looks at all updates and makes those that
+    belong to it.
     """
 
     op: Any
@@ -567,38 +581,99 @@ class Scatter:
     indices: tuple[Dtype, ...]
     outer: int
     free: int
+    split: tuple[int, tuple[str, ...]] | None = None
 
     def __str__(self) -> str:
         how = "set" if self.op is None else self.op.title
         what = f"{how} {self.update.name} {self.step} {self.target.name}"
         indices = ", ".join(d.name for d in self.indices)
-        return f"scatter {self.form} {what} outer={self.outer} free={self.free} [{indices}]"
+        split = "" if self.split is None else f" split={self.split[0]} {' '.join(self.split[1])}"
+        return f"scatter {self.form} {what} outer={self.outer} free={self.free}{split} [{indices}]"
 
     def fields(self) -> list[str]:
         count = len(self.indices)
         more = ["count", *(f"f{a}" for a in range(self.free))]
         more += [f"g{k}.{a}" for k in range(count + 1) for a in range(self.free)]
         more += [f"{name}{j}" for j in range(count) for name in ("size", "jump")]
+        more += [] if self.split is None else ["ranges"]
         return fields_of(self.outer, count + 2, *more, blocked=True)
 
     def emit(self, name: str) -> str:
         frame = Frame(name, self.fields(), self.outer)
         b, count = frame.b, len(self.indices)
         with b.loop(frame.begin, frame.end, 1) as units:
-            place, start, stop = frame.part(units.index, blocked=True)
+            unit, part = (units.index, None) if self.split is None else frame.divide(units.index, frame["ranges"])
+            place, start, stop = frame.part(unit, blocked=True)
             at = frame.indices(place)
             bases = [frame.at(k, at) for k in range(count + 2)]
-            with b.loop(0, frame["count"], 1) as turns:
-                free = self._free_indices(frame, turns.index)
-                here = [self._moved(frame, k, base, free) for k, base in enumerate(bases[:-1])]
-                if self.form == "run":
-                    self._run(frame, here, bases[-1], start, stop)
-                elif self.form == "one":
-                    self._one(frame, here, bases[-1], b.i64(0))
-                else:
-                    with b.loop(start, stop, 1) as inner:
-                        self._one(frame, here, bases[-1], inner.index)
+            if part is None:
+                with b.loop(0, frame["count"], 1) as turns:
+                    self._turn(frame, bases, turns.index, start, stop)
+            else:
+                self._sifted(frame, bases, part, start, stop)
         return frame.module()
+
+    def _turn(self, frame: Frame, bases: Sequence[Value], turn: Value, start: Value, stop: Value) -> None:
+        """The updates at one place of the free axes."""
+        b = frame.b
+        free = self._free_indices(frame, turn)
+        here = [self._moved(frame, k, base, free) for k, base in enumerate(bases[:-1])]
+        first = b.i64(0) if self.form == "one" else start
+        if self.form != "each":
+            update = b.gep(here[0], first * frame["i0"])
+            self._make(frame, update, self._target(frame, here, bases[-1], first), stop - start)
+            return
+        with b.loop(start, stop, 1) as inner:
+            update = b.gep(here[0], inner.index * frame["i0"])
+            self._one(b, update, self._target(frame, here, bases[-1], inner.index))
+
+    def _sifted(self, frame: Frame, bases: Sequence[Value], part: Value, start: Value, stop: Value) -> None:
+        """The updates of one range, block by block: which ones belong to it and where they go is left in scratch, then
+        they are made. No processor can guess which ones do, so there is no branch on it."""
+        b = frame.b
+        assert self.split is not None
+        size = frame[f"size{self.split[0]}"]
+        span = tuple(frame.divide(size * k, frame["ranges"])[0] for k in (part, part + 1))
+        base = b.gep(bases[-1], start * frame[f"i{len(self.indices) + 1}"])
+        with b.loop(0, frame["count"], SIFT) as blocks:
+            end = b.intrinsic("smin", blocks.index + SIFT, frame["count"])
+            whole = blocks.index + ((end - blocks.index) & -LANES)
+            updates = b.gep(b.gep(bases[0], start * frame["i0"]), blocks.index * frame["g0.0"])
+            found = b.i64(0)
+            for begin, last, lanes in ((blocks.index, whole, LANES), (whole, end, 1)):
+                with b.loop(begin, last, lanes, found) as loop:
+                    (found,) = loop.carried
+                    numbers = b.iota(dt.int32, lanes) + b.cast(loop.index - blocks.index, dt.int32)
+                    jumps, inside = self._jumps(frame, bases, loop.index, lanes, span)
+                    entry = b.gep(frame.scratch, found * 4)
+                    b.store(b.compress(numbers, inside), entry)
+                    b.store(b.compress(jumps, inside), b.gep(entry, _ENTRIES))
+                    loop.carry(found + b.count(inside))
+            with b.loop(0, found, 1) as loop:
+                entry = b.gep(frame.scratch, loop.index * 4)
+                number, jump = (b.load(b.gep(entry, at), dt.int32, 1) for at in (0, _ENTRIES))
+                assert isinstance(number, Value)
+                assert isinstance(jump, Value)
+                update = b.gep(updates, b.cast(number, dt.int64) * frame["g0.0"])
+                self._make(frame, update, b.gep(base, b.cast(jump, dt.int64)), stop - start)
+
+    def _jumps(
+        self, frame: Frame, bases: Sequence[Value], turn: Value, lanes: int, span: Sequence[Value]
+    ) -> tuple[Value, Value]:
+        """How far into the target `lanes` updates from a turn on go, in bytes, and whether that is in the range."""
+        b, total, inside = frame.b, None, None
+        assert self.split is not None
+        for j, (dtype, step) in enumerate(zip(self.indices, self.split[1], strict=True)):
+            stride = frame[f"g{1 + j}.0"]
+            found = index_vector(b, Index(dtype, step), b.gep(bases[1 + j], turn * stride), stride, lanes)
+            place = resolve(b, found, frame[f"size{j}"])
+            if j == self.split[0]:
+                inside = (place >= span[0]) & (place < span[1])
+            jump = b.cast(place, dt.int32) * b.cast(frame[f"jump{j}"], dt.int32)
+            total = jump if total is None else total + jump
+        assert total is not None
+        assert inside is not None
+        return total, inside
 
     def _free_indices(self, frame: Frame, turn: Value) -> list[Value]:
         found: list[Value] = []
@@ -627,29 +702,33 @@ class Scatter:
         combined: AnyValue = self.op.emit(b, b.convert(old, wide), b.convert(new, wide))
         return b.convert(combined, self.target)
 
-    def _one(self, frame: Frame, here: Sequence[Value], target: Value, inner: Value) -> None:
-        b = frame.b
-        place = self._target(frame, here, target, inner)
-        x = b.load(b.gep(here[0], inner * frame["i0"]), self.update, 1)
+    def _make(self, frame: Frame, update: Value, place: Value, count: Value) -> None:
+        """One update, or a run of them."""
+        if self.form == "run":
+            self._run(frame, update, place, count)
+        else:
+            self._one(frame.b, update, place)
+
+    def _one(self, b: Builder, update: Value, place: Value) -> None:
+        x = b.load(update, self.update, 1)
         b.store(x if self.op is None else self._combined(b, b.load(place, self.target, 1), x), place)
 
-    def _run(self, frame: Frame, here: Sequence[Value], target: Value, start: Value, stop: Value) -> None:
+    def _run(self, frame: Frame, update: Value, place: Value, count: Value) -> None:
         b = frame.b
-        update, place = b.gep(here[0], start * frame["i0"]), self._target(frame, here, target, start)
         if self.op is None and self.step == "unit":
-            return run(b, update, place, stop - start, self.target.size)
+            run(b, update, place, count, self.target.size)
+            return
 
         def body(at: Value, lanes: int) -> None:
             x = self._updates(frame, update, at, lanes)
             to = b.gep(place, at * self.target.size)
             b.store(x if self.op is None else self._combined(b, b.load(to, self.target, lanes), x), to)
 
-        whole = (stop - start) & -LANES
+        whole = count & -LANES
         with b.loop(0, whole, LANES) as loop:
             body(loop.index, LANES)
-        with b.loop(whole, stop - start, 1) as loop:
+        with b.loop(whole, count, 1) as loop:
             body(loop.index, 1)
-        return None
 
     def _updates(self, frame: Frame, update: Value, at: Value, lanes: int) -> AnyValue:
         b, stride = frame.b, frame["i0"]
@@ -711,11 +790,15 @@ def _scatter(
     kinds = (bits, bits) if bits is not None else (updates.dtype, target.dtype)
     form = "run" if is_run(inner, target.dtype.size) else "one" if inner.size == 1 else "each"
     step = stepping(inner.strides[0], updates.dtype.size) if form == "run" else "any"
-    kernel = Scatter(op, *kinds, form, step, tuple(i.dtype for i in indices), len(outer), len(free))
     turns, units = product(free), product(outer)
     width = _strip_width(inner.size, target.dtype.size, units)
     chunks = -(-inner.size // width)
-    numbers = {"units": units * chunks, "width": width, "chunks": chunks, "count": turns}
+    ranges, split = 1, None
+    if len(free) == 1 and form != "each" and turns * inner.size >= SPLIT and units * chunks < config.threads:
+        ranges, split = _ranges(target, sizes, free[0], indices)
+    kernel = Scatter(op, *kinds, form, step, tuple(i.dtype for i in indices), len(outer), len(free), split)
+    units *= ranges
+    numbers = {"units": units * chunks, "width": width, "chunks": chunks, "count": turns, "ranges": ranges}
     for a, axis in enumerate(free):
         numbers[f"f{a}"] = axis.size
         numbers |= {f"g{k}.{a}": stride for k, stride in enumerate(axis.strides[:-1])}
@@ -724,7 +807,20 @@ def _scatter(
     pointers = [*(Pointer(1 + k) for k in range(len(indices) + 1)), to]
     words = words_of(kernel.fields(), pointers, outer, inner, numbers)
     work = grain(units * chunks, turns * width * target.dtype.size, 2)
-    return [Launch(source(str(kernel), "scatter", kernel.emit), words, work)]
+    scratch = 0 if split is None else 2 * _ENTRIES
+    return [Launch(source(str(kernel), "scatter", kernel.emit), words, work, scratch)]
+
+
+def _ranges(
+    target: Layout, sizes: Sequence[int], free: Axis, indices: Sequence[Layout]
+) -> tuple[int, tuple[int, tuple[str, ...]] | None]:
+    """Into how many ranges an axis of the target (the longest that is indexed) is cut, and `Scatter.split`."""
+    longest = max(range(len(sizes)), key=lambda j: sizes[j])
+    ranges = min(config.threads, MOST_RANGES)
+    if ranges == 1 or sizes[longest] < ranges or math.prod(target.shape) * target.dtype.size >= 1 << 31:
+        return 1, None
+    steps = tuple(stepping(s, i.dtype.size) for s, i in zip(free.strides[1:-1], indices, strict=True))
+    return ranges, (longest, steps)
 
 
 def _inner_axis(outer: list[Axis], free: Sequence[Axis], size: int, operands: int) -> Axis:

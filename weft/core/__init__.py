@@ -3,12 +3,16 @@
 >>> import weft.core as mx
 >>> mx.softmax(mx.array([1.0, 2.0, 3.0]))
 array([0.0900306, 0.244728, 0.665241], dtype=float32)
+
+Examples in the help of functions leave out the `mx.`.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, NoReturn
 
 from weft.array import NAMESPACE, ArrayIterator, ArrayLike, array
 from weft.core import random
@@ -267,3 +271,27 @@ newaxis = None
 
 attach()
 NAMESPACE.append(sys.modules[__name__])
+
+_NOT_YET = frozenset((
+    "block_masked_mm", "conv1d", "conv2d", "conv3d", "conv_general", "conv_transpose1d", "conv_transpose2d",
+    "conv_transpose3d", "convolve", "cuda", "dequantize", "distributed", "fast", "fft", "gather_mm", "gather_qmm",
+    "gather_qqmm", "hadamard_transform", "linalg", "load", "matrix_norm", "metal", "qqmm", "quantize",
+    "quantized_matmul", "save", "save_gguf", "save_safetensors", "savez", "savez_compressed", "segmented_mm",
+))  # fmt: skip
+"""What MLX has, and Weft does not have yet."""
+_OWN = frozenset(("TYPE_CHECKING", "ModuleType", "NAMESPACE", "NoReturn", "annotations", "attach", "math", "sys"))
+
+
+if not TYPE_CHECKING:  # it would make every name a known one
+
+    def __getattr__(name: str) -> NoReturn:
+        problem = f"module {__name__!r} has no attribute {name!r}"
+        if name in _NOT_YET:
+            problem = f"[weft.core] MLX's {name} is not part of Weft {__version__} yet."
+        raise AttributeError(problem, name=name, obj=sys.modules[__name__])
+
+
+def __dir__() -> list[str]:
+    """What users are meant to find: neither the modules that this one is made of, nor what it uses itself."""
+    parts = {name for name, value in globals().items() if isinstance(value, ModuleType)} - {"random"}
+    return sorted(globals().keys() - parts - _OWN)

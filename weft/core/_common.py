@@ -25,7 +25,7 @@ from weft.primitives.creation import Extent
 from weft.primitives.elementwise import astype
 from weft.primitives.views import Broadcast, reshape, transpose
 from weft.runtime.data import to_buffer
-from weft.runtime.objects import MAKERS
+from weft.runtime.objects import MAKERS, Known, Step
 
 Scalar = bool | int | float | complex
 ArrayLike = Any
@@ -35,8 +35,11 @@ _SCALARS = (bool, int, float, complex)
 _STAND_INS = frozenset({Dim, *SCALARS})
 """What stands for a number while a function is traced."""
 
-_scalar_nodes: dict[tuple[Any, type, Kind], Node] = {}
-_MOST_SCALARS = 4096
+_Numbers = dict[Kind, dict[Any, Node]]
+_NUMBERS: dict[type, _Numbers] = {bool: {}, int: {}, float: {}}
+"""Constants by the type of a number, the kind that it has as an array, and the number."""
+_MOST_NUMBERS = 256
+"""Of one kind; and kinds."""
 
 
 def scalar_node(value: Any, kind: Kind, name: str = "array") -> Node:
@@ -46,18 +49,24 @@ def scalar_node(value: Any, kind: Kind, name: str = "array") -> Node:
             return size_node(value, kind)
         refuse_overflow(name, value, kind.dtype)
         return constant(value, kind)
-    key = (value, value.__class__, kind)
-    found = _scalar_nodes.get(key)
-    # 0.0 and -0.0 are one dictionary key, so are complex numbers that differ in a zero's sign; NaN is none.
+    numbers = _NUMBERS.get(value.__class__)
+    found = numbers[kind].get(value) if numbers is not None and kind in numbers else None
+    # 0.0 and -0.0 are one key of a dict; NaN is none.
     if found is None or (found.op is ZERO and value.__class__ is float and copysign(1.0, value) < 0.0):
         refuse_overflow(name, value, kind.dtype)
         found = constant(value, kind)
-        if (value == 0 and found.op is not ZERO) or value != value or value.__class__ is complex:
-            return found
-        if len(_scalar_nodes) >= _MOST_SCALARS:
-            _scalar_nodes.clear()
-        _scalar_nodes[key] = found
+        if numbers is not None and value == value and (value != 0 or found.op is ZERO):
+            _keep_number(numbers, value, found)
     return found
+
+
+def _keep_number(numbers: _Numbers, value: Any, node: Node) -> None:
+    if len(numbers) >= _MOST_NUMBERS:
+        numbers.clear()
+    of_kind = numbers.setdefault(node.kind, {})
+    if len(of_kind) >= _MOST_NUMBERS:
+        of_kind.clear()
+    of_kind[value] = node
 
 
 def refuse_overflow(name: str, value: Any, dtype: Dtype) -> None:
@@ -199,7 +208,7 @@ def _same(dtype: Dtype) -> Dtype:
 class Binary:
     """A binary function of arrays and numbers. `operand`: the dtype to compute in; `inexact`: integers as floats."""
 
-    __slots__ = ("call", "kinds", "name", "op", "operand", "pairs", "results")
+    __slots__ = ("_known", "call", "kinds", "name", "op", "operand", "pairs", "reflected", "results")
 
     def __init__(
         self, op: Primitive, name: str, inexact: bool = False, operand: Callable[[Dtype], Dtype] | None = None
@@ -210,12 +219,14 @@ class Binary:
         """Result kind for two operands of one kind that need no conversion: the fast path."""
         self.kinds: dict[tuple[Kind, type], tuple[Kind, Kind]] = {}
         """(operand kind, result kind) for an array and a Python number."""
-        self.pairs: dict[tuple[Kind, Kind], tuple[Steps, Steps, Kind]] = {}
-        """For other pairs of arrays: what brings each of them to the common kind, and the result kind."""
-        self.call: Callable[[Any, Any], array] = MAKERS.binary(op, self.results, self.general)
+        self.pairs: dict[tuple[Kind, Kind], Callable[[Node, Node], Node]] = {}
+        """For other pairs of arrays: what brings them to a common kind and makes the node."""
+        self._known: Known = (self.results, {}, {}, _NUMBERS[float], _NUMBERS[int])
+        self.call: Callable[[Any, Any], array] = MAKERS.binary(op, self._known, self.general)
+        self.reflected: Callable[[Any, Any], array] = MAKERS.reflected(op, self._known, self.turned)
 
     def general(self, a: Any, b: Any) -> array:
-        """What `call` gives; that has a form of its own for two arrays of one kind."""
+        """What `call` gives; that has forms of its own for two arrays of one kind, and an array and a number."""
         if a.__class__ is array:
             x = a._node
             if b.__class__ is array:
@@ -226,15 +237,15 @@ class Binary:
                         return wrap(make(self.op, (x, y), kind))
                 pair = self.pairs.get((x.kind, y.kind))
                 if pair is not None and x.op.__class__ is not Constant and y.op.__class__ is not Constant:
-                    return wrap(make(self.op, (_along(pair[0], x), _along(pair[1], y)), pair[2]))
+                    return wrap(pair(x, y))
             else:
                 known = self.kinds.get((x.kind, b.__class__))
                 if known is not None:
                     return wrap(make(self.op, (x, scalar_node(b, x.kind, self.name)), known[1]))
         return self.slow(a, b)
 
-    def reflected(self, a: Any, b: Any) -> array:
-        """b op a, for an array a and a number b."""
+    def turned(self, a: Any, b: Any) -> array:
+        """What `reflected` gives: b op a, for an array a and a number b."""
         x = a._node
         known = self.kinds.get((x.kind, b.__class__))
         if known is not None:
@@ -252,40 +263,59 @@ class Binary:
         return wrap(node)
 
     def _remember(self, a: Any, b: Any, made: Node) -> None:
-        x, y = made.inputs
-        operand, result = x.kind, made.kind
+        operand, result = made.inputs[0].kind, made.kind
         if a.__class__ is array and b.__class__ is array:
             if a._node.kind is operand and b._node.kind is operand:
                 _bounded(self.results)[operand] = result
                 return
-            first, second = _steps(a._node, x), _steps(b._node, y)
-            if first is not None and second is not None:
-                _bounded(self.pairs)[a._node.kind, b._node.kind] = (first, second, result)
+            pair = _pair(a._node, b._node, made)
+            if pair is not None:
+                _bounded(self.pairs)[a._node.kind, b._node.kind] = pair
         elif a.__class__ is array and a._node.kind is operand and b.__class__ in _SCALARS:
-            _bounded(self.kinds)[operand, b.__class__] = (operand, result)
+            self._remember_number(b.__class__, operand, result)
         elif b.__class__ is array and b._node.kind is operand and a.__class__ in _SCALARS:
-            _bounded(self.kinds)[operand, a.__class__] = (operand, result)
+            self._remember_number(a.__class__, operand, result)
+
+    def _remember_number(self, number: type, operand: Kind, result: Kind) -> None:
+        _bounded(self.kinds)[operand, number] = (operand, result)
+        if number is float or number is int:
+            _bounded(self._known[1 if number is float else 2])[operand] = result
 
 
-Steps = tuple[tuple[Primitive, Kind], ...]
-"""Operations of one operand (conversions, broadcasts), each with the kind of its result."""
+def _pair(x: Node, y: Node, made: Node) -> Callable[[Node, Node], Node] | None:
+    """A function that makes of others what `made` is of x and y; None if there is more to it than operations of one
+    operand (conversions, broadcasts) on the way."""
+    first, second = made.inputs
+    steps: list[Step] = []
+    places: list[int] = []
+    for place, given, end in ((0, x, first), (1, y, second)):
+        chain = _chain(given, end)
+        if chain is None:
+            return None
+        for node in chain:
+            steps.append((node.op, node.kind, (place,)))
+            place = 1 + len(steps)
+        places.append(place)
+    steps.append((made.op, made.kind, (places[0], places[1])))
+
+    def by_steps(*given: Node) -> Node:
+        nodes = list(given)
+        for op, kind, operands in steps:
+            nodes.append(make(op, tuple([nodes[i] for i in operands]), kind))
+        return nodes[-1]
+
+    return MAKERS.recipe(2, [1 + len(steps)], steps, by_steps)
 
 
-def _steps(given: Node, made: Node) -> Steps | None:
-    """What was done to one node to get another; None if it is no chain of operations."""
-    steps: list[tuple[Primitive, Kind]] = []
+def _chain(given: Node, made: Node) -> list[Node] | None:
+    """The operations of one operand that led from one node to another; None if others did."""
+    chain: list[Node] = []
     while made is not given:
         if len(made.inputs) != 1:
             return None
-        steps.append((made.op, made.kind))
+        chain.append(made)
         (made,) = made.inputs
-    return tuple(reversed(steps))
-
-
-def _along(steps: Steps, node: Node) -> Node:
-    for op, kind in steps:
-        node = make(op, (node,), kind)
-    return node
+    return chain[::-1]
 
 
 def _bounded(table: dict[Any, Any]) -> dict[Any, Any]:
@@ -330,8 +360,10 @@ def normalize_axis(name: str, axis: int, ndim: int) -> int:
     """A non-negative axis."""
     try:
         index = axis.__index__()
-    except AttributeError:
-        raise TypeError(f"[{name}] an axis must be an integer; got {axis!r}.") from None
+    except (AttributeError, TypeError):
+        shape = getattr(axis, "shape", None)
+        what = repr(axis) if shape is None else f"an array of shape {shape}"
+        raise TypeError(f"[{name}] an axis must be an integer; got {what}.") from None
     if not -ndim <= index < ndim:
         known = f"axes go from {-ndim} to {ndim - 1}" if ndim else "a 0-d array has none"
         raise NoSuchAxis(f"[{name}] axis {index} is out of range for an array with {ndim} axes: {known}.")

@@ -77,8 +77,10 @@ def _binary(function: Any) -> tuple[Any, Any, Any]:
         except NotArrayLike:
             return NotImplemented
 
+    turned = compute.reflected
+
     def reflected(self: array, other: Any) -> array:
-        return compute.reflected(self, other)  # type: ignore[no-any-return]
+        return turned(self, other)  # type: ignore[no-any-return]
 
     def in_place(self: array, other: Any) -> array:
         # As in MLX the array takes the promoted dtype; but a division that silently made floats of integers

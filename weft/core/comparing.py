@@ -22,6 +22,17 @@ def _both_nan(x: Node, y: Node) -> Node:
     return bind(e.BitwiseAnd(), bind(e.IsNan(), x), bind(e.IsNan(), y))
 
 
+def _close(name: str, a: ArrayLike, b: ArrayLike, rtol: float, atol: float, equal_nan: bool) -> array:
+    x, y = promoted(name, a, b)
+    dtype = dt.float64 if x.dtype.is_integer else dt.promote(x.dtype, dt.float32)
+    x, y = astype(x, dtype), astype(y, dtype)
+    gap, size = bind(e.Absolute(), x - y), bind(e.Absolute(), y)
+    allowed = scalar_node(float(rtol), size.kind) * size + scalar_node(float(atol), size.kind)
+    near = bind(e.BitwiseAnd(), bind(e.LessEqual(), gap, allowed), bind(IsFinite(), y))
+    close = _or(near, e.equal(x, y))
+    return wrap(_or(close, _both_nan(x, y)) if equal_nan else close)
+
+
 def isclose(
     a: ArrayLike,
     b: ArrayLike,
@@ -39,14 +50,7 @@ def isclose(
     >>> isclose(array([1.0, 1.1]), array([1.0, 1.0]))
     array([True, False], dtype=bool)
     """
-    x, y = promoted("isclose", a, b)
-    dtype = dt.float64 if x.dtype.is_integer else dt.promote(x.dtype, dt.float32)
-    x, y = astype(x, dtype), astype(y, dtype)
-    gap, size = bind(e.Absolute(), x - y), bind(e.Absolute(), y)
-    allowed = scalar_node(float(rtol), size.kind) * size + scalar_node(float(atol), size.kind)
-    near = bind(e.BitwiseAnd(), bind(e.LessEqual(), gap, allowed), bind(IsFinite(), y))
-    close = _or(near, e.equal(x, y))
-    return wrap(_or(close, _both_nan(x, y)) if equal_nan else close)
+    return _close("isclose", a, b, rtol, atol, equal_nan)
 
 
 def allclose(
@@ -60,7 +64,7 @@ def allclose(
     stream: Stream = None,
 ) -> array:
     """Whether all elements are close, as `isclose` says."""
-    return reducing.all(isclose(a, b, rtol, atol, equal_nan=equal_nan))
+    return reducing.all(_close("allclose", a, b, rtol, atol, equal_nan))
 
 
 def array_equal(a: ArrayLike, b: ArrayLike, equal_nan: bool = False, stream: Stream = None) -> array:

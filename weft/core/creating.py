@@ -35,7 +35,8 @@ from weft.primitives.creation import Iota
 Stream = Any
 
 
-def _shape(name: str, shape: int | Sequence[int]) -> Shape:
+def sizes_of(name: str, shape: int | Sequence[int]) -> Shape:
+    """A shape that a user gave, or the one size of a vector."""
     return tuple(_size(name, n) for n in (shape if isinstance(shape, (list, tuple)) else (shape,)))
 
 
@@ -59,8 +60,13 @@ def _dtype(name: str, given: Any, default: Dtype) -> Dtype:
 
 
 def full(shape: int | Sequence[int], vals: ArrayLike, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
-    """An array of `shape` filled with `vals` (a number, or an array that is broadcast)."""
-    sizes = _shape("full", shape)
+    """An array of `shape` filled with `vals` (a number, or an array that is broadcast).
+
+    >>> full((2, 2), 7)
+    array([[7, 7],
+           [7, 7]], dtype=int32)
+    """
+    sizes = sizes_of("full", shape)
     vals = plain(vals)
     if isinstance(vals, (bool, int, float, complex)):
         dtype = _dtype("full", dtype, default_dtype(vals))
@@ -74,12 +80,12 @@ def full(shape: int | Sequence[int], vals: ArrayLike, dtype: Dtype | None = None
 
 def zeros(shape: int | Sequence[int], dtype: Dtype | None = None, *, stream: Stream = None) -> array:
     """An array of zeros."""
-    return wrap(constant_node(0, kind_of(_shape("zeros", shape), _dtype("zeros", dtype, dt.float32))))
+    return wrap(constant_node(0, kind_of(sizes_of("zeros", shape), _dtype("zeros", dtype, dt.float32))))
 
 
 def ones(shape: int | Sequence[int], dtype: Dtype | None = None, *, stream: Stream = None) -> array:
     """An array of ones."""
-    return wrap(constant_node(1, kind_of(_shape("ones", shape), _dtype("ones", dtype, dt.float32))))
+    return wrap(constant_node(1, kind_of(sizes_of("ones", shape), _dtype("ones", dtype, dt.float32))))
 
 
 def zeros_like(a: ArrayLike, /, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
@@ -171,6 +177,8 @@ def arange(
 
 def _refuse_no_range(start: Any, stop: Any, step: Any) -> bool:
     """Raise for what is no range; whether all three are integers."""
+    if stop is None:
+        raise TypeError("[arange] needs to know where to stop: arange(stop) or arange(start, stop).")
     for number in (start, stop, step):
         if isinstance(number, bool):
             raise ValueError(f"[arange] start, stop and step are integers or floats; got {number!r}.")
@@ -322,8 +330,13 @@ def _grid(n: int, m: int) -> tuple[Node, Node]:
 
 
 def eye(n: int, m: int | None = None, k: int = 0, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
-    """Ones on the k-th diagonal, zeros elsewhere."""
-    rows, columns = _grid(*_shape("eye", (n, n if m is None else m)))  # type: ignore[arg-type]
+    """Ones on the k-th diagonal, zeros elsewhere.
+
+    >>> eye(2, 3, k=1)
+    array([[0, 1, 0],
+           [0, 0, 1]], dtype=float32)
+    """
+    rows, columns = _grid(*sizes_of("eye", (n, n if m is None else m)))  # type: ignore[arg-type]
     on = bind(e.Equal(), rows + scalar_node(k, rows.kind), columns)
     return wrap(astype(on, _dtype("eye", dtype, dt.float32)))
 
@@ -335,7 +348,7 @@ def identity(n: int, dtype: Dtype | None = None, *, stream: Stream = None) -> ar
 
 def tri(n: int, m: int | None = None, k: int = 0, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
     """Ones at and below the k-th diagonal."""
-    rows, columns = _grid(*_shape("tri", (n, n if m is None else m)))  # type: ignore[arg-type]
+    rows, columns = _grid(*sizes_of("tri", (n, n if m is None else m)))  # type: ignore[arg-type]
     below = bind(e.GreaterEqual(), rows + scalar_node(k, rows.kind), columns)
     return wrap(astype(below, _dtype("tri", dtype, dt.float32)))
 
@@ -349,10 +362,20 @@ def _triangle(name: str, x: Node, k: int, lower: bool) -> array:
 
 
 def tril(x: ArrayLike, k: int = 0, *, stream: Stream = None) -> array:
-    """The elements at and below the k-th diagonal, zeros above."""
+    """The elements at and below the k-th diagonal, zeros above.
+
+    >>> tril(array([[1, 2], [3, 4]]))
+    array([[1, 0],
+           [3, 4]], dtype=int32)
+    """
     return _triangle("tril", to_node(x), k, lower=True)
 
 
 def triu(x: ArrayLike, k: int = 0, *, stream: Stream = None) -> array:
-    """The elements at and above the k-th diagonal, zeros below."""
+    """The elements at and above the k-th diagonal, zeros below.
+
+    >>> triu(array([[1, 2], [3, 4]]))
+    array([[1, 2],
+           [0, 4]], dtype=int32)
+    """
     return _triangle("triu", to_node(x), k, lower=False)

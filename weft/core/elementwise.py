@@ -178,7 +178,11 @@ def imag(a: ArrayLike, /, *, stream: Stream = None) -> array:
 
 
 def divmod(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> list[array]:
-    """[a // b, a % b]: see floor_divide and remainder."""
+    """[a // b, a % b]: see floor_divide and remainder.
+
+    >>> divmod(array([7, -7]), 3)
+    [array([2, -3], dtype=int32), array([1, 2], dtype=int32)]
+    """
     return [floor_divide(a, b), remainder(a, b)]
 
 
@@ -376,7 +380,11 @@ def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike, /, *, stream: Stream
 def clip(
     a: ArrayLike, /, a_min: ArrayLike | None = None, a_max: ArrayLike | None = None, *, stream: Stream = None
 ) -> array:
-    """a limited to [a_min, a_max]; either bound may be None."""
+    """a limited to [a_min, a_max]; either bound may be None.
+
+    >>> clip(array([-2.0, 0.5, 9.0]), 0.0, 1.0)
+    array([0, 0.5, 1], dtype=float32)
+    """
     if a_min is None and a_max is None:
         raise ValueError("[clip] at least one of a_min and a_max must be given.")
     result = a if isinstance(a, array) else wrap(to_node(a))
@@ -386,7 +394,11 @@ def clip(
 
 
 def astype(a: ArrayLike, /, dtype: Dtype, stream: Stream = None) -> array:
-    """a with its elements converted to dtype."""
+    """a with its elements converted to dtype.
+
+    >>> astype(array([1.7, -1.7]), int32)
+    array([1, -1], dtype=int32)
+    """
     if not isinstance(dtype, Dtype):
         raise TypeError(f"[astype] dtype must be a Weft dtype such as float32; got {dtype!r}.")
     return wrap(node_astype(to_node(a), dtype))

@@ -14,7 +14,11 @@ from weft.runtime.data import Buffer
 
 def eval(*args: Any) -> None:
     """Compute all arrays in the arguments, which may be nested in lists, tuples and dicts; everything else is left
-    alone."""
+    alone.
+
+    >>> x = array(1.0) + 1  # nothing is computed yet
+    >>> eval(x)
+    """
     if len(args) == 1 and args[0].__class__ is array:
         node = args[0]._node
         if node.value is None:

@@ -102,9 +102,12 @@ def exporter(
 ) -> FunctionExporter:
     """Write several traces of a function to one file; the imported function uses the one that fits a call.
 
-    >>> with exporter("f.weft", lambda *args: sum(args)) as export:
+    >>> with exporter("f.weft", lambda x, y=0: x + y) as export:
     ...     export(array(1))
     ...     export(array(1), array(2))
+    >>> f = import_function("f.weft")
+    >>> f(array(10)), f(array(10), array(20))
+    ((array(10, dtype=int32),), (array(30, dtype=int32),))
     """
     if isinstance(file, (str, os.PathLike)):
         check_writable(file)
@@ -152,6 +155,7 @@ def import_function(
 
     Reading a file runs nothing of what it says, and checks all of it: a damaged one is a RuntimeError.
 
+    >>> export_function("f.weft", add, array(1), array(2))
     >>> f = import_function("f.weft")
     >>> f(array(1), array(2))
     (array(3, dtype=int32),)

@@ -82,7 +82,12 @@ def _along_where(ndim: int, axis: int) -> tuple[int | None, ...]:
 
 def take_along_axis(a: ArrayLike, /, indices: ArrayLike, axis: int | None = -1, *, stream: Stream = None) -> array:
     """out[..., j, ...] = a[..., indices[..., j, ...], ...]: one index for every element; of the flattened array if the
-    axis is None."""
+    axis is None.
+
+    >>> take_along_axis(array([[3, 1], [2, 4]]), array([[1], [0]]), axis=1)
+    array([[1],
+           [2]], dtype=int32)
+    """
     x, index = to_node(a), _integers("take_along_axis", indices)
     if axis is None:
         x, index, axis = reshape(x, (x.kind.size,)), reshape(index, (index.kind.size,)), 0
@@ -94,7 +99,12 @@ def take_along_axis(a: ArrayLike, /, indices: ArrayLike, axis: int | None = -1, 
 def put_along_axis(
     a: ArrayLike, /, indices: ArrayLike, values: ArrayLike, axis: int | None = None, *, stream: Stream = None
 ) -> array:
-    """`a` with values written where `take_along_axis` would read; of several for one place the last stays."""
+    """`a` with values written where `take_along_axis` would read; of several for one place the last stays.
+
+    >>> put_along_axis(zeros((2, 2)), array([[1], [0]]), array(5.0), axis=1)
+    array([[0, 5],
+           [5, 0]], dtype=float32)
+    """
     x, index = to_node(a), _integers("put_along_axis", indices)
     shape = x.shape
     if axis is None:
@@ -145,7 +155,7 @@ def slice_(
 ) -> array:
     """A part of `a` of `slice_size`, beginning at the computed `start_indices` along `axes` (at 0 along the others).
 
-    >>> slice_(array([1, 2, 3, 4]), array([1]), (0,), (2,))
+    >>> slice(array([1, 2, 3, 4]), array([1]), (0,), (2,))
     array([2, 3], dtype=int32)
     """
     x, sizes = to_node(a), tuple(slice_size)
@@ -165,7 +175,11 @@ def slice_update(
     a: ArrayLike, update: ArrayLike, start_indices: ArrayLike, axes: Sequence[int], *, stream: Stream = None
 ) -> array:
     """`a` with `update` written over the part of its size that begins at the computed `start_indices` along `axes` (at
-    0 along the others). Axes that the update lacks have size 1 if they are among `axes`, else all of `a`."""
+    0 along the others). Axes that the update lacks have size 1 if they are among `axes`, else all of `a`.
+
+    >>> slice_update(zeros((4,)), array([7.0, 8.0]), array([1]), axes=(0,))
+    array([0, 7, 8, 0], dtype=float32)
+    """
     x = to_node(a)
     part = values_node(update, x.dtype)
     if part.ndim > x.ndim:

@@ -14,7 +14,7 @@ from typing import Any
 from weft import tree
 from weft.array import array, wrap
 from weft.core.creating import eye
-from weft.core.transforming import _ASSIGNED, Differentiated, _callable, _loss, _matched, _outputs, _primals
+from weft.core.transforming import ASSIGNED, Differentiated, check_callable, loss_of, matched, outputs_of, primals_of
 from weft.graph.dims import prod
 from weft.graph.node import Kind, Node, kind_of
 from weft.graph.trace import trace
@@ -76,9 +76,9 @@ def hessian(fun: Function, argnums: Arguments = None, argnames: str | Sequence[s
 
 def _jacobian(name: str, fun: Function, argnums: Arguments, argnames: str | Sequence[str]) -> Function:
     chosen = Differentiated(name, argnums, argnames)
-    _callable(name, fun)
+    check_callable(name, fun)
 
-    @functools.wraps(fun, _ASSIGNED, ())
+    @functools.wraps(fun, ASSIGNED, ())
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         values = chosen.select(args, kwargs)
         leaves, structure = array_leaves(name, "a differentiated argument", values)
@@ -171,12 +171,12 @@ def hvp(fun: Function, primals: Sequence[Any], vectors: Sequence[Any]) -> tuple[
     >>> hvp(lambda x: sum(x * x * x), [array([1.0, 2.0])], [array([1.0, 0.0])])[1]
     [array([6, 0], dtype=float32)]
     """
-    leaves, structure = _primals("hvp", fun, primals)
-    given = _matched("hvp", "vector", "primal", leaves, structure, vectors)
+    leaves, structure = primals_of("hvp", fun, primals)
+    given = matched("hvp", "vector", "primal", leaves, structure, vectors)
     inputs, nodes = fresh_inputs(leaves)
     with trace():
-        outputs, outs, _ = _outputs("hvp", fun, primals, inputs)
-        loss = _loss("hvp", outs[0] if len(outs) == 1 else outs)
+        outputs, outs, _ = outputs_of("hvp", fun, primals, inputs)
+        loss = loss_of("hvp", outs[0] if len(outs) == 1 else outs)
         xs = nodes
         gradients = pull_back(xs, [loss._node], [ones(loss._node.kind)])
         present = [g for g in gradients if g is not None]
@@ -194,7 +194,7 @@ def linearize(fun: Function, *primals: Any) -> tuple[Any, Function]:
     >>> y, tangent(array(1.0))
     (array(9, dtype=float32), array(6, dtype=float32))
     """
-    leaves, structure = _primals("linearize", fun, primals)
+    leaves, structure = primals_of("linearize", fun, primals)
     inputs, nodes = fresh_inputs(leaves)
     with trace():
         value = call_filled(fun, primals, inputs)
@@ -230,7 +230,7 @@ class _Linear:
         ]
 
     def __call__(self, *tangents: Any) -> Any:
-        given = _matched("linearize", "tangent", "primal", self._like, self._structure, tangents)
+        given = matched("linearize", "tangent", "primal", self._like, self._structure, tangents)
         present = [node for node in self._found if node is not None]
         made = iter(rebuild(present, dict(zip(self._stand_ins, given, strict=True))))
         nodes = [None if node is None else next(made) for node in self._found]

@@ -79,7 +79,12 @@ concat = concatenate
 
 
 def stack(arrays: Sequence[ArrayLike], axis: int | None = 0, *, stream: Stream = None) -> array:
-    """Arrays of one shape along a new axis."""
+    """Arrays of one shape along a new axis.
+
+    >>> stack([array([1, 2]), array([3, 4])], axis=1)
+    array([[1, 3],
+           [2, 4]], dtype=int32)
+    """
     nodes = _operands("stack", arrays)
     shape = nodes[0].shape
     for i, node in enumerate(nodes[1:], 1):
@@ -93,7 +98,11 @@ def stack(arrays: Sequence[ArrayLike], axis: int | None = 0, *, stream: Stream =
 
 
 def unstack(x: ArrayLike, /, *, axis: int = 0, stream: Stream = None) -> tuple[array, ...]:
-    """The slices along an axis, each without that axis."""
+    """The slices along an axis, each without that axis.
+
+    >>> unstack(array([[1, 2], [3, 4]]))
+    (array([1, 2], dtype=int32), array([3, 4], dtype=int32))
+    """
     node = to_node(x)
     axis = normalize_axis("unstack", axis, node.ndim)
     rest = (*node.shape[:axis], *node.shape[axis + 1 :])
@@ -118,6 +127,11 @@ def pad(
     pad_width : one number for all sides, one pair (before, after) for all axes, or a pair for each axis
     mode : "constant" (`constant_values`), "edge" (the outermost element), "reflect" (mirrored at the outermost element)
         or "symmetric" (mirrored behind it)
+
+    >>> pad(array([1, 2]), (1, 2))
+    array([0, 1, 2, 0, 0], dtype=int32)
+    >>> pad(array([1, 2, 3]), 1, mode="edge")
+    array([1, 1, 2, 3, 3], dtype=int32)
     """
     x = to_node(a)
     widths = _widths(pad_width, x.ndim)
@@ -201,7 +215,12 @@ def repeat(array: ArrayLike, repeats: int, axis: int | None = None, *, stream: S
 
 
 def tile(a: ArrayLike, reps: int | Sequence[int], /, *, stream: Stream = None) -> array:
-    """The whole array repeated `reps` times along each axis; a shorter `reps` counts from the last axis."""
+    """The whole array repeated `reps` times along each axis; a shorter `reps` counts from the last axis.
+
+    >>> tile(array([1, 2]), (2, 2))
+    array([[1, 2, 1, 2],
+           [1, 2, 1, 2]], dtype=int32)
+    """
     x = to_node(a)
     counts = [reps] if isinstance(reps, int) else list(reps)
     if any(count < 0 for count in counts):
@@ -220,7 +239,11 @@ def roll(
     a: ArrayLike, shift: int | Sequence[int], axis: int | Sequence[int] | None = None, *, stream: Stream = None
 ) -> array:
     """Elements moved `shift` places along axes; what leaves at one end comes in at the other. The flattened array is
-    rolled if no axis is given."""
+    rolled if no axis is given.
+
+    >>> roll(array([1, 2, 3, 4]), 1)
+    array([4, 1, 2, 3], dtype=int32)
+    """
     x = to_node(a)
     shifts = [shift] if isinstance(shift, int) else list(shift)
     if axis is None:
@@ -266,12 +289,21 @@ def _diagonal(name: str, x: Node, offset: int, axis1: int, axis2: int) -> Node:
 
 
 def diagonal(a: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1, stream: Stream = None) -> array:
-    """The elements of two axes whose indices differ by `offset`, as the last axis."""
+    """The elements of two axes whose indices differ by `offset`, as the last axis.
+
+    >>> diagonal(array([[1, 2], [3, 4]]))
+    array([1, 4], dtype=int32)
+    """
     return wrap(_diagonal("diagonal", to_node(a), offset, axis1, axis2))
 
 
 def diag(a: ArrayLike, /, k: int = 0, *, stream: Stream = None) -> array:
-    """The k-th diagonal of a matrix, or a matrix with a vector on its k-th diagonal and zeros elsewhere."""
+    """The k-th diagonal of a matrix, or a matrix with a vector on its k-th diagonal and zeros elsewhere.
+
+    >>> diag(array([1, 2]))
+    array([[1, 0],
+           [0, 2]], dtype=int32)
+    """
     x = to_node(a)
     if x.ndim == 2:
         return wrap(_diagonal("diag", x, k, 0, 1))
@@ -293,6 +325,10 @@ def trace(
     *,
     stream: Stream = None,
 ) -> array:
-    """The sum of a diagonal, in the dtype of a sum or in `dtype`."""
+    """The sum of a diagonal, in the dtype of a sum or in `dtype`.
+
+    >>> trace(array([[1, 2], [3, 4]]))
+    array(5, dtype=int32)
+    """
     x = _diagonal("trace", to_node(a), offset, axis1, axis2)
     return sum_of(wrap(astype(x, dtype or x.dtype)), -1)

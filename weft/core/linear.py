@@ -91,7 +91,11 @@ def _product(name: str, x: Node, y: Node) -> array:
 
 
 def inner(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> array:
-    """Sums of products over the last axes of a and b; a 0-d operand multiplies."""
+    """Sums of products over the last axes of a and b; a 0-d operand multiplies.
+
+    >>> inner(array([1, 2]), array([[3, 4], [5, 6]]))
+    array([11, 17], dtype=int32)
+    """
     x, y = to_node(a), to_node(b)
     if x.ndim == 0 or y.ndim == 0:
         return _product("inner", x, y)

@@ -6,7 +6,8 @@ other, gradients included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from weft import dtypes as dt
@@ -17,6 +18,7 @@ from weft.core.elementwise import maximum, minimum, where
 from weft.core.gathering import take
 from weft.core.joining import concatenate
 from weft.core.shaping import slice_axis
+from weft.evaluate import LOCK
 from weft.graph.body import body_of
 from weft.graph.dims import same_shape
 from weft.graph.node import Kind, Node, Size
@@ -26,6 +28,7 @@ from weft.primitives.control import COUNT, Loop, Switch
 from weft.primitives.views import Slice, reshape
 from weft.transforms.bodies import Traced, captured, random_state, trace_body
 from weft.transforms.checkpoint import checkpoint
+from weft.transforms.turns import turn
 
 Function = Callable[..., Any]
 Tree = Any
@@ -74,9 +77,10 @@ class _Carry:
                 self.nodes[i], again = astype(before, after.dtype), True
                 continue
             where = str(self.structure.paths()[i])
+            which = f"the leaf {where}" if where else "it"
             raise ValueError(
-                f"[{name}] the carry must keep its shape and dtype, but the leaf {where or 'itself'} is {before.kind} "
-                f"at first and {after.kind} after a step; convert one of them (astype, reshape, broadcast_to)."
+                f"[{name}] the carry must keep its shape and dtype, but {which} is {before.kind} at first and "
+                f"{after.kind} after a step; convert one of them (astype, reshape, broadcast_to)."
             )
         return None if again else nodes
 
@@ -109,6 +113,16 @@ def _callable(name: str, what: str, fun: Any) -> Function:
     return fun  # type: ignore[no-any-return]
 
 
+@contextmanager
+def _drawing(draws: bool) -> Iterator[list[Node]]:
+    """The random state for a loop or branch that draws numbers; no other thread draws until it is replaced."""
+    if not draws:
+        yield []
+        return
+    with turn():
+        yield [random_state()[0]._node]
+
+
 # ---- loops ----
 
 
@@ -129,18 +143,19 @@ def _loop(
     params = traced.params
     carries = len(carry)
     carry_params, row_params = list(params[:carries]), list(params[carries:])
-    first, outputs = list(carry), list(outputs)
+    outputs = list(outputs)
     if traced.random is not None:
         carry_params.append(traced.random_param)
-        first.append(random_state()[0]._node)
         outputs.insert(carries, traced.random)
-    inside = captured([*carry_params, *row_params], outputs)
-    body = body_of([*inside, *carry_params, *row_params], outputs)
-    op = Loop(body, len(inside), len(first), length, reverse, count is not None, stops, progress)
-    results = bind_many(op, *([] if count is None else [count]), *inside, *first, *rows)
-    last, stacked, steps = op.split_results(results)
-    if traced.random is not None:
-        random_state()[0] = wrap(last.pop())
+    with LOCK:  # another thread that evaluates what is captured would cut it from its inputs
+        inside = captured([*carry_params, *row_params], outputs)
+        body = body_of([*inside, *carry_params, *row_params], outputs)
+    op = Loop(body, len(inside), len(carry_params), length, reverse, count is not None, stops, progress)
+    operands = [*([] if count is None else [count]), *inside, *carry]
+    with _drawing(traced.random is not None) as state:
+        last, stacked, steps = op.split_results(bind_many(op, *operands, *state, *rows))
+        if state:
+            random_state()[0] = wrap(last.pop())
     return [wrap(x) for x in last], [wrap(x) for x in stacked], None if steps is None else wrap(steps)
 
 
@@ -177,15 +192,16 @@ def scan(
     rows = _nodes("scan", "`xs`", row_leaves, row_structure)
     count, steps = _length("scan", rows, length)
     carry, shown = _Carry("scan", init), _name("scan", progress)
-    unroll, known = _positive("unroll", unroll), until is None and count is None and type(steps) is int
-    if checkpoint_every is not None and not known:
+    unroll = _positive("unroll", unroll)
+    every = _positive("checkpoint_every", checkpoint_every) if checkpoint_every is not None else None
+    known = until is None and count is None and steps is not None
+    if every is not None and not known:
         raise ValueError(
-            "[scan] checkpoint_every needs a number of steps that is known: without `until`, and with an integer "
-            "`length`."
+            "[scan] checkpoint_every needs a number of steps that is known before the first one: without `until`, and "
+            "with an integer `length`."
         )
-    if known and (checkpoint_every is not None or unroll != 1):
-        assert type(steps) is int
-        every = _positive("checkpoint_every", checkpoint_every) if checkpoint_every is not None else None
+    if known and (every is not None or unroll != 1):
+        assert steps is not None
         parts = [_rows(x, steps) for x in rows]
         return _in_chunks(f, carry, parts, row_structure, steps, reverse, unroll, every, shown)
     if reverse and until is not None:
@@ -381,7 +397,7 @@ def _in_chunks(
     carry: _Carry,
     rows: Sequence[Node],
     structure: tree.Structure,
-    steps: int,
+    steps: Size,
     reverse: bool,
     unroll: int,
     every: int | None,
@@ -391,7 +407,7 @@ def _in_chunks(
     if any(carry.soft):
         _traced_step("scan", f, carry, rows, structure, None)  # which settles the dtypes of numbers
     size = unroll if every is None else every
-    whole, rest = divmod(steps, size)
+    whole, rest = steps // size, steps % size
 
     def chunk(carry: Tree, part: Tree) -> Any:
         if every is not None:
@@ -399,7 +415,7 @@ def _in_chunks(
             return inner(carry, part)
         return _unrolled(f, carry, part, size, reverse)
 
-    def part(start: int, count: int) -> Tree:
+    def part(start: Size, count: Size) -> Tree:
         return structure.unflatten([wrap(slice_axis(x, 0, start, count)) for x in rows])
 
     def cut(x: array) -> array:
@@ -410,7 +426,7 @@ def _in_chunks(
     first = carry.build([wrap(x) for x in carry.nodes])
     last, ys = scan(chunk, first, main, length=whole, reverse=reverse, progress=progress or False)
     ys = tree.map(lambda y: wrap(reshape(y._node, (whole * size, *y._node.shape[2:]))), ys)
-    if not rest:
+    if type(rest) is int and rest == 0:
         return last, ys
     last, more = scan(f, last, part(0 if reverse else whole * size, rest), length=rest, reverse=reverse)
     return last, tree.map(lambda a, b: concatenate([b, a] if reverse else [a, b], 0), ys, more)
@@ -568,19 +584,21 @@ def _switch(
     if draws:
         for t, made in zip(traces, results, strict=True):
             made.append(t.random if t.random is not None else t.random_param)
-    inside = {
-        x: None
-        for t, made in zip(traces, results, strict=True)
-        for x in captured([*t.params, t.random_param], made, t.first)
-    }
-    outer, state = list(inside), [random_state()[0]._node] if draws else []
-    bodies = tuple(
-        body_of([*t.params, *outer, *([t.random_param] if draws else [])], made)
-        for t, made in zip(traces, results, strict=True)
-    )
-    found = bind_many(Switch(bodies), index, *nodes, *outer, *state)
-    if draws:
-        random_state()[0] = wrap(found.pop())
+    with LOCK:  # as above
+        inside = {
+            x: None
+            for t, made in zip(traces, results, strict=True)
+            for x in captured([*t.params, t.random_param], made, t.first)
+        }
+        outer = list(inside)
+        bodies = tuple(
+            body_of([*t.params, *outer, *([t.random_param] if draws else [])], made)
+            for t, made in zip(traces, results, strict=True)
+        )
+    with _drawing(draws) as state:
+        found = bind_many(Switch(bodies), index, *nodes, *outer, *state)
+        if state:
+            random_state()[0] = wrap(found.pop())
     shape = traces[0].structure
     assert shape is not None
     return shape.unflatten([wrap(x) for x in found])
@@ -608,9 +626,10 @@ def _agreed(name: str, names: Sequence[str], traces: Sequence[Traced]) -> list[l
                 r[i] = astype(r[i], model.dtype)
             if not same_shape(r[i].shape, model.shape) or r[i].dtype is not model.dtype:
                 where = str(structure.paths()[i])
+                one = next(which for which, r in zip(names, results, strict=True) if r[i] is model)
                 raise ValueError(
-                    f"[{name}] the branches must return the same shapes and dtypes: result {where or 'itself'} is "
-                    f"{model.kind} in one branch and {r[i].kind} in branch {other}."
+                    f"[{name}] the branches must return the same shapes and dtypes: result{where and ' '}{where} is "
+                    f"{model.kind} in branch {one} and {r[i].kind} in branch {other}."
                 )
     return results
 
@@ -646,7 +665,14 @@ def associative_scan(fn: Function, xs: Tree, axis: int = 0, reverse: bool = Fals
         result, shape = tree.flatten(fn(*pair))
         if shape is not structure:
             raise ValueError(f"[associative_scan] fn must return what it is given: {structure}; got {shape}.")
-        return [to_node(leaf) for leaf in result]
+        made = [to_node(leaf) for leaf in result]
+        for x, y in zip(first, made, strict=True):
+            if not same_shape(x.shape, y.shape):
+                raise ValueError(
+                    f"[associative_scan] fn must return the shapes that it is given: {x.shape}; got {y.shape}. It is "
+                    "applied to many elements at once, along the axis."
+                )
+        return made
 
     def pick(values: list[Node], start: Any, size: Any, step: int = 1) -> list[Node]:
         return [along(x, a, start, size, step) for x, a in zip(values, axes, strict=True)]

@@ -38,7 +38,11 @@ def result_type(*arrays_and_dtypes: array | Dtype) -> Dtype:
 
 
 def can_cast(from_: array | Dtype, to: Dtype) -> bool:
-    """Whether promotion leads from a dtype to another: an operation on both is done in `to`."""
+    """Whether promotion leads from a dtype to another: an operation on both is done in `to`.
+
+    >>> can_cast(int32, float32), can_cast(float32, int32)
+    (True, False)
+    """
     if not isinstance(to, Dtype):
         raise TypeError(f"[can_cast] the second argument is a dtype; got {to!r}.")
     return dt.promote(_dtype("can_cast", from_), to) is to

@@ -9,7 +9,6 @@ the same key with more bits behind it.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +29,7 @@ from weft.core._common import (
     scalar_node,
     to_node,
 )
-from weft.core.creating import _shape
+from weft.core.creating import sizes_of
 from weft.core.gathering import take
 from weft.core.linear import matmul
 from weft.core.reducing import argmax
@@ -47,12 +46,11 @@ from weft.primitives.sorting import ArgSort, SearchSorted
 from weft.primitives.views import Slice, reshape, restore_axes
 from weft.runtime.data import Buffer, numpy_view
 from weft.transforms.bodies import random_state
-from weft.transforms.compile import RANDOM_STATE
+from weft.transforms.turns import RANDOM_STATE, turn
 
 Stream = Any
 Sizes = int | Sequence[int]
 
-_lock = threading.Lock()
 _WORD = 0xFFFFFFFF
 
 
@@ -62,7 +60,7 @@ _WORD = 0xFFFFFFFF
 def key(seed: int) -> array:
     """A key from a seed, a number of 64 bits.
 
-    >>> key(42)
+    >>> random.key(42)
     array([0, 42], dtype=uint32)
     """
     if not hasattr(seed, "__index__"):
@@ -79,16 +77,25 @@ RANDOM_STATE[0] = state
 
 
 def seed(seed: int) -> None:
-    """Start the global sequence of keys anew."""
-    random_state()[0] = key(seed)
+    """Start the global sequence of keys anew: what is drawn without a key is then the same again.
+
+    >>> random.seed(3)
+    >>> x = random.normal((2,))
+    >>> random.seed(3)
+    >>> array_equal(x, random.normal((2,)))
+    array(True, dtype=bool)
+    """
+    first = key(seed)
+    with turn():
+        random_state()[0] = first
 
 
 def split(key: ArrayLike, num: int = 2, stream: Stream = None) -> array:
     """`num` new keys from one, as rows.
 
-    >>> a, b = split(key(7))
+    >>> a, b = random.split(random.key(7))
     """
-    return wrap(bits_node((*_shape("random.split", num), 2), _key_node("split", key)))
+    return wrap(bits_node((*sizes_of("random.split", num), 2), _key_node("split", key)))
 
 
 def _next_key() -> Node:
@@ -97,7 +104,7 @@ def _next_key() -> Node:
     A state that has a value is split right here: keys that are drawn one after the other would else be a graph that
     grows for ever.
     """
-    with _lock:
+    with turn():
         state = random_state()
         current = state[0]._node
         if isinstance(current.value, Buffer) and current.kind is kind_of((2,), dt.uint32):
@@ -166,7 +173,7 @@ def bits(shape: Sizes = (), width: int = 4, key: ArrayLike | None = None, stream
     """Uniform random integers of `width` bytes (1, 2 or 4), unsigned."""
     if width not in (1, 2, 4):
         raise ValueError(f"[random.bits] width must be 1, 2 or 4 bytes; got {width}.")
-    return wrap(bits_node(_shape("random.bits", shape), _key_node("bits", key), width))
+    return wrap(bits_node(sizes_of("random.bits", shape), _key_node("bits", key), width))
 
 
 # ---- uniform ----
@@ -221,7 +228,7 @@ def _drawn_shape(name: str, shape: Sizes | None, *parameters: Node) -> Shape:
     together = broadcast_shapes(f"random.{name}", *(p.shape for p in parameters))
     if shape is None:
         return together
-    sizes = _shape(f"random.{name}", shape)
+    sizes = sizes_of(f"random.{name}", shape)
     if broadcast_shapes(f"random.{name}", together, sizes) != sizes:
         raise ValueError(f"[random.{name}] parameters of shape {together} do not fit shape {sizes}.")
     return sizes
@@ -282,13 +289,13 @@ def normal(
 
     Complex numbers have independent parts of variance 1/2 each, so that the mean of their squared moduli is 1.
 
-    >>> normal((2, 3)).shape
+    >>> random.normal((2, 3)).shape
     (2, 3)
     """
     dtype = dtype or dt.float32
     if not dtype.is_inexact:
         raise ValueError(f"[random.normal] draws floating-point or complex numbers; got dtype {dtype.name}.")
-    sizes, keys = _shape("random.normal", shape), _key_node("normal", key)
+    sizes, keys = sizes_of("random.normal", shape), _key_node("normal", key)
     width = None if scale is None else wrap(astype(to_node(scale), dtype))
     if dtype.is_complex:
         result = wrap(_complex_normal(sizes, dtype, keys))
@@ -330,7 +337,7 @@ def truncated_normal(
 def gumbel(shape: Sizes = (), dtype: Dtype | None = None, key: ArrayLike | None = None, stream: Stream = None) -> array:
     """The standard Gumbel distribution, with the cumulative distribution exp(-exp(-x))."""
     dtype = _float_dtype("gumbel", dtype)
-    return wrap(_gumbel(_shape("random.gumbel", shape), dtype, _key_node("gumbel", key)))
+    return wrap(_gumbel(sizes_of("random.gumbel", shape), dtype, _key_node("gumbel", key)))
 
 
 def _gumbel(shape: Shape, dtype: Dtype, keys: Node) -> Node:
@@ -343,7 +350,7 @@ def laplace(
 ) -> array:  # fmt: skip
     """The Laplace distribution with mean `loc` and density exp(-|x - loc| / scale) / (2 scale)."""
     dtype = _float_dtype("laplace", dtype)
-    draw = _signed_unit(*_places(_shape("random.laplace", shape)), dtype, _key_node("laplace", key))
+    draw = _signed_unit(*_places(sizes_of("random.laplace", shape)), dtype, _key_node("laplace", key))
     sample = bind(e.Sign(), draw) * bind(e.Log1p(), -bind(e.Absolute(), draw))
     width, middle = (wrap(astype(to_node(parameter), dtype)) for parameter in (scale, loc))
     return middle + width * wrap(astype(sample, dtype))
@@ -358,7 +365,7 @@ def categorical(
     One for each distribution, `num_samples` for each (in a new last axis), or as many as `shape` says, with which the
     shape of the logits without their axis must go together.
 
-    >>> categorical(array([0.0, 1.0, 2.0]), num_samples=5).shape
+    >>> random.categorical(array([0.0, 1.0, 2.0]), num_samples=5).shape
     (5,)
     """
     x = to_node(logits)
@@ -368,9 +375,9 @@ def categorical(
     rest = (*x.shape[:axis], *x.shape[axis + 1 :])
     if num_samples is not None:
         x = reshape(x, (*x.shape, 1))
-        rest, sizes = (*rest, 1), (*rest, *_shape("random.categorical", num_samples))
+        rest, sizes = (*rest, 1), (*rest, *sizes_of("random.categorical", num_samples))
     else:
-        sizes = rest if shape is None else _shape("random.categorical", shape)
+        sizes = rest if shape is None else sizes_of("random.categorical", shape)
     if broadcast_shapes("random.categorical", sizes, rest) != sizes:
         raise ValueError(f"[random.categorical] distributions of shape {rest} do not fit shape {sizes}.")
     keys = _key_node("categorical", key)
@@ -428,7 +435,10 @@ def multivariate_normal(
             f"[random.multivariate_normal] mean {middle.shape} needs cov of shape (..., {n}, {n}); got {spread.shape}."
         )
     lead = broadcast_shapes(
-        "random.multivariate_normal", middle.shape[:-1], spread.shape[:-2], _shape("random.multivariate_normal", shape)
+        "random.multivariate_normal",
+        middle.shape[:-1],
+        spread.shape[:-2],
+        sizes_of("random.multivariate_normal", shape),
     )
     half = _half_normal(*_places((*lead, 1, n)), dtype, _key_node("multivariate_normal", key))
     rows = constant(math.sqrt(2.0), half.kind) * half
@@ -454,4 +464,4 @@ def permutation(x: int | ArrayLike, axis: int = 0, key: ArrayLike | None = None,
 
 
 def _order(n: Any, keys: Node) -> Node:
-    return bind(ArgSort(0), bits_node(_shape("random.permutation", n), keys))
+    return bind(ArgSort(0), bits_node(sizes_of("random.permutation", n), keys))

@@ -59,7 +59,11 @@ prod_.__name__ = "prod"
 
 @remembered(1)
 def max(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
-    """The largest element over axes (all by default); NaN if any is."""
+    """The largest element over axes (all by default); NaN if any is.
+
+    >>> max(array([[1, 5], [7, 2]]), axis=0)
+    array([7, 5], dtype=int32)
+    """
     x = to_node(a)
     axes = normalize_axes("max", axis, x.ndim)
     _refuse_empty("max", x, axes)
@@ -77,14 +81,22 @@ def min(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: S
 
 @remembered(1)
 def all(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
-    """Whether all elements along axes are nonzero."""
+    """Whether all elements along axes are nonzero.
+
+    >>> all(array([[True, False], [True, True]]), axis=1)
+    array([False, True], dtype=bool)
+    """
     x = astype(to_node(a), dt.bool_)
     return wrap(_reduce(r.All, x, normalize_axes("all", axis, x.ndim), keepdims))
 
 
 @remembered(1)
 def any(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
-    """Whether any element along axes is nonzero."""
+    """Whether any element along axes is nonzero.
+
+    >>> any(array([[0, 0], [0, 3]]), axis=1)
+    array([False, True], dtype=bool)
+    """
     x = astype(to_node(a), dt.bool_)
     return wrap(_reduce(r.Any_, x, normalize_axes("any", axis, x.ndim), keepdims))
 
@@ -113,7 +125,11 @@ def _arg(name: str, op: type[Any], a: ArrayLike, axis: int | None, keepdims: boo
 
 
 def argmax(a: ArrayLike, /, axis: int | None = None, keepdims: bool = False, *, stream: Stream = None) -> array:
-    """The place of the (first) largest element along an axis, or in the flattened array."""
+    """The place of the (first) largest element along an axis, or in the flattened array.
+
+    >>> argmax(array([[1, 9, 2], [7, 3, 5]]), axis=1)
+    array([1, 0], dtype=uint32)
+    """
     return _arg("argmax", r.ArgMax, a, axis, keepdims)
 
 
@@ -124,7 +140,12 @@ def argmin(a: ArrayLike, /, axis: int | None = None, keepdims: bool = False, *, 
 
 @remembered(1)
 def mean(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
-    """The arithmetic mean over axes (all by default)."""
+    """The arithmetic mean over axes (all by default).
+
+    >>> mean(array([[1.0, 2.0], [3.0, 5.0]]), axis=1, keepdims=True)
+    array([[1.5],
+           [4]], dtype=float32)
+    """
     x = to_node(a)
     x = astype(x, dt.inexact_of(x.dtype))
     axes = normalize_axes("mean", axis, x.ndim)
@@ -153,7 +174,11 @@ def var(
     stream: Stream = None,
 ) -> array:  # fmt: skip
     """The variance over axes (all by default); the divisor is the count minus `ddof`, which the Python array API calls
-    `correction`."""
+    `correction`.
+
+    >>> var(array([1.0, 3.0]), ddof=1)
+    array(2, dtype=float32)
+    """
     x = to_node(a)
     x = astype(x, dt.inexact_of(x.dtype))
     axes = normalize_axes("var", axis, x.ndim)
@@ -175,7 +200,11 @@ def std(
     a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, ddof: int = 0, *, correction: int | None = None,
     stream: Stream = None,
 ) -> array:  # fmt: skip
-    """The standard deviation over axes (all by default): the square root of `var`."""
+    """The standard deviation over axes (all by default): the square root of `var`.
+
+    >>> std(array([1.0, 3.0]))
+    array(1, dtype=float32)
+    """
     x = to_node(a)
     x = astype(x, dt.inexact_of(x.dtype))
     axes = normalize_axes("std", axis, x.ndim)
@@ -192,7 +221,11 @@ def _shift(x: Node, axes: tuple[int, ...]) -> Node:
 
 @remembered(1)
 def logsumexp(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> array:
-    """log(sum(exp(a))) over axes (all by default), without overflow; -inf for nothing but -inf."""
+    """log(sum(exp(a))) over axes (all by default), without overflow; -inf for nothing but -inf.
+
+    >>> logsumexp(array([1000.0, 1000.0]))
+    array(1000.69, dtype=float32)
+    """
     x = to_node(a)
     x = astype(x, dt.inexact_of(x.dtype))
     axes = normalize_axes("logsumexp", axis, x.ndim)
@@ -214,7 +247,12 @@ def any_empty(x: Node, axes: tuple[int, ...]) -> bool:
 
 @remembered(1)
 def softmax(a: ArrayLike, /, axis: Axes = None, *, precise: bool = False, stream: Stream = None) -> array:
-    """exp(a) / sum(exp(a)) over axes (all by default), without overflow. Always computed in at least float32."""
+    """exp(a) / sum(exp(a)) over axes (all by default), without overflow. Always computed in at least float32.
+
+    >>> softmax(array([[0.0, 0.0], [1000.0, -1000.0]]), axis=-1)
+    array([[0.5, 0.5],
+           [1, 0]], dtype=float32)
+    """
     x = to_node(a)
     x = astype(x, dt.inexact_of(x.dtype))
     axes = normalize_axes("softmax", axis, x.ndim)

@@ -53,7 +53,11 @@ def cumprod(
     dtype: Dtype | None = None,
     stream: Stream = None,
 ) -> array:
-    """Running products along an axis (of the flattened array by default)."""
+    """Running products along an axis (of the flattened array by default).
+
+    >>> cumprod(array([1, 2, 3, 4]))
+    array([1, 2, 6, 24], dtype=int32)
+    """
     x = to_node(a)
     return _scan("cumprod", scans.CumProd, astype(x, dtype or x.dtype), axis, reverse, inclusive)
 
@@ -64,7 +68,11 @@ cumulative_sum, cumulative_prod = cumsum, cumprod
 def cummax(
     a: ArrayLike, /, axis: int | None = None, *, reverse: bool = False, inclusive: bool = True, stream: Stream = None
 ) -> array:
-    """Running maxima along an axis (of the flattened array by default); NaN from the first NaN on."""
+    """Running maxima along an axis (of the flattened array by default); NaN from the first NaN on.
+
+    >>> cummax(array([1, 3, 2, 5]))
+    array([1, 3, 3, 5], dtype=int32)
+    """
     return _scan("cummax", scans.CumMax, to_node(a), axis, reverse, inclusive)
 
 

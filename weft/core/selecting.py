@@ -73,7 +73,12 @@ def nonzero(a: ArrayLike, /, *, stream: Stream = None) -> tuple[array, ...]:
 
 
 def argwhere(a: ArrayLike, /, *, stream: Stream = None) -> array:
-    """The indices of nonzero elements as rows of a matrix."""
+    """The indices of nonzero elements as rows of a matrix.
+
+    >>> argwhere(array([[1, 0], [0, 2]]))
+    array([[0, 0],
+           [1, 1]], dtype=int64)
+    """
     x = to_node(a)
     if x.ndim == 0:
         return wrap(constant(0, kind_of((_number(bind(Sum(()), astype(astype(x, dt.bool_), dt.int64))), 0), dt.int64)))
@@ -84,7 +89,11 @@ def argwhere(a: ArrayLike, /, *, stream: Stream = None) -> array:
 
 
 def bincount(x: ArrayLike, /, weights: ArrayLike | None = None, minlength: int = 0, *, stream: Stream = None) -> array:
-    """How often each of 0, 1, 2, … occurs in x, or the sum of the weights there; added in the order of x."""
+    """How often each of 0, 1, 2, … occurs in x, or the sum of the weights there; added in the order of x.
+
+    >>> bincount(array([0, 2, 2]))
+    array([1, 0, 2], dtype=int32)
+    """
     values = to_node(x)
     if values.ndim != 1 or not (values.dtype.is_integer or values.dtype.is_bool):
         raise ValueError(f"[bincount] counts a vector of integers; got {values.kind}.")

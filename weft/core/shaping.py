@@ -76,7 +76,11 @@ def _resolved(name: str, size: Any, shape: Shape) -> Shape:
 
 @remembered(1)
 def flatten(a: ArrayLike, /, start_axis: int = 0, end_axis: int = -1, *, stream: Stream = None) -> array:
-    """Axes start_axis to end_axis (included) as one; axes beyond the ends mean the ends."""
+    """Axes start_axis to end_axis (included) as one; axes beyond the ends mean the ends.
+
+    >>> flatten(zeros((2, 3, 4)), start_axis=1).shape
+    (2, 12)
+    """
     x = to_node(a)
     if x.ndim == 0:
         return wrap(node_reshape(x, (1,)))
@@ -104,7 +108,11 @@ def unflatten(a: ArrayLike, /, axis: int, shape: Sequence[int], *, stream: Strea
 
 @remembered(1)
 def transpose(a: ArrayLike, /, axes: Sequence[int] | None = None, *, stream: Stream = None) -> array:
-    """Axes in another order; reversed by default."""
+    """Axes in another order; reversed by default.
+
+    >>> transpose(zeros((2, 3, 4)), (2, 0, 1)).shape
+    (4, 2, 3)
+    """
     x = to_node(a)
     if axes is None:
         return wrap(node_transpose(x, tuple(range(x.ndim - 1, -1, -1))))
@@ -129,7 +137,11 @@ def matrix_transpose(a: ArrayLike, /, *, stream: Stream = None) -> array:
 
 @remembered(1)
 def swapaxes(a: ArrayLike, /, axis1: int, axis2: int, *, stream: Stream = None) -> array:
-    """Two axes exchanged."""
+    """Two axes exchanged.
+
+    >>> swapaxes(zeros((2, 3, 4)), 0, 2).shape
+    (4, 3, 2)
+    """
     x = to_node(a)
     i, j = normalize_axis("swapaxes", axis1, x.ndim), normalize_axis("swapaxes", axis2, x.ndim)
     order = list(range(x.ndim))
@@ -139,7 +151,11 @@ def swapaxes(a: ArrayLike, /, axis1: int, axis2: int, *, stream: Stream = None) 
 
 @remembered(1)
 def moveaxis(a: ArrayLike, /, source: int, destination: int, *, stream: Stream = None) -> array:
-    """One axis moved to another place, the others in order."""
+    """One axis moved to another place, the others in order.
+
+    >>> moveaxis(zeros((2, 3, 4)), 0, -1).shape
+    (3, 4, 2)
+    """
     x = to_node(a)
     i, j = normalize_axis("moveaxis", source, x.ndim), normalize_axis("moveaxis", destination, x.ndim)
     order = [k for k in range(x.ndim) if k != i]
@@ -149,7 +165,11 @@ def moveaxis(a: ArrayLike, /, source: int, destination: int, *, stream: Stream =
 
 @remembered(1)
 def expand_dims(a: ArrayLike, /, axis: int | Sequence[int], *, stream: Stream = None) -> array:
-    """New axes of size 1 at these places of the result."""
+    """New axes of size 1 at these places of the result.
+
+    >>> expand_dims(zeros((2, 3)), (0, -1)).shape
+    (1, 2, 3, 1)
+    """
     x = to_node(a)
     count = len(axis) if isinstance(axis, (list, tuple)) else 1
     places = set(normalize_axes("expand_dims", axis, x.ndim + count))
@@ -159,7 +179,11 @@ def expand_dims(a: ArrayLike, /, axis: int | Sequence[int], *, stream: Stream = 
 
 @remembered(1)
 def squeeze(a: ArrayLike, /, axis: Axes = None, *, stream: Stream = None) -> array:
-    """Axes of size 1 removed: all of them, or those given."""
+    """Axes of size 1 removed: all of them, or those given.
+
+    >>> squeeze(zeros((1, 3, 1)), axis=0).shape
+    (3, 1)
+    """
     x = to_node(a)
     if axis is None:
         return wrap(node_reshape(x, tuple(n for n in x.shape if not (type(n) is int and n == 1))))
@@ -171,7 +195,12 @@ def squeeze(a: ArrayLike, /, axis: Axes = None, *, stream: Stream = None) -> arr
 
 
 def broadcast_to(a: ArrayLike, /, shape: Sequence[int], *, stream: Stream = None) -> array:
-    """a repeated to `shape` along new axes and axes of size 1."""
+    """a repeated to `shape` along new axes and axes of size 1.
+
+    >>> broadcast_to(array([1, 2]), (2, 2))
+    array([[1, 2],
+           [1, 2]], dtype=int32)
+    """
     x, shape = to_node(a), _sizes("broadcast_to", shape)
     if any(type(n) is int and n < 0 for n in shape):
         raise ValueError(f"[broadcast_to] sizes cannot be negative; got {shape}.")
@@ -193,7 +222,11 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def broadcast_arrays(*arrays: ArrayLike, stream: Stream = None) -> list[array]:
-    """All arrays in the shape that they have together."""
+    """All arrays in the shape that they have together.
+
+    >>> [x.shape for x in broadcast_arrays(zeros((3, 1)), zeros((4,)))]
+    [(3, 4), (3, 4)]
+    """
     nodes = [to_node(a) for a in arrays]
     shape = _broadcast_shapes("broadcast_arrays", *(n.shape for n in nodes))
     return [wrap(broadcast_node(n, shape)) for n in nodes]
@@ -216,7 +249,11 @@ def atleast_1d(*arys: ArrayLike, stream: Stream = None) -> array | list[array]:
 
 
 def atleast_2d(*arys: ArrayLike, stream: Stream = None) -> array | list[array]:
-    """Each array with at least two axes; a vector becomes a row."""
+    """Each array with at least two axes; a vector becomes a row.
+
+    >>> atleast_2d(array([1, 2, 3])).shape
+    (1, 3)
+    """
     return _at_least("atleast_2d", 2, arys)  # type: ignore[no-any-return]
 
 
@@ -284,7 +321,12 @@ def _positions(sizes: tuple[int, ...], steps: tuple[int, ...], offset: int) -> N
 
 
 def flip(a: ArrayLike, /, axis: Axes = None, *, stream: Stream = None) -> array:
-    """Elements in reverse order along the axes (all by default)."""
+    """Elements in reverse order along the axes (all by default).
+
+    >>> flip(array([[1, 2], [3, 4]]), axis=1)
+    array([[2, 1],
+           [4, 3]], dtype=int32)
+    """
     x = to_node(a)
     axes = normalize_axes("flip", axis, x.ndim)
     starts = tuple(n - 1 if i in axes else 0 for i, n in enumerate(x.shape))
@@ -303,7 +345,11 @@ def slice_axis(x: Node, axis: int, start: Size, size: Size, step: Size = 1) -> N
 def split(
     a: ArrayLike, /, indices_or_sections: int | Sequence[int], axis: int = 0, *, stream: Stream = None
 ) -> list[array]:
-    """The array in pieces along an axis: so many equal ones, or cut at these indices."""
+    """The array in pieces along an axis: so many equal ones, or cut at these indices.
+
+    >>> split(array([1, 2, 3, 4, 5]), [2, 3])
+    [array([1, 2], dtype=int32), array([3], dtype=int32), array([4, 5], dtype=int32)]
+    """
     x = to_node(a)
     axis = normalize_axis("split", axis, x.ndim)
     n = x.shape[axis]

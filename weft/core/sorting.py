@@ -77,6 +77,9 @@ def partition(a: ArrayLike, /, kth: int, axis: int | None = -1, *, stream: Strea
     """The elements with the one of rank `kth` in its sorted place, none larger before it and none smaller after it.
 
     What else the order is may change; today the shorter part is sorted, and the other one too unless it is much longer.
+
+    >>> partition(array([5, 1, 4, 2, 3]), 2)[2]
+    array(3, dtype=int32)
     """
     x, axis = _operand("partition", a, axis)
     _check_rank("partition", x, kth, axis)
@@ -287,5 +290,9 @@ def _middle(rows: Node, n: Any, shape: Sequence[Any]) -> Node:
 
 
 def minmax(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream: Stream = None) -> tuple[array, array]:
-    """(the smallest, the largest) element over axes (all by default); NaN if any is."""
+    """(the smallest, the largest) element over axes (all by default); NaN if any is.
+
+    >>> minmax(array([3, 1, 2]))
+    (array(1, dtype=int32), array(3, dtype=int32))
+    """
     return reducing.min(a, axis, keepdims), reducing.max(a, axis, keepdims)

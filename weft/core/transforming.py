@@ -20,12 +20,13 @@ from weft.transforms.vmap import batch
 
 Function = Callable[..., Any]
 
-_ASSIGNED = ("__name__", "__qualname__", "__doc__")
+ASSIGNED = ("__name__", "__qualname__", "__doc__")
 """What a transformed function takes over. Not __module__: compile looks into functions of ours for what they capture.
 """
 
 
-def _callable(name: str, fun: Any) -> Function:
+def check_callable(name: str, fun: Any) -> Function:
+    """The function, if it is one."""
     if not callable(fun):
         raise TypeError(f"[{name}] the first argument must be a function; got {type(fun).__name__}.")
     return fun  # type: ignore[no-any-return]
@@ -41,11 +42,11 @@ def vjp(fun: Function, primals: Sequence[Any], cotangents: Sequence[Any]) -> tup
     >>> vjp(lambda x: x * x, [array(3.0)], [array(1.0)])
     ([array(9, dtype=float32)], [array(6, dtype=float32)])
     """
-    leaves, structure = _primals("vjp", fun, primals)
+    leaves, structure = primals_of("vjp", fun, primals)
     inputs, nodes = fresh_inputs(leaves)
     with trace():
-        outputs, outs, shape = _outputs("vjp", fun, primals, inputs)
-        given = _matched("vjp", "cotangent", "output", outs, shape, cotangents)
+        outputs, outs, shape = outputs_of("vjp", fun, primals, inputs)
+        given = matched("vjp", "cotangent", "output", outs, shape, cotangents)
         found = pull_back(nodes, [y._node for y in outs], given)
     return outputs, structure.unflatten([or_zeros(ct, x._node.kind) for ct, x in zip(found, leaves, strict=True)])
 
@@ -57,18 +58,18 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple
     >>> jvp(lambda x: x * x, [array(3.0)], [array(1.0)])
     ([array(9, dtype=float32)], [array(6, dtype=float32)])
     """
-    leaves, structure = _primals("jvp", fun, primals)
-    given = _matched("jvp", "tangent", "primal", leaves, structure, tangents)
+    leaves, structure = primals_of("jvp", fun, primals)
+    given = matched("jvp", "tangent", "primal", leaves, structure, tangents)
     inputs, nodes = fresh_inputs(leaves)
     with trace():
-        outputs, outs, shape = _outputs("jvp", fun, primals, inputs)
+        outputs, outs, shape = outputs_of("jvp", fun, primals, inputs)
         found = push_forward(nodes, [y._node for y in outs], given)
     return outputs, shape.unflatten([or_zeros(t, y._node.kind) for t, y in zip(found, outs, strict=True)])
 
 
-def _primals(name: str, fun: Any, primals: Any) -> tuple[list[array], tree.Structure]:
+def primals_of(name: str, fun: Any, primals: Any) -> tuple[list[array], tree.Structure]:
     """The arrays of a list of primals, and its structure."""
-    _callable(name, fun)
+    check_callable(name, fun)
     if not isinstance(primals, (list, tuple)):
         raise TypeError(
             f"[{name}] the primals are a list with one item for each argument; got {type(primals).__name__}: write "
@@ -84,7 +85,7 @@ def _primals(name: str, fun: Any, primals: Any) -> tuple[list[array], tree.Struc
     return leaves, structure
 
 
-def _outputs(
+def outputs_of(
     name: str, fun: Function, primals: Sequence[Any], inputs: Sequence[array]
 ) -> tuple[list[Any], list[array], tree.Structure]:
     """What fun returns, as a list; its arrays; the structure of the list."""
@@ -101,7 +102,7 @@ def _outputs(
     return outputs, leaves, structure
 
 
-def _matched(name: str, what: str, of: str, ours: Sequence[array], structure: tree.Structure, given: Any) -> list[Node]:
+def matched(name: str, what: str, of: str, ours: Sequence[array], structure: tree.Structure, given: Any) -> list[Node]:
     """The nodes of tangents or cotangents, one for each of `ours` and of its shape and dtype."""
     if not isinstance(given, (list, tuple)):
         raise TypeError(
@@ -221,9 +222,9 @@ def value_and_grad(
     ((array(5, dtype=float32), 'seen'), array([2, 4], dtype=float32))
     """
     chosen = Differentiated("value_and_grad", argnums, argnames)
-    _callable("value_and_grad", fun)
+    check_callable("value_and_grad", fun)
 
-    @functools.wraps(fun, _ASSIGNED, ())
+    @functools.wraps(fun, ASSIGNED, ())
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return _differentiate(fun, chosen, args, kwargs)
 
@@ -237,9 +238,9 @@ def grad(fun: Function, argnums: int | Sequence[int] | None = None, argnames: st
     array([2, 4], dtype=float32)
     """
     chosen = Differentiated("grad", argnums, argnames)
-    _callable("grad", fun)
+    check_callable("grad", fun)
 
-    @functools.wraps(fun, _ASSIGNED, ())
+    @functools.wraps(fun, ASSIGNED, ())
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return _differentiate(fun, chosen, args, kwargs)[1]
 
@@ -255,13 +256,13 @@ def _differentiate(
     inputs, nodes = fresh_inputs(leaves)
     with trace():
         value = chosen.call(fun, args, kwargs, Filled(values, inputs))
-        loss = _loss(chosen.name, value)
+        loss = loss_of(chosen.name, value)
         found = pull_back(nodes, [loss._node], [ones(loss._node.kind)])
     gradients = structure.unflatten([or_zeros(g, x._node.kind) for g, x in zip(found, leaves, strict=True)])
     return value, chosen.result(kwargs, gradients)
 
 
-def _loss(name: str, value: Any) -> array:
+def loss_of(name: str, value: Any) -> array:
     """The scalar that is differentiated."""
     loss = value
     if name == "value_and_grad" and isinstance(value, tuple) and value:
@@ -293,9 +294,9 @@ def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
     >>> vmap(lambda x, y: sum(x * y))(ones((5, 3)), ones((5, 3))).shape
     (5,)
     """
-    _callable("vmap", fun)
+    check_callable("vmap", fun)
 
-    @functools.wraps(fun, _ASSIGNED, ())
+    @functools.wraps(fun, ASSIGNED, ())
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
             raise TypeError(

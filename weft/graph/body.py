@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
+from weft.graph.lines import on_behalf_of
 from weft.graph.node import Graph, Kind, Node
 from weft.interning import Interned
 
@@ -45,15 +46,15 @@ class Body:
         return rebuilt(self.graph.order(), self.graph.outputs, dict(zip(self.inputs, operands, strict=True)))
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` gives, made once."""
-        if key not in self.derived:
-            self.derived[key] = make()
-        return self.derived[key]
+        """What `make` gives, made once; in vain if another thread was first."""
+        found = self.derived.get(key, _UNKNOWN)
+        return self.derived.setdefault(key, make()) if found is _UNKNOWN else found
 
     def __repr__(self) -> str:
         return f"body {len(self.inputs)} -> {len(self.outputs)}"
 
 
+@on_behalf_of("node")
 def rebuilt(order: Sequence[Node], outputs: Sequence[Node], new: dict[Node, Node]) -> list[Node]:
     """The outputs computed from what `new` gives in place of some nodes; it learns of all others."""
     memo: dict[Any, Any] = {}
@@ -63,6 +64,7 @@ def rebuilt(order: Sequence[Node], outputs: Sequence[Node], new: dict[Node, Node
     return [new[node] for node in outputs]
 
 
+_UNKNOWN = object()
 _BODIES: Interned[tuple[Any, ...], Body] = Interned(0)
 
 Parameters = Callable[[int], Any]
@@ -70,6 +72,7 @@ PARAMETER: list[Parameters] = []
 """The primitive of parameter number i; put here by weft.primitives, which this module knows nothing of."""
 
 
+@on_behalf_of("node")
 def body_of(inputs: Sequence[Node], outputs: Sequence[Node]) -> Body:
     """The body that computes `outputs` from `inputs`. Every leaf must be an input or a constant."""
     parameter = PARAMETER[0]

@@ -742,6 +742,8 @@ def broadcast_dims(a: int | Dim, b: int | Dim) -> int | Dim:
         return b
     elif a == b:
         return b if type(b) is int else a
+    assert a != 1  # these are guards, for whoever catches the error
+    assert b != 1
     raise ValueError(f"[broadcast_shapes] sizes {_with_hint(a)} and {_with_hint(b)} differ and neither is 1.")
 
 

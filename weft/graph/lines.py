@@ -9,6 +9,7 @@ itself, and `start` puts another function in its place. Transforms say on whose 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, FrameType
@@ -34,9 +35,17 @@ class Line(NamedTuple):
 Trail = list[Mapping[Node, Node]]
 """What passes have said so far: for each, the new node of every old one."""
 
+
+class _Trails(threading.local):
+    """Those that are being followed on this thread."""
+
+    def __init__(self) -> None:
+        self.open: list[Trail] = []
+
+
 _plain = Node.__init__
 _recorders = 0
-_trails: list[Trail] = []
+_trails = _Trails()
 _behalf: dict[CodeType, str] = {}
 
 
@@ -77,11 +86,11 @@ def recording() -> Iterator[None]:
 def followed() -> Iterator[Trail]:
     """What passes make of nodes inside, in the order in which they say it."""
     trail: Trail = []
-    _trails.append(trail)
+    _trails.open.append(trail)
     try:
         yield trail
     finally:
-        _trails.remove(trail)
+        _trails.open.pop()
 
 
 def on_behalf_of(variable: str) -> Callable[[F], F]:
@@ -97,7 +106,7 @@ def on_behalf_of(variable: str) -> Callable[[F], F]:
 
 def inherit(new: Mapping[Node, Node]) -> None:
     """Hand lines on from old nodes to those that replace them, and to what was made on the way. Passes call it."""
-    for trail in _trails:
+    for trail in _trails.open:
         trail.append(dict(new))
     if _recorders == 0:
         return

@@ -109,6 +109,10 @@ class Scalar:
         self.env.read(self)
         return self.hint
 
+    def is_small(self) -> bool:
+        """Whether it is a float, or an int of 64 bits, which every dtype has a number for: a decision."""
+        return type(self.hint) is float or bool(self >= -(1 << 63) and self < 1 << 64)
+
     # -- reading --
 
     def __float__(self) -> float:

@@ -25,7 +25,6 @@ def show_op(node: Node) -> str:
 def show(graph: Graph) -> str:
     """The whole graph, one node a line, numbered in topological order.
 
-    >>> print(show(graph))
     graph(%0: f32[4, 8]) {
       %1 = exp %0 : f32[4, 8]
       return %1

@@ -19,7 +19,7 @@ class _Traces(threading.local):
     def __init__(self) -> None:
         self.open: list[int] = []
         self.changes: list[Change] | None = None
-        self.refused: list[ValueError] | None = None
+        self.tracing: list[finishing] = []
 
 
 Change = tuple["ref[Any]", Any, str]
@@ -61,9 +61,11 @@ class changes:
 
     __slots__ = ("before", "found")
 
+    def __init__(self) -> None:
+        self.found: list[Change] = []
+
     def __enter__(self) -> list[Change]:
         self.before = _traces.changes
-        self.found: list[Change] = []
         _traces.changes = self.found
         return self.found
 
@@ -73,20 +75,23 @@ class changes:
             self.before.extend(self.found)
 
 
-class refusals:
-    """While open (`with refusals() as found:`), gathers the errors about arrays of a compiled function that have no
-    value. The function may catch such an error, but then it does not do what it would do with values."""
+class finishing:
+    """A function that runs on arrays without values (`with finishing("compile"):`). If it asked for a value and caught
+    the error, it did not do what it would do with values: the error is raised at the end."""
 
-    __slots__ = ("before",)
+    __slots__ = ("refused", "transform")
 
-    def __enter__(self) -> list[ValueError]:
-        self.before = _traces.refused
-        found: list[ValueError] = []
-        _traces.refused = found
-        return found
+    def __init__(self, transform: str) -> None:
+        self.transform = transform
+        self.refused: ValueError | None = None
 
-    def __exit__(self, *error: object) -> None:
-        _traces.refused = self.before
+    def __enter__(self) -> None:
+        _traces.tracing.append(self)
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        _traces.tracing.pop()
+        if error is None and self.refused is not None:
+            raise self.refused
 
 
 def unknown_value(transform: str) -> ValueError:
@@ -102,6 +107,8 @@ def unknown_value(transform: str) -> ValueError:
         "place of a Python branch on it, while_loop(...) in place of a loop, and return what you want to see"
         f"{at_user_line()}."
     )
-    if _traces.refused is not None and transform in ("compile", "export"):
-        _traces.refused.append(refused)
+    for running in reversed(_traces.tracing):
+        if running.transform == transform:
+            running.refused = running.refused or refused
+            break
     return refused

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import os
 import threading
 from collections.abc import Callable, Sequence
 
@@ -21,6 +22,9 @@ from weft.runtime.data import Buffer
 from weft.runtime.program import FULL, ProgramError
 
 GROWTH = 4
+
+_lock = threading.RLock()  # of all that grow: that is planning, which does not get faster on several threads
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def holds_tapes(graph: Graph) -> bool:
@@ -39,12 +43,12 @@ def holds_tapes(graph: Graph) -> bool:
 class Growing(Executable):
     """An executable that grows."""
 
-    __slots__ = ("_again", "_lock", "_now", "rows")
+    __slots__ = ("_again", "_now", "rows")
 
     def __init__(self, first: Plan, again: Callable[[], Plan]) -> None:
         made = assemble(first)
         super().__init__(made.plan, made.program, made.constants, made.results)
-        self._now, self._again, self._lock = made, again, threading.Lock()
+        self._now, self._again = made, again
         self.rows = TAPE_ROWS.get()
         """For how many rows there is room on each tape."""
 
@@ -69,7 +73,7 @@ class Growing(Executable):
         return [word for value in now.constants for word in (given.get(id(value)) or value.words)]
 
     def _grow(self, full: Executable) -> None:
-        with self._lock:
+        with _lock:
             if self._now is not full:
                 return  # another thread was quicker
             self.rows *= GROWTH

@@ -16,6 +16,7 @@ from weft.graph.body import Body, body_of, rebuilt
 from weft.graph.lines import inherit
 from weft.graph.node import Bundle, Graph, Node, reachable
 from weft.passes.cse import cse
+from weft.passes.elements import by_elements
 from weft.passes.simplify import simplify
 from weft.primitives.base import ONE, ZERO, Constant, Parameter, Pick, Primitive, View, bind, constant
 from weft.primitives.control import Loop, Switch
@@ -26,7 +27,7 @@ def loops(graph: Graph) -> Graph:
     """The pass."""
     if not any(isinstance(node.op, (Loop, Switch)) for node in graph.order()):
         return graph
-    return _pruned(_merged(_tidied(graph)))
+    return _pruned(_by_elements(_merged(_tidied(graph))))
 
 
 def _tidied(graph: Graph) -> Graph:
@@ -212,6 +213,26 @@ class _Numbering:
 
     def _of(self, key: Any) -> int:
         return self.known.setdefault(key, len(self.known))
+
+
+def _by_elements(graph: Graph) -> Graph:
+    """Loops over a handful of numbers become loops over single ones."""
+    new: dict[Node, Node] = {}
+    results: dict[Node, list[Node]] = {}
+    for node in graph.order():
+        if isinstance(node.op, Pick) and node.inputs[0] in results:
+            new[node] = results[node.inputs[0]][node.op.index]
+            continue
+        inputs = tuple([new[i] for i in node.inputs])
+        found = by_elements(node.op, inputs) if isinstance(node.op, Loop) else None
+        if found is not None:
+            results[node] = found
+        else:
+            new[node] = node if inputs == node.inputs else Node(node.op, inputs, node.kind, node.value)
+    if not results:
+        return graph
+    inherit(new)
+    return _tidied(Graph(graph.inputs, [new[o] for o in graph.outputs]))
 
 
 # ---- pruning ----

@@ -185,7 +185,7 @@ def _homes(
     for step, item in enumerate(items):
         taken: set[int] = set()
         for w, node in enumerate(item.writes):
-            home = _dying_operand(item, w, step, home_of, taken)
+            home = _dying_operand(item, w, step, home_of, taken, node in outputs)
             if home is not None:
                 reuse.append(f"{node.op} takes the place of {home.nodes[-1].op}")
                 if len(home.nodes) == 1 and home.given is not None:
@@ -202,8 +202,12 @@ def _homes(
     return homes, reuse
 
 
-def _dying_operand(item: Item, w: int, step: int, home_of: dict[Node, _Home], taken: set[int]) -> _Home | None:
-    """The home of an operand that this result may overwrite; every operand is tried."""
+def _dying_operand(
+    item: Item, w: int, step: int, home_of: dict[Node, _Home], taken: set[int], lasts: bool
+) -> _Home | None:
+    """The home of an operand that this result may overwrite; every operand is tried. A result that `lasts` would rather
+    lie on an input, which is there already, than make a temporary last."""
+    found: _Home | None = None
     for r, operand in enumerate(item.reads):
         home = home_of.get(operand)
         if home is None or (r, w) not in item.overwritable or id(home) in taken:
@@ -215,8 +219,10 @@ def _dying_operand(item: Item, w: int, step: int, home_of: dict[Node, _Home], ta
             and home.nodes[-1] is operand
             and provably_equal(home.nbytes, nbytes_of(item.writes[w]))
         ):
-            return home
-    return None
+            if not lasts or home.given is not None:
+                return home
+            found = found or home
+    return found
 
 
 def _temporary_homes(items: Sequence[Item]) -> list[list[_Home]]:

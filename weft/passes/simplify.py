@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 from weft import dtypes as dt
-from weft.graph.dims import Dim, same_shape
+from weft.graph.dims import Dim, provably_equal, same_shape
 from weft.graph.lines import inherit
 from weft.graph.node import Graph, Node, Shape, Size
 from weft.primitives.base import (
@@ -41,7 +42,7 @@ from weft.primitives.elementwise import (
     Subtract,
 )  # fmt: skip
 from weft.primitives.reductions import Fold, Sum
-from weft.primitives.views import Broadcast, Reshape, Slice, Transpose
+from weft.primitives.views import Broadcast, Reshape, Slice, SliceUpdate, Transpose
 
 Rule = Callable[[Node], Node | None]
 RULES: dict[type[Primitive], list[Rule]] = {}
@@ -94,6 +95,15 @@ def _rules_for(cls: type[Primitive]) -> tuple[Rule, ...]:
 def drop_identity(node: Node) -> Node | None:
     """identity(x) -> x   (only differentiation tells them apart, and it is over)"""
     return node.inputs[0]
+
+
+@rule(SliceUpdate)
+def drop_update_of_everything(node: Node) -> Node | None:
+    """slice_update(x, y) -> y where the slice is all of x, in its order   (nothing of x is left)"""
+    x, y = node.inputs
+    op: Any = node.op
+    in_order = all(provably_equal(n, 0) for n in op.starts) and all(provably_equal(n, 1) for n in op.steps)
+    return y if in_order and same_shape(x.shape, y.shape) else None
 
 
 @rule(AsType)

@@ -327,7 +327,7 @@ def constant(number: Any, kind: Kind) -> Node:
     """A leaf of this kind with `number` in every element; the number is converted to the dtype exactly once, here."""
     if type(number) in SCALARS:
         if number.env.is_open():
-            to_scalar(number.hint, kind.dtype)  # an error belongs here, at the user's line
+            to_scalar(number.hint if number.is_small() else number.number, kind.dtype)  # raises at the user's line
             return Node(CONSTANT, (), kind, RunTimeConstant(number, kind.dtype))
         number = plain(number)
     scalar = to_scalar(number, kind.dtype)

@@ -22,9 +22,6 @@ from weft.primitives.checks import check_axis, equal_shapes, need
 from weft.primitives.elementwise import draw
 from weft.primitives.indexing import Gather, ScatterAdd
 
-Make = Callable[[np.random.Generator, Dtype], Sequence[np.ndarray]]
-
-
 # ---- samples ----
 
 

@@ -24,6 +24,7 @@ from weft.report import page, text
 from weft.report.facts import Facts, gather
 from weft.report.limits import Limits, limits, time_kernels
 from weft.report.retraces import traces_of
+from weft.report.updates import updates_of
 from weft.transforms.compile import Compiled, graph_of
 
 BEYOND = 1.15
@@ -41,6 +42,8 @@ class Explained:
     calls: int = 0
     seconds: float = 0.0
     traces: tuple[str, ...] = ()
+    updates: tuple[str, ...] = ()
+    """Of a compiled function: the state that a call replaces, in place or not."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +90,15 @@ def explain(
     The function is traced, not called: nothing that it changes is changed. With `measure` its program runs on the
     arguments some times and the results are thrown away.
 
-    >>> print(weft.explain(lambda x: mx.softmax(x * 0.5, axis=-1), x))
-    >>> weft.explain(step, model, batch).save("step.html")
+    >>> report = explain(lambda x: mx.softmax(x * 0.5, axis=-1), mx.zeros((64, 100)))
+    >>> print(report)
+    weft explain: ...
+    >>> report.save("softmax.html")
+    PosixPath('softmax.html')
     """
     if not callable(fun):
         raise TypeError(f"[explain] the first argument must be a function; got {type(fun).__name__}.")
+    updated = updates_of(fun, args, kwargs)  # first: what is found below holds arrays
     with lines.recording():
         traced = graph_of(fun, *args, **kwargs)
         found = gather(traced.graph, traced.layouts, input_names(fun, args, kwargs, traced.arrays))
@@ -106,7 +113,8 @@ def explain(
     if any((kernel.share_of_limit or 0.0) > BEYOND for kernel in facts.kernels):
         known = limits(again=True)
         facts = found.facts(times, known)
-    return Report(name, (Explained(name, facts, _defined(fun), traces=traces),), known, llvm, asm)
+    state = () if updated is None else tuple(updated.lines(input_names(fun, args, kwargs, updated.arrays)))
+    return Report(name, (Explained(name, facts, _defined(fun), traces=traces, updates=state),), known, llvm, asm)
 
 
 def _executable(graph: Graph, layouts: Layouts, made: Plan) -> Executable:

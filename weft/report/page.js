@@ -528,6 +528,7 @@ function reasons() {
     column("Not in one kernel", apart.flatMap((k) => k.notes.map((note) => el("li", {}, el("button", { class: "ref", type: "button", onclick: () => selectKernel(k.number) }, `kernel ${k.number}`), ` ${note}`)))),
     column("Written in place", reused.map((s) => el("li", {}, ref(s.number), ` ${s.name} takes the place of `, ref(s.over)))),
     column("Not written in place", fresh.map((s) => el("li", {}, ref(s.number), ` ${s.name}: ${s.note}`))),
+    column("State", program.updates.map((u) => el("li", {}, u))),
     column("Traces", program.traces.map((t, i) => el("li", {}, el("span", { class: "what" }, `${i + 1}`), t)))));
   if (!$("reasons").textContent) $("reasons").replaceChildren(el("p", { class: "empty" }, "Nothing was left apart."));
 }

@@ -93,6 +93,7 @@ def _program(program: Explained) -> dict[str, Any]:
         "calls": program.calls,
         "seconds": program.seconds,
         "traces": program.traces,
+        "updates": program.updates,
         "total": facts.total,
         "stages": stages,
         "kernels": [_kernel(k, facts) for k in facts.kernels],

@@ -21,6 +21,7 @@ from weft.report.facts import gather
 from weft.report.limits import Times, limits, time_kernels
 from weft.report.retraces import traces_of
 from weft.runtime.data import Buffer
+from weft.runtime.program import Progress
 from weft.transforms.compile import Compiled
 
 MOST_EXPLAINED = 24
@@ -61,11 +62,20 @@ class _Timed(Executable):
     def run(self, inputs: Sequence[Buffer], words: Sequence[int]) -> list[Buffer]:
         start = time.perf_counter()
         results = self.made.run(inputs, words)
-        self.watched.seconds += time.perf_counter() - start
-        self.watched.calls += 1
+        self._note(start)
         if self.watched.times is None:
             self.watched.times = time_kernels(self.made, inputs, words, BUDGET)
         return results
+
+    def run_in_place(self, inputs: Sequence[Buffer], words: Sequence[int], progress: Progress) -> list[Buffer]:
+        start = time.perf_counter()
+        results = self.made.run_in_place(inputs, words, progress)
+        self._note(start)
+        return results
+
+    def _note(self, start: float) -> None:
+        self.watched.seconds += time.perf_counter() - start
+        self.watched.calls += 1
 
 
 @dataclass

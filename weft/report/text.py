@@ -44,6 +44,8 @@ def _program(program: Explained, llvm: bool, asm: bool) -> Iterator[list[str]]:
         yield _pass(before, stage)
     yield _kernels(facts)
     yield _memory(facts)
+    if program.updates:
+        yield ["== state", *(f"  {line}" for line in program.updates)]
     if llvm or asm:
         yield from _code(facts, llvm, asm)
 

@@ -9,6 +9,7 @@ array of NumPy's) counts there, whether we thought of it or not, so what we cann
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -58,23 +59,34 @@ class Busy(Exception):
         self.taken = taken
 
 
+_FORKS = [0]
+"""How many forks there are between the first process and this one."""
+
+
+def _after_fork() -> None:
+    _FORKS[0] += 1
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class Taken:
     """Stands in for the buffer of a node that a running program may overwrite. Only nodes that the program computes can
     lead to it, so it is seen by those who evaluate the same at the same time, and after a failure. Whoever looks at it
     or ends it holds the lock of evaluation."""
 
-    __slots__ = ("_done", "_ended", "_thread")
+    __slots__ = ("_done", "_ended", "_process", "_thread")
 
     def __init__(self) -> None:
         self._done: threading.Lock | None = None
         self._ended = False
-        self._thread = threading.get_ident()
+        self._process, self._thread = _FORKS[0], threading.get_ident()
 
     def end(self) -> None:
         """The program has ended, in whatever way."""
-        self._ended = True
-        if self._done is not None:
+        if not self._ended and self._done is not None:
             self._done.release()
+        self._ended = True
 
     def wait(self) -> None:
         """Until the program has ended."""
@@ -84,12 +96,12 @@ class Taken:
 
     def refuse(self) -> NoReturn:
         """What everybody gets who wants a buffer: an error, or Busy if there will be a value soon."""
-        if self._ended:
+        if self._ended or self._process != _FORKS[0]:  # a child has none of the other threads
             raise RuntimeError(
                 "[eval] this array cannot be computed any more: an evaluation that was to overwrite one of its "
                 "operands failed midway. Make it again from arrays that are still there."
             )
-        if self._thread == threading.get_ident():
+        if self.is_mine():
             raise RuntimeError(
                 "[eval] this array is being computed (or was, when a signal interrupted that): a signal's handler or a "
                 "finalizer cannot ask for it."
@@ -99,10 +111,17 @@ class Taken:
             self._done.acquire()
         raise Busy(self)
 
-    strides = property(refuse)
-    address = property(refuse)
-    storage = property(refuse)
-    words = property(refuse)
+    def is_mine(self) -> bool:
+        """Whether this thread runs the program."""
+        return self._thread == threading.get_ident()
+
+    def _no_buffer(self) -> NoReturn:
+        self.refuse()
+
+    strides = property(_no_buffer)
+    address = property(_no_buffer)
+    storage = property(_no_buffer)
+    words = property(_no_buffer)
 
 
 class _Exported:

@@ -9,15 +9,25 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import struct
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from weft.errors import CompileError, ConfigError
 from weft.runtime import engine
 from weft.runtime.cpython import builtin, keep
 from weft.runtime.object_code import FUNCTIONS, HEAD_WORDS, NODE_SLOTS, TABLE, native_code
+
+Step = tuple[Any, Any, tuple[int, ...]]
+"""(operation, kind of its result, places of its operands), or (None, a node to be used as it is, ())."""
+_MOST_PLACES: Final = 1024
+
+Kinds = dict[Any, Any]
+Known = tuple[Kinds, Kinds, Kinds, dict[Any, dict[float, Any]], dict[Any, dict[int, Any]]]
+"""What is known of an operation: the kind of its result by the kind of two arrays, of an array beside a float and of
+one beside an int; and the nodes of floats and of ints, by the kind of the array that they stand beside."""
 
 
 def attributes_of(cls: type, names: Iterable[str]) -> dict[str, int] | None:
@@ -72,9 +82,49 @@ class Makers:
         """A function of one array: op of it, if `kinds` knows the kind of the result; else what `instead` gives."""
         return self._function("unary", (op, kinds, instead)) if self._has_arrays else instead
 
-    def binary(self, op: Any, kinds: dict[Any, Any], instead: Callable[..., Any]) -> Callable[..., Any]:
-        """The same for two arrays of one kind."""
-        return self._function("binary", (op, kinds, instead)) if self._has_arrays else instead
+    def binary(self, op: Any, known: Known, instead: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of two arrays of one kind, or of an array and a number: op of them, or what `instead` gives."""
+        return self._function("binary", (op, known[0], instead, *known[1:])) if self._has_arrays else instead
+
+    def reflected(self, op: Any, known: Known, instead: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of an array and a number: op of the number and the array, or what `instead` gives."""
+        return self._function("reflected", (op, known[0], instead, *known[1:])) if self._has_arrays else instead
+
+    def recipe(
+        self, given: int, results: Sequence[Any], steps: Sequence[Step], instead: Callable[..., Any], adds: Any = None
+    ) -> Callable[..., Any]:
+        """A function of `given` nodes that makes others of them, step by step; operands and results are counted from
+        the nodes given on. The node at the place `results[0]` is what it returns.
+
+        With `adds`, the operation that adds two nodes: a function of a dict too, to which `results`, (place of a
+        receiver, place of what it gets), are added."""
+        if not self._has_nodes or given + len(steps) > _MOST_PLACES:
+            return instead
+        code = [given, len(steps)]
+        code += results if adds is None else [len(results), *[place for pair in results for place in pair]]
+        objects: list[Any] = []
+        for op, what, operands in steps:
+            code += [len(operands), *operands]
+            objects += [op, what]
+        bound = (struct.pack(f"{len(code)}q", *code), tuple(objects), instead)
+        return self._function("forward", bound) if adds is None else self._function("backward", (*bound, adds))
+
+    def spread(self, instead: Callable[..., Any]) -> Callable[..., Any]:
+        """`spread(found, seen, oldest, start)`; see `instead`, which is the same."""
+        return self._function("spread", instead) if self._has_nodes else instead
+
+    def follow(self, instead: Callable[..., Any]) -> Callable[..., Any]:
+        """`follow(found, active, path, start)`; see `instead`, which is the same."""
+        return self._function("follow", instead) if self._has_nodes else instead
+
+    def pull(self, rules: dict[Any, Any], cls: type, one: Any, instead: Callable[..., Any]) -> Callable[..., Any]:
+        """`pull(path, gathered, active)`; see `instead`, which is the same. Rules, of a class `cls`, are found by (op,
+        mask, *kinds of operands); the mask says which operands are active, and whether a cotangent is `one`."""
+        places = attributes_of(cls, ["run"]) if self._has_nodes else None
+        if places is None:
+            return instead
+        self._table[TABLE["at_run"]] = places["run"]
+        return self._function("pull", (rules, one, instead))
 
     def watch(self, on: bool) -> None:
         """Somebody wants to see how nodes are made (or no longer does): Python's forms are used meanwhile."""
@@ -90,7 +140,8 @@ class Makers:
             bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.load([source])[0])
         except (AttributeError, CompileError, ConfigError, OSError):
             return False
-        self._hold("none", None)
+        for name, value in (("none", None), ("float_type", float), ("int_type", int)):
+            self._hold(name, value)
         keep(self._table)
         bind(ctypes.addressof(self._table))
         return True

@@ -7,16 +7,20 @@ containers, and what it writes into them stays; tuples and other records are mad
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from weft import tree
 from weft.array import array, wrap
 from weft.dtypes import Dtype
+from weft.evaluate import PATIENCE
 from weft.graph.node import Kind, Node, kind_of
 from weft.graph.trace import is_tracing
 from weft.primitives.base import DATA, ONE, ZERO, Constant, ConstantValue, constant
 from weft.primitives.custom import IDENTITY
+from weft.runtime.data import Buffer
 
 _numbers: dict[tuple[int, Dtype], ConstantValue] = {}
 
@@ -63,7 +67,7 @@ def fresh_inputs(leaves: Sequence[array]) -> tuple[list[array], list[Node]]:
 
 
 def _fresh(node: Node, inner: bool) -> Node:
-    if not inner and node.op is DATA:
+    if not inner and node.op is DATA and node.value.__class__ is Buffer:
         return Node(node.op, (), node.kind, node.value)
     return Node(IDENTITY, (node,), node.kind)
 
@@ -93,27 +97,79 @@ def array_leaves(name: str, what: str, value: Any) -> tuple[list[array], tree.St
     return leaves, structure
 
 
+_OWNERS: dict[int, Filled] = {}
+"""Who has filled the containers (by id) that are filled at the moment."""
+_ends = threading.Lock()
+
+
+class _Owned(Exception):
+    """Another thread has filled a container that is to be filled."""
+
+    def __init__(self, owner: Filled) -> None:
+        super().__init__("a container is filled by another thread")
+        self.owner = owner
+
+
 class Filled:
     """A list of arguments with their arrays replaced by others, one for each array, in place where containers allow it.
 
-    `value` is what to hand on. Used as a context, at whose end the originals are put back.
+    `value` is what to hand on. Used as a context, at whose end the originals are put back. A container is filled by one
+    thread at a time: who puts back what another thread had filled in would leave it there for good.
     """
 
-    __slots__ = ("_undo", "value")
+    __slots__ = ("_claimed", "_end", "_over", "_thread", "_undo", "value")
 
     def __init__(self, arguments: Sequence[Any], replacements: Sequence[array]) -> None:
         self._undo: list[tuple[Any, Any, array, array]] = []
-        source = iter(replacements)
-        self.value = [self._fill(argument, source) for argument in arguments]
+        self._claimed: list[Any] = []
+        self._thread = threading.get_ident()
+        self._end: threading.Event | None = None
+        while True:
+            source = iter(replacements)
+            self._over = False
+            try:
+                self.value = [self._fill(argument, source) for argument in arguments]
+            except _Owned as owned:  # nothing is held while waiting, so two threads cannot wait for each other
+                self._put_back()
+                owner = owned.owner
+            except BaseException:
+                self._put_back()
+                raise
+            else:
+                return
+            owner.wait()
+
+    def wait(self) -> None:
+        """Until the originals are back."""
+        with _ends:
+            if self._over:
+                return
+            if self._end is None:
+                self._end = threading.Event()
+            end = self._end
+        if not end.wait(PATIENCE):
+            raise RuntimeError(
+                f"[grad] another thread has been differentiating by the same list or dict for {PATIENCE:.0f} seconds: "
+                "a function that is being differentiated must not wait for a thread that does so."
+            )
+
+    def _claim(self, container: Any) -> None:
+        owner = _OWNERS.setdefault(id(container), self)
+        if owner is self:
+            self._claimed.append(container)
+        elif owner._thread != self._thread:
+            raise _Owned(owner)
 
     def _fill(self, value: Any, source: Iterator[array]) -> Any:
         if isinstance(value, array):
             return next(source)
         if isinstance(value, dict):
+            self._claim(value)
             for key, item in list(dict.items(value)):
                 self._put(value, dict.__setitem__, key, item, source)
             return value
         if isinstance(value, list):
+            self._claim(value)
             for i, item in enumerate(value):
                 self._put(value, list.__setitem__, i, item, source)
             return value
@@ -132,7 +188,23 @@ class Filled:
         pass
 
     def __exit__(self, *error: object) -> None:
-        """Put the originals back wherever the function left the replacements."""
+        self._put_back()
+
+    def _put_back(self) -> None:
+        """The originals wherever the function left the replacements."""
+        try:
+            self._restore()
+        finally:
+            for container in self._claimed:
+                _OWNERS.pop(id(container), None)
+            self._claimed.clear()
+            self._undo.clear()
+            with _ends:
+                self._over, end, self._end = True, self._end, None
+            if end is not None:
+                end.set()
+
+    def _restore(self) -> None:
         for container, key, item, new in reversed(self._undo):
             if isinstance(container, dict):
                 if dict.get(container, key) is new:
@@ -143,6 +215,16 @@ class Filled:
                 for i, held in enumerate(container):
                     if held is new:
                         list.__setitem__(container, i, item)
+
+
+def _after_fork() -> None:
+    """The other threads are not there, and will not put anything back."""
+    global _ends
+    _ends = threading.Lock()
+    _OWNERS.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def call_filled(fun: Callable[..., Any], args: Sequence[Any], replacements: Sequence[array]) -> Any:

@@ -14,10 +14,10 @@ from typing import Any
 from weft import tree
 from weft.array import array, wrap
 from weft.graph.node import Kind, Node, next_id
-from weft.graph.trace import Change, changes, trace
+from weft.graph.trace import Change, changes, finishing, trace
 from weft.primitives.base import Constant, Placeholder, RunTimeConstant, View
-from weft.transforms.compile import RANDOM_STATE
 from weft.transforms.paths import between, groups
+from weft.transforms.turns import RANDOM_STATE
 
 
 class _OwnState(threading.local):
@@ -59,7 +59,7 @@ def trace_body(name: str, fun: Callable[..., Any], kinds: Sequence[Kind]) -> Tra
     own = _own.state = [drawn]
     changed: list[Change] = []
     try:
-        with trace(), changes() as changed:
+        with trace(), changes() as changed, finishing(name):
             leaves, traced.structure = tree.flatten(fun(*[wrap(node) for node in traced.params]))
     except BaseException:
         _undo(changed, first)

@@ -88,8 +88,8 @@ class Walk:
     """One pass over everything that a call can see. Call `visit` for each root, then read the results."""
 
     __slots__ = (
-        "arrays", "asks_type", "containers", "key", "live", "nodes", "numbers", "objects", "opaque", "places", "repeats",
-        "scalars", "seen", "shapeless", "tuples", "varying",
+        "arrays", "asks_type", "containers", "key", "live", "nodes", "numbers", "objects", "opaque", "places", "random",
+        "repeats", "scalars", "seen", "shapeless", "tuples", "varying",
     )  # fmt: skip
 
     def __init__(self, shapeless: bool = False, varying: frozenset[Slot] = frozenset(), record: bool = False) -> None:
@@ -115,6 +115,8 @@ class Walk:
         """By id: the number of an array, or ~ the number of an object."""
         self.numbers: dict[Slot, int | float] | None = {} if record else None
         """Captured numbers that are part of the key."""
+        self.random: list[Any] = []
+        """What the global random state held before the walk."""
         self.asks_type = False
         self.opaque: str | None = None
 
@@ -242,6 +244,9 @@ class Walk:
         names = names_of(code)
         self.key.append(names)
         ours = (function.__module__ or "").partition(".")[0] == "weft"
+        if ours and _is_public(function):
+            self.key.append(function)
+            return
         if not ours and is_installed(code.co_filename):
             self._visit_installed(function)
             return
@@ -525,6 +530,13 @@ def closed_bindings(fun: Callable[..., Any]) -> Bindings | None:
         elif not _never_changes(value):
             return None
     return Bindings(fun, found)
+
+
+def _is_public(function: types.FunctionType) -> bool:
+    """Whether a module has a function under its own name: it was not made around anything of the user's, and what it
+    remembers for itself is no state of his."""
+    module = sys.modules.get(function.__module__)
+    return module is not None and vars(module).get(function.__name__) is function
 
 
 def _holds_state(fun: types.FunctionType) -> bool:

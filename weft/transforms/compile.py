@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,23 +18,25 @@ from typing import Any, NamedTuple
 from weft import tree
 from weft.array import array
 from weft.config import config
-from weft.evaluate import Recipe, close, evaluate
+from weft.evaluate import close, evaluate
 from weft.graph.node import Graph, Kind, Node, reachable
 from weft.graph.trace import is_tracing, trace
 from weft.primitives.base import DATA
 from weft.runtime.data import Buffer, numpy_view, to_buffer
 from weft.transforms.capture import Bindings, Slot, Walk, closed_bindings, number_key
-from weft.transforms.tracing import Attempt, Snapshot, placeholders
-from weft.transforms.variant import Variant
+from weft.transforms.tracing import Attempt, Overwritten, Snapshot, placeholders
+from weft.transforms.turns import EPOCH, RANDOM_STATE, tracing, turn, wait
+from weft.transforms.variant import STALE, Planned, Variant
 
 MOST_VARIANTS = 4096
 """Traces that one function keeps."""
 MANY_VARIANTS = 32
 """Traces after which a function is said to keep retracing."""
+MOST_DISTURBED = 8
+"""Traces that are given up because another thread overwrites their arrays; then that is taken for the function's own
+doing."""
 MOST_DECISIONS = 8
 """Traces that differ in how numbers were compared; beyond them the numbers themselves are looked up."""
-PATIENCE = 60.0
-"""Seconds that a call waits for another thread's trace."""
 
 
 class Entry:
@@ -94,6 +95,8 @@ class Compiled:
         self._numbers: dict[Slot, int | float] = {}
         self._last: tuple[tuple[Any, ...], Sequence[Any]] | None = None
         self._warned: set[str] = set()
+        self._disturbed = 0
+        """How often, one after the other, another thread has overwritten an array while it was being traced."""
         self.traces = 0
         """How often the function has been traced."""
         self.plain_because: str | None = None
@@ -116,14 +119,18 @@ class Compiled:
             found = self._find(seen)
             if found is not None:
                 variant, recipe, numbers = found
-                return variant.run(recipe, numbers, seen.buffers, walk)
-            made = self._miss(seen, args, kwargs)
-            if isinstance(made, str):
-                return self._plain(made, args, kwargs)
-            if made is not None:
-                return _run_first(made, seen)
+                run = variant.update if variant.updates.candidates else variant.run
+                answer = run(recipe, numbers, seen.buffers, walk)
+            else:
+                seen = walk = None  # type: ignore[assignment]  # who is traced for a call holds nothing twice
+                made = self._miss(args, kwargs)
+                if isinstance(made, str):
+                    return self._plain(made, args, kwargs)
+                answer = STALE if made is None else _run_first(*made)
+            if answer is not STALE:
+                return answer
 
-    def _find(self, seen: Seen) -> tuple[Variant, Recipe, Sequence[Any]] | None:
+    def _find(self, seen: Seen) -> tuple[Variant, Planned, Sequence[Any]] | None:
         """A trace that holds for a call, with its program and numbers."""
         entry = self._variants.get(seen.key)
         if entry is None:
@@ -140,7 +147,7 @@ class Compiled:
     def _call_quickly(self, args: tuple[Any, ...]) -> Any:
         """The usual call, in few steps: a function that sees nothing but its arguments, which are arrays and numbers,
         and does nothing but return what it made."""
-        epoch = _EPOCH[0]
+        epoch = EPOCH[0]
         key: list[Any] = []
         buffers: list[Buffer] = []
         scalars: list[Any] = []
@@ -159,7 +166,7 @@ class Compiled:
             else:
                 return _NOT_QUICK
         entry = self._quick.get(tuple(key))
-        if entry is None or epoch & 1 or _EPOCH[0] != epoch or not self._bindings.hold():  # type: ignore[union-attr]
+        if entry is None or epoch & 1 or EPOCH[0] != epoch or not self._bindings.hold():  # type: ignore[union-attr]
             return _NOT_QUICK
         if len(buffers) > 1 and len(set(map(id, args))) != len(args):
             return _NOT_QUICK  # one array in two places: `is` could tell
@@ -171,15 +178,16 @@ class Compiled:
 
     def _see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:
         """Walk over all that a call can see. None if a trace of another thread came in between."""
-        epoch = _EPOCH[0]
+        epoch = EPOCH[0]
         if epoch & 1:
-            _wait()
+            wait()
             return None
         walk = Walk(self._shapeless, self._varying)
+        walk.random = list(RANDOM_STATE[0])
         try:
             symbolic = self._visit(walk, args, kwargs)
         except RuntimeError:
-            if _EPOCH[0] == epoch:
+            if EPOCH[0] == epoch:
                 raise
             return None  # a container changed while we looked at it
         if walk.asks_type and self._shapeless:
@@ -188,11 +196,12 @@ class Compiled:
         buffers: list[Buffer] = []
         kinds: list[Kind] = []
         for i, (a, node) in enumerate(zip(walk.arrays, walk.nodes, strict=True)):
-            if node.value.__class__ is not Buffer:
-                if _EPOCH[0] != epoch:
+            value = node.value
+            while value.__class__ is not Buffer:
+                if EPOCH[0] != epoch:
                     return None
                 node = a._evaluated(node)
-            value = node.value
+                value = node.value
             if value.strides is not None:
                 if self._shapeless:
                     made = _contiguous(node)
@@ -202,7 +211,7 @@ class Compiled:
                     walk.key.append((i, value.strides))
             buffers.append(value)
             kinds.append(node.kind)
-        if _EPOCH[0] != epoch:
+        if EPOCH[0] != epoch:
             return None
         return Seen(walk, tuple(walk.key), buffers, kinds, symbolic)
 
@@ -228,16 +237,23 @@ class Compiled:
             visit(RANDOM_STATE[0])
         return symbolic
 
-    def _miss(self, seen: Seen, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Variant | str | None:
-        """Make a trace. None if the call should look again: captured numbers turned out to change, or there is a trace
-        by now."""
-        if self._open and self._found_varying(args, kwargs):
-            return None
-        with _Tracing():
-            if self._find(seen) is not None:
+    def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Seen] | str | None:
+        """Make a trace, of what there is to be seen now that no other thread traces. None if the call should look
+        again: captured numbers turned out to change, or there is a trace by now."""
+        with turn():
+            if self._open and self._found_varying(args, kwargs):
+                return None
+            seen = self._see(args, kwargs)
+            if seen is None or seen.walk.opaque is not None or self._find(seen) is not None:
                 return None  # another thread was faster
             entry = self._variants.get(seen.key) or Entry()
-            made, by_value = self._trace(seen, entry, args, kwargs)
+            try:
+                with tracing():
+                    made, by_value = self._trace(seen, entry, args, kwargs)
+            except Overwritten:
+                self._disturbed += 1
+                return None
+            self._disturbed = 0
             if isinstance(made, str):
                 return made
             self._count -= entry.look_up(by_value)
@@ -245,7 +261,7 @@ class Compiled:
             if not self._open and not self._shapeless and not kwargs and made.effects.alone:
                 self._remember_quickly(entry, args, seen.buffers)
         self._say_retracing(seen)
-        return made
+        return made, seen
 
     def _keep(self, seen: Seen, entry: Entry, made: Variant) -> None:
         self._variants[seen.key] = entry
@@ -270,9 +286,12 @@ class Compiled:
         stands for a number, the function is traced again on plain numbers."""
         everything = range(len(seen.walk.scalars))
         fixed = set(everything) if seen.walk.asks_type else set(entry.by_value)
-        attempt = Attempt(self.__wrapped_function__, seen.walk, seen.buffers, seen.kinds, seen.symbolic)
+        trusting = self._disturbed >= MOST_DISTURBED
+        attempt = Attempt(self.__wrapped_function__, seen.walk, seen.buffers, seen.kinds, seen.symbolic, trusting)
         try:
             return attempt.run(args, kwargs, fixed)
+        except Overwritten:
+            raise
         except Exception:
             if fixed == set(everything):
                 raise
@@ -353,45 +372,11 @@ def _run_first(variant: Variant, seen: Seen) -> Any:
     numbers, recipe = _numbers(variant, seen.walk.scalars), variant.recipe_for(seen.kinds)
     assert numbers is not None, "a trace holds for the numbers it was made for"
     assert recipe is not None, "a trace holds for the sizes it was made for"
-    return variant.run(recipe, numbers, seen.buffers, seen.walk)
+    run = variant.update if variant.updates.candidates else variant.run
+    return run(recipe, numbers, seen.buffers, seen.walk)
 
-
-# ---- one trace at a time ----
 
 _NOT_QUICK = object()
-_EPOCH = [0]
-"""Odd while a function is traced, on any thread. A call that walked meanwhile walks again, because a traced function
-sees, and changes, the caller's own objects."""
-_LOCK = threading.RLock()
-
-
-class _Tracing:
-    """While open, no other thread traces, and calls of compiled functions wait."""
-
-    __slots__ = ("_outermost",)
-
-    def __enter__(self) -> None:
-        _acquire()
-        self._outermost = not _EPOCH[0] & 1  # explain may look at a function from inside one that is traced
-        _EPOCH[0] += self._outermost
-
-    def __exit__(self, *error: object) -> None:
-        _EPOCH[0] += self._outermost
-        _LOCK.release()
-
-
-def _acquire() -> None:
-    if not _LOCK.acquire(timeout=PATIENCE):
-        raise RuntimeError(
-            f"[compile] another thread has been tracing a function for {PATIENCE:.0f} seconds; a function that is "
-            "being compiled must not wait for threads that call compiled functions."
-        )
-
-
-def _wait() -> None:
-    """Until no function is being traced."""
-    _acquire()
-    _LOCK.release()
 
 
 # ---- words ----
@@ -460,9 +445,10 @@ class Traced(NamedTuple):
 
 
 def graph_of(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
-    """The graph of what a call of the function returns and of the arrays that it changes; nothing is run or changed."""
+    """The graph of what a call of the function returns and of the arrays that it changes or stores somewhere; nothing
+    is run or changed."""
     walk = Walk()
-    with _Tracing():
+    with tracing():
         for root in (*args, kwargs, getattr(fun, "__wrapped_function__", fun), RANDOM_STATE[0]):
             walk.visit(root)
         evaluate(walk.nodes)
@@ -479,7 +465,9 @@ def _graph_of(walk: Walk, fun: Callable[..., Any], args: Sequence[Any], kwargs: 
         with trace():
             leaves = [x._node for x in tree.leaves(fun(*args, **kwargs)) if isinstance(x, array)]
             changed = [a._node for a, node in zip(walk.arrays, inputs, strict=True) if a._node is not node]
-            outputs = list(dict.fromkeys([*leaves, *changed]))
+            known = set(inputs)
+            stored = [x._node for x in snapshot.stored() if x._node not in known]
+            outputs = list(dict.fromkeys([*leaves, *changed, *stored]))
             order = reachable(outputs)
             graph, layouts = _closed(order, outputs, snapshot, inputs)
             given = {id(node): pair for node, pair in zip(inputs, snapshot.nodes, strict=True)}
@@ -489,11 +477,6 @@ def _graph_of(walk: Walk, fun: Callable[..., Any], args: Sequence[Any], kwargs: 
             return Traced(graph, layouts, [n.value for _, n in sources], [a for a, _ in sources])
     finally:
         snapshot.restore()
-
-
-RANDOM_STATE: list[Any] = [None]
-"""The global random state (an array in a list), put here by weft.core.random: compiled functions draw new numbers at
-each call."""
 
 
 def compile(

@@ -124,7 +124,8 @@ def _open_beside(path: Path) -> tuple[int, str]:
             raise IsADirectoryError(f"{path} is a directory")
         return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), name
     except (OSError, ValueError) as error:
-        raise RuntimeError(f"[export_function] Failed to open {path}: {error}.") from error
+        problem = getattr(error, "strerror", None) or error  # the name in the error is not the user's
+        raise RuntimeError(f"[export_function] Failed to open {path}: {problem}.") from error
 
 
 def check_writable(file: Path_) -> None:

@@ -1,4 +1,4 @@
-"""Whose code it is: the user's own, which compile follows, or Python's, an installed package's or ours, which stays what
+"""Whose code it is: the user's own, which compile follows; or Python's, an installed package's or ours, which stays as
 it is, but for what gives something else at each call (clocks, random numbers, files, the environment)."""
 
 from __future__ import annotations

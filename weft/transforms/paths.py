@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.graph.node import Node
 from weft.primitives.custom import Application, Called
+from weft.runtime.objects import MAKERS
 
 _by_id = attrgetter("id")
 
@@ -27,20 +28,50 @@ def between(inputs: Sequence[Node], outputs: Sequence[Node], rule: str | None = 
     seen = active.copy()
     found = [node for node in dict.fromkeys(outputs) if node.id >= oldest and node not in seen]
     seen.update(found)
-    see, push = seen.add, found.append
-    for node in found:  # which grows by what the nodes in it are made of
-        for operand in node.inputs if node.__class__ is Node else _operands(node, rule):
+    done = _spread(found, seen, oldest, 0)
+    while done < len(found):
+        for operand in _operands(found[done], rule):
             if operand not in seen and operand.id >= oldest:
-                see(operand)
-                push(operand)
+                seen.add(operand)
+                found.append(operand)
+        done = _spread(found, seen, oldest, done + 1)
     found.sort(key=_by_id)  # of a chain it is the order reversed, which sorts in linear time
     path: list[Node] = []
-    is_free, add, follow = active.isdisjoint, active.add, path.append
-    for node in found:
-        if not is_free(node.inputs if node.__class__ is Node else _operands(node, rule)):
-            add(node)
-            follow(node)
+    done = _follow(found, active, path, 0)
+    while done < len(found):
+        node = found[done]
+        if not active.isdisjoint(_operands(node, rule)):
+            active.add(node)
+            path.append(node)
+        done = _follow(found, active, path, done + 1)
     return path, active
+
+
+def _spread_by_python(found: list[Node], seen: set[Node], oldest: int, start: int) -> int:
+    """Adds to `found`, from its item `start` on, what its items are made of, unless that is in `seen` or too old. Stops
+    at an item that is no plain node, whose operands are for others to say. The number of items done."""
+    while start < len(found) and found[start].__class__ is Node:
+        for operand in found[start].inputs:
+            if operand not in seen and operand.id >= oldest:
+                seen.add(operand)
+                found.append(operand)
+        start += 1
+    return start
+
+
+def _follow_by_python(found: list[Node], active: set[Node], path: list[Node], start: int) -> int:
+    """Adds to `active` and to `path` the items of `found`, from `start` on, that have an operand in `active`. Stops as
+    `_spread_by_python` does. The number of items done."""
+    while start < len(found) and found[start].__class__ is Node:
+        if not active.isdisjoint(found[start].inputs):
+            active.add(found[start])
+            path.append(found[start])
+        start += 1
+    return start
+
+
+_spread = MAKERS.spread(_spread_by_python)
+_follow = MAKERS.follow(_follow_by_python)
 
 
 def _operands(node: Node, rule: str | None) -> tuple[Node, ...]:

@@ -98,16 +98,17 @@ class Built(Template):
     __slots__ = ("parts", "shared")
 
     def __init__(
-        self, make: Callable[[list[Any]], Any], parts: Sequence[Template] = (), shared: bool = False
+        self, make: Callable[[list[Any]], Any], parts: Sequence[Template] | None = None, shared: bool = False
     ) -> None:
         super().__init__(make)
         self.parts = parts
+        """None until they are known."""
         self.shared = shared
 
     def build(self, call: Call) -> Any:
         if self.shared and id(self) in call.built:
             return call.built[id(self)]
-        made = self.value([part.build(call) for part in self.parts])
+        made = self.value([part.build(call) for part in self.parts])  # type: ignore[union-attr]
         if self.shared:
             call.built[id(self)] = made
         return made
@@ -115,7 +116,7 @@ class Built(Template):
 
 _UNCHANGING = (
     type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.BuiltinFunctionType, enum.Enum,
-    range, slice, type(Ellipsis),
+    range, type(Ellipsis),
 )  # fmt: skip
 
 
@@ -144,6 +145,10 @@ class Recorder:
             self.outputs.append(node)
         return place
 
+    def is_output(self, node: Node) -> bool:
+        """Whether this node is an output so far."""
+        return id(node) in self._output_of
+
     def template(self, x: Any) -> Template:
         """A template of any value."""
         if type(x) in SCALARS:
@@ -165,6 +170,11 @@ class Recorder:
             return Template(x)
         known = self._built.get(id(x))
         if known is not None:
+            if known.parts is None:
+                raise ValueError(
+                    f"[compile] {self.name} returns or keeps {_a(type(x))} that holds itself, which cannot be made "
+                    "anew at each call: return its parts."
+                )
             known.shared = True
             return known
         self._kept.append(x)
@@ -206,6 +216,8 @@ class Recorder:
                 f"[compile] {self.name} returns or keeps {_a(cls)}, which would go on in a trace that is over: make a "
                 "list of it."
             )
+        elif cls is slice:
+            parts, make = (x.start, x.stop, x.step), lambda parts: slice(*parts)
         elif isinstance(x, types.MethodType):
             function = x.__func__
             parts, make = [x.__self__], lambda parts: types.MethodType(function, parts[0])
@@ -228,11 +240,11 @@ class Recorder:
                 inside.visit(part)
         else:
             inside.visit(x)
-        unknown = inside.opaque is not None and type(x).__hash__ is None
-        if unknown or inside.arrays or any(type(part) in SCALARS for part in inside.key):
+        mutable = type(x).__hash__ is None
+        if mutable or inside.arrays or any(type(part) in SCALARS or type(part) is Dim for part in inside.key):
             raise ValueError(
-                f"[compile] {self.name} returns or keeps {_a(type(x))} that holds arrays or numbers of this call: "
-                "return those themselves, in a list, tuple, dict or dataclass."
+                f"[compile] {self.name} returns or keeps {_a(type(x))} that holds, or may hold, arrays or "
+                "numbers of this call: return those themselves, in a list, tuple, dict or dataclass."
             )
         return Template(x)
 
@@ -255,8 +267,13 @@ def _dict_maker(x: Any, cls: type, keys: list[Any]) -> Callable[[list[Any]], Any
 
 def _is_record(x: Any) -> bool:
     """Whether an object is its attributes (and items), so that it can be made anew from them."""
-    plain = type(x).__new__ in (object.__new__, list.__new__, dict.__new__)
-    return plain and not isinstance(x, types.FunctionType) and (hasattr(x, "__dict__") or bool(Fields(x).names))
+    plain = _native(type(x)) in (object, list, dict, types.SimpleNamespace)
+    return plain and (hasattr(x, "__dict__") or bool(Fields(x).names))
+
+
+def _native(cls: type) -> type:
+    """The class of Python's that objects of a class are made as, whatever classes in between do in `__new__`."""
+    return next(base for base in cls.__mro__ if isinstance(vars(base).get("__new__"), types.BuiltinFunctionType))
 
 
 def _record_parts(x: Any, cls: type) -> tuple[list[Any], Callable[[list[Any]], Any]]:
@@ -266,9 +283,10 @@ def _record_parts(x: Any, cls: type) -> tuple[list[Any], Callable[[list[Any]], A
         keys, items = list(dict.keys(x)), list(dict.values(x))
     state = {**getattr(x, "__dict__", {}), **Fields(x).read()}
     names = list(state)
+    native: Any = _native(cls)
 
     def make(parts: list[Any]) -> Any:
-        made = cls.__new__(cls)  # type: ignore[call-overload]
+        made = native.__new__(cls)
         held, fields = parts[: len(items)], parts[len(items) :]
         if isinstance(made, list):
             list.extend(made, held)

@@ -2,8 +2,8 @@
 operands only.
 
 A rule runs once, on stand-ins for its operands. What it built is kept as a list of steps, checked once, and built again
-for every node of those kinds; a rule that comes back often becomes a Python function of its own. Nodes that no result
-needs (the derivative by an operand that is not traced) are never built.
+for every node of those kinds, by machine code. Nodes that no result needs (the derivative by an operand that is not
+traced) are never built.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from weft.graph.node import Kind, Node, Tape, make, reachable
 from weft.primitives.base import Constant, Placeholder, Primitive, View, constant
 from weft.primitives.control import add_tapes
 from weft.primitives.elementwise import Add
+from weft.runtime.objects import MAKERS
 from weft.transforms.check import checked
 
-OFTEN = 8
-"""Uses after which a rule is worth a function: writing one takes as long as some dozen uses of the steps."""
 MOST = 1 << 14
 """Rules remembered; beyond that all are forgotten."""
 
@@ -41,13 +40,12 @@ def total(x: Node, y: Node) -> Node:
 class Steps:
     """What a rule built from the nodes it was given, as steps that build it again from others."""
 
-    __slots__ = ("_results", "_steps", "_uses", "run")
+    __slots__ = ("_results", "_steps", "run")
 
     run: Callable[..., Any]
-    """The rule for other nodes; at first step by step, later by a function."""
+    """The rule for other nodes."""
 
     def __init__(self, given: Sequence[Node], results: Sequence[Node | None]) -> None:
-        self._uses = 0
         slots: dict[Node, int] = {node: i for i, node in enumerate(given)}
         self._steps: list[tuple[Primitive | None, Any, tuple[int, ...]]] = []
         constants = {node: node for node in given if isinstance(node.op, Constant)}
@@ -68,32 +66,10 @@ class Steps:
 
     def _built(self, given: Sequence[Node]) -> list[Node | None]:
         """The results, step by step."""
-        self._uses += 1
-        if self._uses >= OFTEN:
-            self.run = self._function(len(given))
         nodes = list(given)
         for op, what, operands in self._steps:
             nodes.append(what if op is None else make(op, tuple([nodes[i] for i in operands]), what))
         return [None if i is None else nodes[i] for i in self._results]
-
-    def _function(self, given: int) -> Callable[..., Any]:
-        """The same as one Python function: a node a line, nothing looked up."""
-        names: dict[str, Any] = {"make": make, "ADD": ADD}
-        lines = []
-        for i, (op, what, operands) in enumerate(self._steps, given):
-            names[f"k{i}"] = what
-            if op is None:
-                lines.append(f"n{i} = k{i}")
-                continue
-            names[f"o{i}"] = op
-            lines.append(f"n{i} = make(o{i}, ({''.join(f'n{k}, ' for k in operands)}), k{i})")
-        head, tail = self._frame([f"n{i}" for i in range(given)])
-        exec("\n    ".join([head, *lines, *tail, "return"]), names)
-        return names["function"]  # type: ignore[no-any-return]
-
-    def _frame(self, given: list[str]) -> tuple[str, list[str]]:
-        """The head of the function, and what it does with the results."""
-        raise NotImplementedError
 
 
 class Backward(Steps):
@@ -104,19 +80,15 @@ class Backward(Steps):
     def __init__(self, positions: Sequence[int], given: Sequence[Node], results: Sequence[Node]) -> None:
         super().__init__(given, results)
         self.positions = tuple(positions)
+        pairs = [(position + 2, place) for position, place in zip(positions, self._results, strict=True)]
         self.run = self._by_steps
+        if all(result.kind.__class__ is not Tape for result in results):  # which are added in a way of their own
+            self.run = MAKERS.recipe(len(given), pairs, self._steps, self._by_steps, adds=ADD)
 
     def _by_steps(self, gathered: Gathered, *given: Node) -> None:
         for position, found in zip(self.positions, self._built(given), strict=True):
             assert found is not None
             give(gathered, given[position + 2], found)
-
-    def _frame(self, given: list[str]) -> tuple[str, list[str]]:
-        tail = []
-        for position, i in zip(self.positions, self._results, strict=True):
-            x = given[position + 2]
-            tail.append(f"gathered[{x}] = make(ADD, (gathered[{x}], n{i}), {x}.kind) if {x} in gathered else n{i}")
-        return f"def function(gathered, {', '.join(given)}):", tail
 
 
 class Forward(Steps):
@@ -127,13 +99,11 @@ class Forward(Steps):
     def __init__(self, given: Sequence[Node], result: Node | None) -> None:
         super().__init__(given, [result])
         self.run = self._by_steps
+        if result is not None:
+            self.run = MAKERS.recipe(len(given), self._results, self._steps, self._by_steps)
 
     def _by_steps(self, *given: Node) -> Node | None:
         return self._built(given)[0]
-
-    def _frame(self, given: list[str]) -> tuple[str, list[str]]:
-        (i,) = self._results
-        return f"def function({', '.join(given)}):", [f"return {None if i is None else f'n{i}'}"]
 
 
 BACKWARD: dict[tuple[Any, ...], Backward] = {}

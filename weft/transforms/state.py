@@ -54,7 +54,7 @@ def _slots(cls: type) -> tuple[str, ...]:
 
 
 class ClassFields:
-    """The attributes of a class, methods among them: all but Python's own."""
+    """The attributes of a class that are data."""
 
     __slots__ = ("owner",)
 
@@ -62,7 +62,7 @@ class ClassFields:
         self.owner = owner
 
     def read(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self.owner).items() if not name.startswith("__")}
+        return {name: value for name, value in vars(self.owner).items() if is_class_field(name, value)}
 
     def write(self, contents: dict[str, Any]) -> None:
         now = self.read()

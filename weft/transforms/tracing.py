@@ -3,19 +3,26 @@ becomes a variant. Whatever happens, the caller's objects are as before afterwar
 
 from __future__ import annotations
 
+import inspect
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from weft import tree
+from weft.array import array
+from weft.evaluate import LOCK, Lent
 from weft.graph.node import Kind, Node, next_id, reachable
 from weft.graph.scalars import Scalars
-from weft.graph.trace import refusals, trace
+from weft.graph.trace import changes, finishing, trace
 from weft.primitives.base import Placeholder
 from weft.runtime.data import Buffer
 from weft.transforms import state
 from weft.transforms.capture import Walk
 from weft.transforms.replay import Recorder
+from weft.transforms.turns import RANDOM_STATE
+from weft.transforms.updating import Search, Updates
 from weft.transforms.variant import Effects, ShapelessVariant, SymbolicSizes, Trace, Variant, fixed_program
 
 
@@ -28,12 +35,24 @@ class Snapshot:
         self.places = [(place, state.read(place)) for place in walk.containers]
         self.nodes = [(a, a._node) for a in walk.arrays]
 
-    def restore(self) -> None:
+    def stored(self) -> list[array]:
+        """The arrays in places that do not hold what they held (but for the global random state)."""
+        places = [(place, before, state.read(place)) for place, before in self.places if place is not RANDOM_STATE[0]]
+        changed = [now for _, before, now in places if not state.same(before, now)]
+        return [x for now in changed for x in tree.leaves(now) if isinstance(x, array)]
+
+    def restore(self, others: Sequence[bool] | None = None) -> None:
+        """Put all back, but for the arrays that other threads have overwritten meanwhile."""
         for place, before in self.places:
             if not state.same(before, state.read(place)):
                 state.write(place, before)
-        for a, node in self.nodes:
-            a._node = node
+        for at, (a, node) in enumerate(self.nodes):
+            if others is None or not others[at]:
+                a._node = node
+
+
+class Overwritten(Exception):
+    """Another thread has overwritten an array with which a function is being traced."""
 
 
 class StandIns:
@@ -93,11 +112,19 @@ class Attempt:
     """One call of a function, to be traced."""
 
     def __init__(
-        self, fun: Callable[..., Any], walk: Walk, buffers: Sequence[Buffer], kinds: Sequence[Kind], symbolic: int
+        self,
+        fun: Callable[..., Any],
+        walk: Walk,
+        buffers: Sequence[Buffer],
+        kinds: Sequence[Kind],
+        symbolic: int,
+        trusting: bool = False,
     ) -> None:
         self.fun, self.walk, self.buffers = fun, walk, buffers
-        self.name = getattr(fun, "__name__", "the function")
+        self.name = _named(fun)
         self.kinds, self.symbolic = kinds, symbolic
+        self.trusting = trusting
+        """Whether all that happens to the arrays is taken for the function's doing."""
 
     def run(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], fixed: set[int]
@@ -108,7 +135,8 @@ class Attempt:
         snapshot = Snapshot(walk)
         scalars, sizes = Scalars(walk.scalars), SymbolicSizes()
         kinds = [sizes.kind(i, kind) if i < self.symbolic else kind for i, kind in enumerate(self.kinds)]
-        inputs = [Node(Placeholder("compile"), (), kind) for kind in kinds]
+        over, noted = threading.Event(), changes()
+        inputs: list[Node] = [Lent(node, kind, over) for (_, node), kind in zip(snapshot.nodes, kinds, strict=True)]
         stand_ins = None
         try:
             leaves = [None if i in fixed else scalar for i, scalar in enumerate(scalars.leaves)]
@@ -117,19 +145,34 @@ class Attempt:
             first = next_id()
             for a, node in zip(walk.arrays, inputs, strict=True):
                 a._node = node
-            with trace(), refusals() as refused:
-                value = self.fun(*stand_ins.args, **stand_ins.kwargs)
-                if refused:
-                    raise refused[0]
+            with trace():
+                with finishing("compile"), noted:
+                    value = self.fun(*stand_ins.args, **stand_ins.kwargs)
+                if any(self._overwritten_by_others(inputs, noted)):
+                    raise Overwritten
                 recorder = Recorder(self.name, walk, scalars, first, stand_ins.tuples_seen(walk))
                 made = self._record(value, before, inputs, recorder, sizes if sizes.places else None)
             return made, sorted({*fixed, *scalars.by_value})
         finally:
-            scalars.closed = True
-            sizes.env.close()
-            if stand_ins is not None:
-                stand_ins.remove()
-            snapshot.restore()
+            try:  # while sizes may still be read: they may be keys of dicts
+                if stand_ins is not None:
+                    stand_ins.remove()
+                others = self._overwritten_by_others(inputs, noted)
+                if any(others):
+                    for node in inputs:
+                        node.for_all()  # type: ignore[attr-defined]
+                snapshot.restore(others)
+            finally:
+                over.set()
+                scalars.closed = True
+                sizes.env.close()
+
+    def _overwritten_by_others(self, inputs: Sequence[Node], noted: changes) -> list[bool]:
+        """Of each array: whether it is not what this thread, which takes note of what it overwrites, has left."""
+        if self.trusting:
+            return [False] * len(inputs)
+        ours = {id(found()) for found, _, _ in noted.found}
+        return [a._node is not node and id(a) not in ours for a, node in zip(self.walk.arrays, inputs, strict=True)]
 
     def _record(
         self,
@@ -147,30 +190,40 @@ class Attempt:
             for i, (a, node) in enumerate(zip(walk.arrays, inputs, strict=True))
             if a._node is not node
         ]
-        places = [(i, recorder.contents(after)) for i, after in self._changed(before)]
+        changed = self._changed(before)
+        places = [(i, recorder.contents(after)) for i, after in changed]
         effects = Effects(result, overwritten, places, recorder.all_new)
         numbered = {id(node): i for i, node in enumerate(inputs)}
-        order = reachable(recorder.outputs)
-        sources: list[int | Buffer] = []
-        for node in order:
-            if id(node) in numbered:
-                sources.append(numbered[id(node)])
-            elif isinstance(node.value, Buffer):
-                if node.id < recorder.first:
-                    return "an array in a way that compile cannot follow"
-                sources.append(node.value)
-        traced = Trace(order, recorder.outputs, sources)
-        return self._variant(traced, effects, numbered, recorder.scalars, sizes)
+        with LOCK:  # another thread that evaluates what the trace has reached would make it data behind our back
+            order = reachable(recorder.outputs)
+            sources: list[int | Buffer] = []
+            for node in order:
+                if id(node) in numbered:
+                    sources.append(numbered[id(node)])
+                elif isinstance(node.value, Buffer):
+                    if node.id < recorder.first:
+                        return "an array in a way that compile cannot follow"
+                    sources.append(node.value)
+            updates = Search(walk, [node.kind for node in inputs], recorder).run(before, changed, overwritten, sources)
+            traced = Trace(order, recorder.outputs, sources)
+            return self._variant(traced, effects, numbered, recorder.scalars, sizes, updates)
 
     def _variant(
-        self, traced: Trace, effects: Effects, numbered: dict[int, int], scalars: Scalars, sizes: SymbolicSizes | None
+        self,
+        traced: Trace,
+        effects: Effects,
+        numbered: dict[int, int],
+        scalars: Scalars,
+        sizes: SymbolicSizes | None,
+        updates: Updates,
     ) -> Variant:
         """The program is made while the trace is open: whoever reads a number there makes it part of the trace."""
         wants = [(scalars.want(c.scalar), c.dtype) for c in traced.constants]
         numbers = scalars.compiled() if scalars.leaves else None
         if sizes is None:
-            return Variant(traced, effects, numbers, wants).program(fixed_program(traced, self.buffers, numbered))
-        made = ShapelessVariant(traced, effects, numbers, wants, sizes)
+            program = fixed_program(traced, self.buffers, numbered)
+            return Variant(traced, effects, numbers, wants, updates).program(program)
+        made = ShapelessVariant(traced, effects, numbers, wants, updates, sizes)
         made.recipe_for(self.kinds)
         return made
 
@@ -192,6 +245,13 @@ class Attempt:
                 )
             found.append((i, now))
         return found
+
+
+def _named(fun: Callable[..., Any]) -> str:
+    """A function in an error: what it is called, and where it is."""
+    name = getattr(fun, "__name__", "the function")
+    code = getattr(inspect.unwrap(fun), "__code__", None)
+    return name if code is None else f"{name} (at {code.co_filename}:{code.co_firstlineno})"
 
 
 def placeholders(walk: Walk, transform: str) -> list[Node]:

@@ -11,12 +11,15 @@ call gets the value that there is: the new one, or the old one, and then the cal
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from weft import evaluate
 from weft.array import array
 from weft.evaluate import LOCK, is_large
 from weft.graph.node import Kind, Node
+from weft.passes.lower import nbytes_of
 from weft.passes.memory import Plan
 from weft.passes.pipeline import plan_over
 from weft.runtime.data import COUNTED, Buffer, Busy, Taken, owners
@@ -27,6 +30,10 @@ from weft.transforms.replay import Recorder
 
 MOST_SETS = 8
 """Sets of inputs to overwrite that one program is planned for; with others it overwrites nothing."""
+
+ONLY_READ = "the function does not replace it"
+SMALL = "it is small"
+LOOPS = "the program has a loop, which can be interrupted midway"
 
 # ---- what a trace may overwrite ----
 
@@ -63,9 +70,6 @@ class Updates(NamedTuple):
     """By number of the array: why inputs are not candidates."""
 
 
-NOTHING = Updates((), {}, {})
-
-
 class Search:
     """Looks for candidates in what a traced function did."""
 
@@ -99,10 +103,11 @@ class Search:
                 refused[number] = why
                 continue
             heir = new.get(number)
-            replaced = heir is None
-            if heir is None:
-                heir = self.recorder.output(self.heirs[number]._node)  # type: ignore[union-attr]
-            found.append(Candidate(number, leaf, heir, replaced))
+            if heir is not None:
+                found.append(Candidate(number, leaf, heir, replaced=False))
+            else:
+                stored: Any = self.heirs[number]
+                found.append(Candidate(number, leaf, self.recorder.output(stored._node), replaced=True))
         return Updates(tuple(found), self.slots, refused)
 
     def _follow(self, holder: int, name: Any, old: Any, new: Any) -> None:
@@ -129,10 +134,10 @@ class Search:
         if output is not None:
             heir = self.recorder.outputs[output]
         elif number not in self.slots:
-            return "the function does not replace it"
+            return ONLY_READ
         elif number in self.recorder.kept:
             return "the function returns its old value, or keeps it elsewhere"
-        elif (made := self.heirs[number]) is None:
+        elif (made := self.heirs[number]) is None or not self.recorder.is_output(made._node):
             return "nothing new stands in its place"
         else:
             heir = made._node
@@ -158,7 +163,13 @@ def _counterpart(after: Any, name: Any) -> Any:
     return None
 
 
-LOOPS = "the program has a loop, which can be interrupted midway"
+def large(updates: Updates, made: Plan) -> Updates:
+    """The candidates that are worth asking who holds them, in a plan of known sizes."""
+    small = {c.array for c in updates.candidates if nbytes_of(made.graph.inputs[c.leaf]) < evaluate.LEAST_DONATED}
+    return updates._replace(
+        candidates=tuple([c for c in updates.candidates if c.array not in small]),
+        refused={**updates.refused, **dict.fromkeys(small, SMALL)},
+    )
 
 
 def worth_while(updates: Updates, made: Plan) -> Updates:
@@ -171,7 +182,7 @@ def worth_while(updates: Updates, made: Plan) -> Updates:
         return updates._replace(candidates=(), refused={**updates.refused, **refused})
     spent = set(plan_over(made, [c.leaf for c in updates.candidates]).spent)
     useless = [c.array for c in updates.candidates if c.leaf not in spent]
-    why = "it is read after, or in another order than, anything of its size is written"
+    why = "no kernel that writes something of its size reads it last, element by element"
     return updates._replace(
         candidates=tuple([c for c in updates.candidates if c.leaf in spent]),
         refused={**updates.refused, **dict.fromkeys(useless, why)},
@@ -186,8 +197,6 @@ class Census:
 
     def __init__(self, slots: dict[int, list[Slot]], walk: Walk) -> None:
         self.slots, self.walk = slots, walk
-        for ours in (walk.tuples, walk.places, walk.repeats, walk.nodes):  # for a trace only, and they hold objects
-            ours.clear()  # type: ignore[attr-defined]
         self._gone: dict[int, bool] = {}
 
     def goes(self, number: int) -> bool:
@@ -213,7 +222,7 @@ class Census:
         return owners((value,)) == [len(found) + ours]
 
 
-class _Cancelled(Exception):
+class Cancelled(Exception):
     """Somebody asked for the old values before the program began."""
 
 
@@ -230,11 +239,11 @@ class _Progress(Progress):
     def follow(self, execute: Callable[..., int], arguments: tuple[int, ...]) -> int:
         self._given.append(arguments)
         if self.cancelled:
-            raise _Cancelled
+            raise Cancelled
         self._statuses.extend(itertools.starmap(execute, self._given))  # one step of Python's: `cancel` comes before it
         self._given.clear()
         if not self._statuses:
-            raise _Cancelled
+            raise Cancelled
         return self._statuses[-1]
 
     def cancel(self) -> None:
@@ -246,79 +255,100 @@ class Claim(Taken):
     """The arrays that a call is about to overwrite. Their nodes hold this in place of a buffer until the call has new
     values for them."""
 
-    __slots__ = ("_held", "progress")
+    __slots__ = ("_held", "_updates", "_walk", "leaves", "progress")
 
-    def __init__(self, held: list[tuple[Node, Buffer, int]]) -> None:
+    def __init__(self, updates: Updates, buffers: Sequence[Buffer], walk: Walk) -> None:
         super().__init__()
-        self._held = held
-        """Nodes, what they held, and the outputs that take their place."""
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._updates, self._walk = updates, walk
+        for ours in (walk.tuples, walk.places, walk.repeats, walk.nodes):  # they hold objects, and a trace needs them
+            ours.clear()  # type: ignore[attr-defined]
+        self._held: list[tuple[Candidate, Node, Buffer]] = [
+            (c, walk.arrays[c.array]._node, buffers[c.array]) for c in updates.candidates if is_large(buffers[c.array])
+        ]
+        self.leaves: tuple[int, ...] = ()
+        """The inputs that the program may overwrite, once they are taken."""
         self.progress = _Progress()
 
-    def take(self) -> None:
-        """From now on nobody gets hold of the buffers."""
-        for node, buffer, _ in self._held:
+    def take(self) -> dict[int, str]:
+        """Keep everybody from the arrays, and leave those that somebody holds: by the numbers of the arrays, who."""
+        for _, node, buffer in self._held:
             if node.value is buffer:
                 node.value = self
+        if not self._held:
+            return {}
+        del node, buffer  # which would count
+        held = self._holders()
+        if held:
+            for candidate, node, buffer in self._held:
+                if candidate.array in held and node.value is self:
+                    node.value = buffer
+            self._held = [entry for entry in self._held if entry[0].array not in held]
+        self.leaves = tuple([candidate.leaf for candidate, _, _ in self._held])
+        return held
 
-    def give_back(self, which: Sequence[int]) -> None:
-        """Some of them are not free."""
-        for i in sorted(which, reverse=True):
-            node, buffer, _ = self._held.pop(i)
-            if node.value is self:
-                node.value = buffer
-
-    def unexplained(self) -> list[str | None]:
-        """For each of them: who else holds it."""
-        nodes = owners([node for node, _, _ in self._held])
-        buffers = owners([buffer for _, buffer, _ in self._held])
-        storages = owners([buffer.storage for _, buffer, _ in self._held])
-        found: list[str | None] = []
-        for (node, _, _), of_node, of_buffer, of_storage in zip(self._held, nodes, buffers, storages, strict=True):
+    def _holders(self) -> dict[int, str]:
+        """Who else holds an old value, by the number of the array. Beside us, its array holds a node; the call holds a
+        buffer, which alone holds its storage."""
+        nodes = owners([node for _, node, _ in self._held])
+        buffers = owners([buffer for _, _, buffer in self._held])
+        storages = owners([buffer.storage for _, _, buffer in self._held])
+        census = Census(self._updates.slots, self._walk)
+        found: dict[int, str] = {}
+        for i, (candidate, node, _) in enumerate(self._held):
             if node.value is not self:
-                found.append("another call is about to overwrite it")
-            elif of_node != 2:  # its array's, and ours
-                found.append("another array has the same value, or something that is not computed yet reads it")
-            elif of_buffer != 2:  # the call's, and ours
-                found.append("somebody else looks at its memory (NumPy, DLPack, another call or evaluation)")
-            else:
-                found.append(None if of_storage == 1 else "a view shares its memory")
+                found[candidate.array] = "another call is about to overwrite it"
+            elif nodes[i] != 2:
+                found[candidate.array] = "another array has its value, or something that is not computed yet reads it"
+            elif buffers[i] != 2:
+                found[candidate.array] = "somebody else looks at its memory (NumPy, DLPack, another thread)"
+            elif storages[i] != 1:
+                found[candidate.array] = "a view shares its memory"
+            elif candidate.replaced and not census.goes(candidate.array):
+                found[candidate.array] = "somebody else holds the array that is replaced"
         return found
 
     def refuse(self) -> NoReturn:
-        """Whoever asks for a value here waits (`wait`), and gets one, unless the program failed midway."""
+        """Whoever asks for a value here waits (`wait`) and gets one, unless the program failed midway."""
         if self._ended:
             super().refuse()
-        if self._done is None:
-            self._done = _closed_lock()
         raise Busy(self)
 
     def wait(self) -> None:
         if not self.is_mine():
             super().wait()
             return
-        # A signal's handler, a finalizer: the call goes on when they are done, and may not wait for it.
+        # A signal's handler or a finalizer: the call goes on when they are done, and they cannot wait for it.
         if not self.progress.started:
             self.progress.cancel()
         with LOCK:
             self._hand_out()
 
-    def end(self) -> None:
-        """The call has what it needs, or nothing has happened."""
+    def end(self) -> list[Buffer] | None:  # type: ignore[override]
+        """All have values again: the new ones if the program has run. Those are its results."""
         with LOCK:
-            self._hand_out()
-            super().end()
+            if not self._ended:
+                self._hand_out()
+                super().end()
+        return self.progress.results if self.progress.finished else None
 
     def _hand_out(self) -> None:
         progress = self.progress
         if progress.started and not progress.finished:
             return  # lost
-        for node, buffer, heir in self._held:
+        for candidate, node, buffer in self._held:
             if node.value is self:
-                node.value = progress.results[heir] if progress.finished else buffer
+                node.value = progress.results[candidate.heir] if progress.finished else buffer
 
 
-def claimed(updates: Updates, buffers: Sequence[Buffer], walk: Walk) -> tuple[Claim, list[Candidate]]:
-    """The candidates of a call that are large, not taken yet."""
-    chosen = [c for c in updates.candidates if is_large(buffers[c.array])]
-    walk.nodes.clear()
-    return Claim([(walk.arrays[c.array]._node, buffers[c.array], c.heir) for c in chosen]), chosen
+class Owner:
+    """Held by the call that made a claim, and by nobody else: when it goes, the claim ends, wherever Ctrl-C struck."""
+
+    __slots__ = ("claim",)
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+
+    def __del__(self) -> None:
+        self.claim.end()

@@ -15,19 +15,33 @@ from weft.graph.dims import DimEnv
 from weft.graph.lines import inherit
 from weft.graph.node import Graph, Kind, Node, Size, kind_of
 from weft.passes.executable import Executable, assemble
-from weft.passes.pipeline import WRAPPERS, compile_graph, wrapped
-from weft.passes.template import Templates
+from weft.passes.pipeline import WRAPPERS, Layouts, compile_graph, plan_over, wrapped
+from weft.passes.template import Sized, Templates
 from weft.passes.verify import verify_plan
-from weft.primitives.base import DATA, Constant, Parameter, Placeholder, RunTimeConstant, bind, words_of
+from weft.primitives.base import (
+    DATA,
+    Constant,
+    ConstantValue,
+    Parameter,
+    Placeholder,
+    RunTimeConstant,
+    bind,
+    words_of,
+)
 from weft.primitives.filling import fill_kind, fill_primitive
 from weft.runtime.data import Buffer
 from weft.transforms import state
 from weft.transforms.capture import Walk
 from weft.transforms.replay import Call, Made, Template
+from weft.transforms.turns import RANDOM_STATE, turn
+from weft.transforms.updating import MOST_SETS, Cancelled, Claim, Owner, Updates, large, worth_while
 
 MOST_SIZES = 1024
+STALE = object()
+"""The answer of a call that has to be made again."""
 
 Numbers = Callable[..., Sequence[Any] | None]
+Source = Callable[[], tuple[Graph, Layouts]]
 
 
 class Effects:
@@ -45,8 +59,20 @@ class Effects:
         """Whether all it does is to return the array that the program computes."""
 
     def carry_out(self, made: Sequence[array], walk: Walk | None, numbers: Sequence[Any]) -> Any:
+        """The answer of a call, with all changes made. A call that draws random numbers does so in one piece: if
+        another thread has drawn some since this call looked at the state, it is STALE, and nothing is changed."""
         if walk is None:
             return self.result.build(Call(made, (), (), numbers))
+        if not self.draws(walk):
+            return self.change(made, walk, numbers)
+        with turn():
+            return self.change(made, walk, numbers) if state.same(walk.random, RANDOM_STATE[0]) else STALE
+
+    def draws(self, walk: Walk) -> bool:
+        """Whether a call draws from the global random state."""
+        return any(walk.containers[place] is RANDOM_STATE[0] for place, _ in self.places)
+
+    def change(self, made: Sequence[array], walk: Walk, numbers: Sequence[Any]) -> Any:
         call = Call(made, walk.arrays, walk.objects, numbers)
         answer = self.result.build(call)
         for place, output in self.overwritten:
@@ -67,29 +93,56 @@ class Trace:
             {id(n.value): n.value for n in order if isinstance(n.value, RunTimeConstant)}.values()
         )
 
+    def copy(self) -> Trace:
+        """The same with nodes that nobody else has, and evaluates."""
+        new: dict[Node, Node] = {}
+        for node in self.order:
+            new[node] = Node(node.op, tuple([new[i] for i in node.inputs]), node.kind, node.value)
+        inherit(new)
+        return Trace([new[node] for node in self.order], [new[node] for node in self.outputs], self.inputs)
+
+
+class Planned(Recipe):
+    """A program, and the same for calls that may overwrite some of its inputs."""
+
+    __slots__ = ("over", "source")
+
+    def __init__(self, executable: Executable, constants: Sequence[ConstantValue], source: Source) -> None:
+        super().__init__(executable, constants)
+        self.source: Source | None = source
+        """What it was made of, as long as that may be needed again."""
+        self.over: dict[tuple[int, ...], Recipe] = {}
+        """By the numbers of the inputs that may be overwritten."""
+
 
 class Variant:
     """A trace that holds for arrays of given shapes."""
 
-    __slots__ = ("_words", "conversions", "effects", "inputs", "numbers", "recipe")
+    __slots__ = ("_constants", "_words", "conversions", "effects", "inputs", "numbers", "recipe", "updates")
 
     def __init__(
-        self, traced: Trace, effects: Effects, numbers: Numbers | None, wants: list[tuple[int, Dtype]]
+        self, traced: Trace, effects: Effects, numbers: Numbers | None, wants: list[tuple[int, Dtype]], updates: Updates
     ) -> None:
         self.inputs, self.effects, self.numbers = traced.inputs, effects, numbers
         self.conversions = wants
         """Of each run-time constant: which number it is, in which dtype."""
         self.recipe: Any = None
+        self.updates = updates
+        """What calls may overwrite, if nobody else holds it."""
         self._words: Sequence[int] = ()
+        self._constants = traced.constants
 
-    def program(self, recipe: Recipe) -> Variant:
+    def program(self, recipe: Planned) -> Variant:
         """Set the program."""
         self.recipe = recipe
         if not self.conversions:
             self._words = self.words(recipe, ())
+        self.updates = worth_while(large(self.updates, recipe.executable.plan), recipe.executable.plan)
+        if not self.updates.candidates:
+            recipe.source = None
         return self
 
-    def recipe_for(self, kinds: Sequence[Kind]) -> Recipe | None:
+    def recipe_for(self, kinds: Sequence[Kind]) -> Planned | None:
         """The program for arrays of these kinds; None if the trace does not hold for them."""
         return self.recipe
 
@@ -111,8 +164,58 @@ class Variant:
         kinds = executable.kinds
         if self.effects.single:
             return wrap(Node(DATA, (), kinds[0], results[0]))
-        made = [wrap(Node(DATA, (), kind, buffer)) for kind, buffer in zip(kinds, results, strict=True)]
-        return self.effects.carry_out(made, walk, numbers)
+        return self.effects.carry_out(_wrapped(kinds, results), walk, numbers)
+
+    # ---- in place ----
+
+    def update(self, recipe: Planned, numbers: Sequence[Any], buffers: list[Buffer], walk: Walk) -> Any:
+        """`run`, over the memory of inputs whose old values nobody holds when the call is over. What has been
+        overwritten cannot be done again: a call that draws random numbers has its turn from the beginning."""
+        if not self.effects.draws(walk):
+            return self._update(recipe, numbers, buffers, walk)
+        with turn():
+            if not state.same(walk.random, RANDOM_STATE[0]):
+                return STALE
+            return self._update(recipe, numbers, buffers, walk)
+
+    def _update(self, recipe: Planned, numbers: Sequence[Any], buffers: list[Buffer], walk: Walk) -> Any:
+        while True:
+            owner = Owner(Claim(self.updates, buffers, walk))
+            claim, missing, answer = owner.claim, None, None
+            try:
+                claim.take()
+                over = recipe.over.get(claim.leaves)
+                if over is not None and over.spent:
+                    self._run_over(over, numbers, buffers, claim)
+                elif over is None and claim.leaves and len(recipe.over) < MOST_SETS:
+                    missing = claim.leaves
+            finally:
+                results = claim.end()
+                if results is not None:  # then all that the function changes is changed, whatever was raised since
+                    answer = self.effects.change(_wrapped(recipe.executable.kinds, results), walk, numbers)
+            if results is not None:
+                return answer
+            if missing is None:
+                return self.run(recipe, numbers, buffers, walk)
+            recipe.over[missing] = Recipe(self._plan_over(recipe, missing), self._constants)
+
+    def _run_over(self, over: Recipe, numbers: Sequence[Any], buffers: Sequence[Buffer], claim: Claim) -> None:
+        given: list[Any] = [buffers[i] if i.__class__ is int else i for i in self.inputs]  # type: ignore[index]
+        words = self.words(over, numbers) if over.sources else ()
+        try:  # a `suppress` would be a tenth of what such a call costs
+            over.executable.run_in_place(given, words, claim.progress)
+        except Cancelled:  # noqa: SIM105
+            pass
+
+    def _plan_over(self, recipe: Planned, donated: tuple[int, ...]) -> Executable:
+        """The program that may overwrite these inputs."""
+        assert recipe.source is not None
+        made = assemble(plan_over(recipe.executable.plan, donated))
+        return wrapped(made, *recipe.source()) if WRAPPERS else made
+
+
+def _wrapped(kinds: Sequence[Kind], results: Sequence[Buffer]) -> list[array]:
+    return [wrap(Node(DATA, (), kind, buffer)) for kind, buffer in zip(kinds, results, strict=True)]
 
 
 _F32, _U32 = struct.Struct("<f"), struct.Struct("<I")
@@ -125,7 +228,7 @@ def _convert(number: Any, dtype: Dtype) -> tuple[int, ...]:
     return words_of(number, dtype)
 
 
-def fixed_program(traced: Trace, layouts: Sequence[Buffer], places: dict[int, int]) -> Recipe:
+def fixed_program(traced: Trace, layouts: Sequence[Buffer], places: dict[int, int]) -> Planned:
     """The program for the shapes and layouts of this trace. `places`: the number of the array behind a placeholder."""
     for node in traced.order:
         if id(node) in places:
@@ -136,7 +239,7 @@ def fixed_program(traced: Trace, layouts: Sequence[Buffer], places: dict[int, in
         for node in traced.order:
             if id(node) in places:
                 node.value = None
-    return Recipe(compile_graph(graph, strides), traced.constants)
+    return Planned(compile_graph(graph, strides), traced.constants, lambda: (graph, strides))
 
 
 # ---- symbolic sizes ----
@@ -168,40 +271,57 @@ class ShapelessVariant(Variant):
     """One trace for all sizes that satisfy its guards. Machine code is the same for all of them; the plan of a new size
     is filled in from that of others (passes/template.py) where one fits, and made anew where none does."""
 
-    __slots__ = ("_check", "_sizes", "_traced", "recipes", "templates")
+    __slots__ = ("_check", "_over", "_sizes", "_traced", "recipes", "templates")
 
     def __init__(
         self, traced: Trace, effects: Effects, numbers: Numbers | None, wants: list[tuple[int, Dtype]],
-        sizes: SymbolicSizes,
+        updates: Updates, sizes: SymbolicSizes,
     ) -> None:  # fmt: skip
-        super().__init__(traced, effects, numbers, wants)
-        self._traced, self._sizes = traced, sizes
+        super().__init__(traced, effects, numbers, wants, updates)
+        self._traced, self._sizes = traced.copy(), sizes
         self._check = sizes.env.compiled_check()
-        self.recipes: dict[tuple[int, ...], Recipe] = {}
+        self.recipes: dict[tuple[int, ...], Planned] = {}
         self.templates = Templates(sizes.env, self._graph)
+        self._over: dict[tuple[int, ...], Templates] = {}
+        """Templates by the inputs that they may overwrite."""
 
-    def recipe_for(self, kinds: Sequence[Kind]) -> Recipe | None:
+    def recipe_for(self, kinds: Sequence[Kind]) -> Planned | None:
         sizes = self._sizes.read(kinds)
         recipe = self.recipes.get(sizes)
         if recipe is None and self._check(*sizes):
             if len(self.recipes) >= MOST_SIZES:
-                del self.recipes[next(iter(self.recipes))]
-            recipe = self.recipes[sizes] = Recipe(self._executable(sizes), self._traced.constants)
+                for old in [*self.recipes][: MOST_SIZES // 2]:
+                    self.recipes.pop(old, None)  # another thread may be at it too
+            first = not self.recipes
+            made = self._executable(sizes, self.templates)
+            recipe = Planned(made, self._constants, lambda: (self._concrete(sizes), {}))
+            if first:
+                self.updates = worth_while(self.updates, made.plan)
+            self.recipes[sizes] = recipe
         return recipe
 
-    def _executable(self, sizes: tuple[int, ...]) -> Executable:
+    def _plan_over(self, recipe: Planned, donated: tuple[int, ...]) -> Executable:
+        made = recipe.executable
+        if isinstance(made, Sized):
+            templates = self._over.get(donated)
+            if templates is None:
+                templates = self._over[donated] = Templates(self._sizes.env, self._graph, donated)
+            return self._executable(tuple(made.at), templates, donated)
+        return super()._plan_over(recipe, donated)
+
+    def _executable(self, sizes: tuple[int, ...], templates: Templates, donated: tuple[int, ...] = ()) -> Executable:
         # Many functions only ever see one size: the first is planned as it is.
-        template = self.templates.find(sizes) if self.recipes and not config.dump else None
+        template = templates.find(sizes) if self.recipes and not config.dump else None
         if template is None:
-            return compile_graph(self._concrete(sizes))
+            return compile_graph(self._concrete(sizes), donated=donated)
         if WRAPPERS:
             return wrapped(assemble(template.plan_for(sizes)), self._concrete(sizes), {})
         try:
             made = template.executable(sizes)
         except OverflowError:  # something is larger than memory can be: planning says what
-            return compile_graph(self._concrete(sizes))
+            return compile_graph(self._concrete(sizes), donated=donated)
         if config.check:
-            verify_plan(made.plan)
+            verify_plan(made.plan, {}, donated)
         return made
 
     def _concrete(self, sizes: tuple[int, ...]) -> Graph:

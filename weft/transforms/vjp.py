@@ -7,15 +7,15 @@ products.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from weft.graph.lines import on_behalf_of
 from weft.graph.node import Bundle, Node
 from weft.primitives.base import ONE, Multiple, Pick, picks
 from weft.primitives.custom import Application, Called, called
+from weft.runtime.objects import MAKERS
 from weft.transforms.check import checked, checked_results
 from weft.transforms.paths import between, groups
-from weft.transforms.rules import BACKWARD, Gathered, backward, give, total
+from weft.transforms.rules import BACKWARD, Backward, Gathered, backward, give, total
 
 
 def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Sequence[Node | None]) -> list[Node | None]:
@@ -26,7 +26,7 @@ def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Seque
             give(gathered, node, cotangent)
     path, active = between(inputs, outputs, "vjp")
     if _PLAIN.issuperset(map(type, path)):
-        _through_plain(path, gathered, active)
+        _pull(path, gathered, active)
     else:
         _through_all(path, gathered, active)
     return [gathered.get(node) for node in inputs]
@@ -37,28 +37,18 @@ _PLAIN = frozenset({Node})
 
 @on_behalf_of("node")
 def _through_plain(path: list[Node], gathered: Gathered, active: set[Node]) -> None:
-    """Nodes that have one result, and the rules of their primitives: this loop is the cost of a gradient's trace, so
-    one, two and more operands, for which it does the same, are spelt out."""
-    known, given = BACKWARD.get, gathered.get
-    key: tuple[Any, ...]
+    """Nodes that have one result each, by the rules of their primitives."""
     for node in reversed(path):
-        cotangent = given(node)
+        cotangent = gathered.get(node)
         if cotangent is None:
             continue
         operands = node.inputs
-        mask = 1 if cotangent.op is ONE else 0
-        if len(operands) == 1:
-            (x,) = operands
-            key = (node.op, mask + 2, x.kind)
-            (known(key) or backward(key, node)).run(gathered, cotangent, node, x)
-        elif len(operands) == 2:
-            x, y = operands
-            key = (node.op, mask + 2 * (x in active) + 4 * (y in active), x.kind, y.kind)
-            (known(key) or backward(key, node)).run(gathered, cotangent, node, x, y)
-        else:
-            mask += sum([2 << i for i, x in enumerate(operands) if x in active])
-            key = (node.op, mask, *[x.kind for x in operands])
-            (known(key) or backward(key, node)).run(gathered, cotangent, node, *operands)
+        mask = (cotangent.op is ONE) + sum([2 << i for i, x in enumerate(operands) if x in active])
+        key = (node.op, mask, *[x.kind for x in operands])
+        (BACKWARD.get(key) or backward(key, node)).run(gathered, cotangent, node, *operands)
+
+
+_pull = MAKERS.pull(BACKWARD, Backward, ONE, _through_plain)
 
 
 @on_behalf_of("node")
@@ -72,7 +62,7 @@ def _through_all(path: list[Node], gathered: Gathered, active: set[Node]) -> Non
         elif node.kind.__class__ is Bundle:
             _through_many(node, bundles.pop(node, {}), gathered, active)
         elif node.op.__class__ is not Pick:
-            _through_plain([node], gathered, active)
+            _pull([node], gathered, active)
         elif node in gathered:
             given = bundles.setdefault(node.inputs[0], {})
             place, cotangent = node.op.index, gathered[node]  # type: ignore[attr-defined]

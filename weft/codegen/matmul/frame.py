@@ -115,7 +115,7 @@ class Frame:
     def prefetch(self, places: Sequence[Value]) -> None:
         """Ask for cache lines that will be read soon. They need not exist."""
         for at in places:
-            self.b.call_void("llvm.prefetch.p0", at, "i32 0", "i32 3", "i32 1")
+            self.b.prefetch(at)
 
     def put_apart(self, x: AnyValue, at: Value, distance: Value | int) -> None:
         """The parts of a complex value go `distance` bytes apart, so that loading them takes no shuffles."""

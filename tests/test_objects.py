@@ -1,0 +1,291 @@
+"""Nodes and arrays made by machine code: the same as Python makes, counted right, and safe against whatever is passed.
+
+`recording` makes Python's forms run, so most tests compare the two.
+"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import tracemalloc
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft.core as mx
+from weft import array as array_module
+from weft.graph.lines import recording
+from weft.graph.node import Node, kind_of, make
+from weft.primitives.elementwise import Add, Sin
+from weft.runtime.objects import MAKERS, Makers, attributes_of
+from weft.transforms import paths
+
+ROOT = Path(__file__).resolve().parents[1]
+X = mx.array([1.0, 2.0, 3.0])
+KIND = kind_of((3,), mx.float32)
+
+native = pytest.mark.skipif(not MAKERS._has_arrays, reason="this interpreter's objects are laid out in another way")
+
+
+@native
+def test_a_node_is_what_python_makes() -> None:
+    op, inputs = Sin(), (X._node,)
+    made, plain = make(op, inputs, KIND), Node(op, inputs, KIND)
+    assert type(made) is Node
+    assert made.id + 1 == plain.id
+    for name in ("op", "inputs", "kind", "value", "stream", "handle"):
+        assert getattr(made, name) is getattr(plain, name)
+
+
+@native
+def test_an_array_and_its_node_know_each_other() -> None:
+    y = mx.sin(X)
+    assert type(y) is mx.array
+    assert y._node.handle() is y
+    node, reference = y._node, weakref.ref(y)
+    del y
+    assert reference() is None
+    assert node.handle() is None
+    again = array_module.wrap(node)  # has a handle, though a dead one: Python's form
+    assert again._node is node
+    assert array_module.wrap(node)._node is node
+    assert len(node.handle) == 2
+
+
+PROGRAMS: dict[str, Callable[[], Any]] = {
+    "unary": lambda: mx.sin(X),
+    "binary": lambda: X + X,
+    "float": lambda: X * 2.5,
+    "reflected float": lambda: 2.5 - X,
+    "int": lambda: X + 3,
+    "reflected int": lambda: 3 / X,
+    "zero": lambda: X + 0.0,
+    "minus zero": lambda: X + -0.0,
+    "not a number": lambda: X + float("nan"),
+    "bool": lambda: X + True,
+    "broadcast": lambda: X + X[:1],
+    "converted": lambda: X + mx.array([1, 2, 3]),
+    "product": lambda: X @ X,
+    "sum": lambda: mx.softmax(X) + mx.sum(X),
+    "grad": lambda: mx.grad(lambda x: mx.sum(mx.tanh(x * 2.0) * x / (1.0 + x)))(X),
+    "jvp": lambda: mx.jvp(lambda x: mx.tanh(x * 2.0) * x, [X], [X])[1][0],
+    "many": lambda: mx.grad(
+        lambda x: mx.sum(mx.power(x, x) / mx.logaddexp(x, X) + mx.where(x > X, x, mx.tanh(X)) * mx.prod(x, axis=0))
+    )(X),
+    "second": lambda: mx.grad(lambda x: mx.sum(mx.grad(lambda y: mx.sum(y**3))(x)))(X),
+    "several results": lambda: mx.grad(lambda x: mx.sum(mx.scan(lambda c, v: (c * v, c), x[0], x)[1]))(X),
+}
+
+
+def described(result: Any) -> list[Any]:
+    """What a result is computed from: operations, kinds, constants and operands by number."""
+    numbers: dict[Node, int] = {}
+    rows: list[Any] = []
+
+    def visit(node: Node) -> int:
+        if node not in numbers:
+            operands = [visit(x) for x in node.inputs]  # not by age: constants are shared, and older than their users
+            numbers[node] = len(numbers)
+            rows.append((type(node), node.op, node.kind, getattr(node.value, "words", None), operands))
+        return numbers[node]
+
+    visit(result._node)
+    return rows
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_machine_code_builds_what_python_builds(name: str) -> None:
+    PROGRAMS[name]()  # what is seen for the first time is always Python's
+    here = described(PROGRAMS[name]())
+    with recording():
+        there = described(PROGRAMS[name]())
+    assert here == there
+
+
+@native
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_references_are_counted(name: str) -> None:
+    """Nothing that takes part is held once more, or once less, after many rounds."""
+    program = PROGRAMS[name]
+    for _ in range(300):  # until the interpreter's own caches are filled
+        program()
+    gc.collect()
+    taking_part = [X, X._node, KIND, Sin(), Add(), None, Node, mx.array, float, int]
+    before = [sys.getrefcount(x) for x in taking_part]
+    blocks = sys.getallocatedblocks()
+    for _ in range(200):
+        program()
+    gc.collect()
+    after = [sys.getrefcount(x) for x in taking_part]
+    assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True)), (before, after)
+    assert sys.getallocatedblocks() - blocks < 100
+
+
+@native
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: make(),
+        lambda: make(Sin()),
+        lambda: array_module.wrap(),
+        lambda: array_module.wrap(None),
+        lambda: array_module.wrap(3),
+        lambda: mx.sin(),
+        lambda: mx.sin("a"),
+        lambda: mx.add(X),
+        lambda: mx.add(X, X, X),
+        lambda: X + "a",
+        lambda: None * X,
+        lambda: paths._spread(),
+        lambda: paths._follow(1),
+    ],
+)
+def test_wrong_calls_are_errors(call: Callable[[], Any]) -> None:
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        call()
+
+
+@native
+def test_an_array_that_was_never_filled_is_an_error() -> None:
+    empty = mx.array.__new__(mx.array)
+    for function in (mx.sin, lambda a: a + a, lambda a: a + 1.0, lambda a: 1.0 - a):
+        with pytest.raises(AttributeError):
+            function(empty)
+
+
+@native
+def test_subclasses_go_pythons_way() -> None:
+    class Mine(mx.array):
+        pass
+
+    assert (Mine([1.0]) + Mine([2.0])).item() == 3.0
+    assert mx.sin(Mine([0.0])).item() == 0.0
+
+
+def test_finalizers_may_run_in_the_middle() -> None:
+    """Memory is asked for in the middle of making a node, and a collection that strikes there runs anything."""
+    survived = []
+    x = mx.array([1.0, 2.0, 3.0])
+
+    def overwrite() -> None:
+        nonlocal x
+        x += 1.0  # what is being used
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            survived.append((mx.sin(X) + 1.0 + X)._node)
+            overwrite()
+
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for _ in range(200):
+            Cycle()
+            y = mx.tanh(mx.sin(x) * x + 0.5) - x
+        assert y.shape == (3,)
+    finally:
+        gc.set_threshold(*thresholds)
+    assert len(survived) >= 100
+    assert mx.all(mx.isfinite(y)).item()
+
+
+def test_threads_make_nodes_at_once() -> None:
+    results: dict[int, Any] = {}
+
+    def work(number: int) -> None:
+        gradient = mx.grad(lambda x: mx.sum(mx.tanh(x * float(number)) * x))
+        for _ in range(200):
+            results[number] = gradient(X)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    for number in range(4):
+        alone = mx.grad(lambda x, n=float(number): mx.sum(mx.tanh(x * n) * x))(X)
+        assert described(results[number]) == described(alone)
+
+
+def test_memory_is_traced_as_pythons_own() -> None:
+    """Objects come from Python's allocator, so its tools see them."""
+    tracemalloc.start()
+    try:
+        held = [mx.sin(X) for _ in range(100)]
+        assert tracemalloc.get_traced_memory()[0] > 100 * mx.array.__basicsize__
+        assert len(held) == 100
+    finally:
+        tracemalloc.stop()
+
+
+def test_attributes_are_found_where_they_lie() -> None:
+    class Slotted:
+        __slots__ = ("a", "b", "c")
+
+    places = attributes_of(Slotted, ["c", "a"])
+    assert places is not None
+    assert sorted(places) == ["a", "c"]
+    assert places["a"] != places["c"]
+    assert all(object.__basicsize__ <= place < Slotted.__basicsize__ for place in places.values())
+
+
+def test_a_class_whose_attributes_lie_elsewhere_is_left_alone() -> None:
+    class Elsewhere:
+        pass
+
+    assert attributes_of(Elsewhere, ["a"]) is None
+
+
+def test_without_machine_code_python_does_it() -> None:
+    makers = Makers()
+
+    def instead() -> None: ...
+
+    assert makers.arrays(mx.array, instead) is instead
+    assert makers.unary(Sin(), {}, instead) is instead
+    assert makers.binary(Add(), ({}, {}, {}, {}, {}), instead) is instead
+    assert makers.reflected(Add(), ({}, {}, {}, {}, {}), instead) is instead
+    assert makers.recipe(1, [0], [], instead) is instead
+    assert makers.spread(instead) is instead
+    assert makers.follow(instead) is instead
+    assert makers.pull({}, Node, None, instead) is instead
+
+
+NO_LOCK = "import sysconfig; sysconfig.get_config_var = lambda name: 1"
+NO_LLVM = """
+from weft.errors import CompileError
+from weft.runtime import engine
+def load(sources): raise CompileError("none here")
+engine.load = load
+"""
+
+
+@pytest.mark.parametrize("broken", [NO_LOCK, NO_LLVM], ids=["no lock", "no LLVM"])
+def test_weft_works_where_there_is_no_machine_code(broken: str) -> None:
+    """Tracing does; evaluation is another matter."""
+    program = f"""
+{broken}
+import weft.core as mx
+from weft.graph.node import Node, make
+assert make is Node
+x = mx.array([1.0, 2.0])
+g = mx.grad(lambda x: mx.sum(mx.tanh(x * 2.0) * x / (1.0 + x)))(x)
+assert g.shape == (2,)
+y, t = mx.jvp(lambda x: mx.softmax(x) @ x + 1, [x], [x])
+assert y[0].shape == ()
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
