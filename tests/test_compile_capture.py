@@ -12,7 +12,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple, Unpack, cast
 
 import numpy as np
 import pytest
@@ -165,6 +165,51 @@ def test_defaults_and_code_of_a_function() -> None:
     assert bits(f(X)) == bits(mx.sin(X) + 3.0)
 
 
+def test_type_variables_are_no_state() -> None:
+    T, P, Ts = TypeVar("T"), ParamSpec("P"), TypeVarTuple("Ts")
+
+    def fun(x: Any) -> Any:
+        return cast(Callable[P, T], mx.sin)(cast(T, x) * 2.0) + cast(tuple[Unpack[Ts]], x)
+
+    f = mx.compile(fun)
+    assert [bits(f(X)) for _ in range(3)] == [bits(fun(X))] * 3
+    assert f.traces == 1
+
+
+GENERIC = """
+type Pair[V] = tuple[V, V]
+
+class Box[T]:
+    rate = 2.0
+
+    def __init__(self, value):
+        self.value = value
+
+    def __call__[U](self, x: U) -> U:
+        type Both = tuple[T, U]
+        mine: Both = (self.value, x)
+
+        def inner[V](y: V) -> V:
+            again: Pair[T] = (y, y)
+            return again[0] * again[1]
+
+        return inner(mine[0]) * mine[1] * self.rate
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="type parameters in brackets are new in Python 3.12")
+def test_generic_functions_and_classes_of_python_3_12() -> None:
+    scope: dict[str, Any] = {"__name__": __name__}
+    exec(compile(GENERIC, __file__, "exec", dont_inherit=True), scope)  # annotations, too, capture what they name
+    box = scope["Box"](X)
+    f = mx.compile(lambda x: box(x))
+    for rate in (2.0, 2.0, 3.0, 4.0, 5.0):
+        scope["Box"].rate = rate
+        box.value = X * rate
+        assert bits(f(X)) == bits(box(X))
+    assert f.traces == 2
+
+
 def test_small_numpy_arrays_are_compared() -> None:
     def make() -> Program:
         table = np.ones(3, np.float32)
@@ -260,6 +305,45 @@ def test_a_list_that_is_also_read_or_known_by_another_name() -> None:
 
     same(make_read)
     same(make_alias)
+
+
+def test_a_list_whose_end_is_read_is_traced_a_few_times() -> None:
+    def make_sum() -> Program:
+        log: list[Any] = []
+
+        def fun(x: Any) -> Any:
+            log.append(x * 2)
+            return sum(log[-2:])
+
+        return fun, nothing, lambda: log
+
+    def make_last() -> Program:
+        log: list[Any] = []
+
+        def last() -> Any:
+            return log[-1] if log else 0.0
+
+        def fun(x: Any) -> Any:
+            before = last()
+            log.append(x)
+            log.append(before + x)
+            log[-1][0] = 7.0
+            return log[-3:-1], before
+
+        return fun, lambda i: log.append(i) if i == 4 else None, lambda: log
+
+    def make_from_the_front() -> Program:
+        log: list[Any] = []
+
+        def fun(x: Any) -> Any:
+            log.append(x)
+            return log[-2:1], log[-3::2]
+
+        return fun, nothing, lambda: log
+
+    same(make_sum, 10, traces=3)
+    same(make_last, 10)
+    same(make_from_the_front)
 
 
 def test_methods_of_containers() -> None:
@@ -449,7 +533,8 @@ def test_bound_methods_are_returned_bound_to_what_this_call_has() -> None:
     ids=["closure", "default", "generator", "map", "partial", "deque"],
 )
 def test_what_would_hold_arrays_of_the_trace_is_refused(fun: Any) -> None:
-    with pytest.raises(ValueError, match=r"\[compile\] <lambda> returns or keeps an object of type"):
+    where = rf"\(at .*{Path(__file__).name}:\d+\)"
+    with pytest.raises(ValueError, match=rf"\[compile\] <lambda> {where} returns or keeps an object of type"):
         mx.compile(fun)(X)
 
 

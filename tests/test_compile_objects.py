@@ -448,11 +448,18 @@ def test_stand_ins_are_not_found_out_by_type_or_type_errors() -> None:
         except:  # noqa: E722
             return -x
 
+    def groups(x: Any, a: Any) -> Any:
+        try:
+            x = x * len(json.dumps([a, x.shape[0]]))
+        except* TypeError:
+            x = -x
+        return x
+
     def types_(x: Any, a: Any) -> Any:
         return x * (type(a) is float) * (type(x.shape[0]) is int)
 
     def program(compile: Any) -> Iterator[Any]:
-        for fun in (text, every, types_):
+        for fun in (text, every, groups, types_):
             f = compile(fun)
             for x in (X, mx.ones((12,)), X):
                 for a in (0.5, 0.25, 3):

@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import weft
@@ -76,6 +77,10 @@ GIVEN: dict[str, dict[str, Any]] = {
     "explain.md": {"step": lambda w, x: mx.tanh(x @ w), "model": mx.ones((3, 3)), "batch": mx.ones((2, 3))},
     "export.md": {"mx": mx, "model": lambda x: mx.tanh(x) * 2, "x": mx.ones((3,))},
     "gradients.md": {"mx": mx},
+    "memory.md": {
+        "mx": mx, "wk": mx.ones((64, 64)), "wv": mx.ones((64, 64)),
+        "attend": lambda q, keys, values: mx.softmax(q @ keys.swapaxes(-1, -2), axis=-1) @ values,
+    },
 }  # fmt: skip
 
 
@@ -90,6 +95,12 @@ def test_programs(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
         f = names["f"]
         assert mx.grad(f)(mx.array(0.0)).item() == 1.0
         assert mx.vmap(f)(mx.zeros((3,))).shape == (3,)
+    if page == "memory.md":
+        cache = SimpleNamespace(keys=mx.array(np.zeros((1, 8, 256, 64))), values=mx.array(np.zeros((1, 8, 256, 64))))
+        places = [x._node.value.address for x in vars(cache).values()]
+        names["step"](cache, mx.ones((1, 8, 1, 64)), mx.array([3]))
+        assert [x._node.value.address for x in vars(cache).values()] == places
+        assert cache.keys[0, 0, :5, 0].tolist() == [0, 0, 0, 64, 0]
     if page == "export.md":
         assert mx.array_equal(names["y"], names["model"](names["x"])).item()
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import weft
 import weft.core as mx
 from tests.contract import settings as weft_settings
 from weft import checking, evaluate
@@ -779,7 +780,7 @@ def test_a_training_step_updates_parameters_and_moments_in_place() -> None:
     ours, plain = made(), made()
     held = [at(leaf) for leaf in (*ours["params"].values(), *ours["m"].values(), *ours["v"].values())]
     for _ in range(4):
-        assert peak_of(lambda: step(ours, 0.01)) < 2 * large().nbytes  # the gradient of the weights, and to pack it
+        assert peak_of(lambda: step(ours, 0.01)) < 3 * large().nbytes  # the gradient of the weights, and to pack it
         adam(plain, 0.01)
         mx.eval(plain)
     now = [at(leaf) for leaf in (*ours["params"].values(), *ours["m"].values(), *ours["v"].values())]
@@ -1017,10 +1018,39 @@ def test_a_handler_that_looks_at_the_state_in_the_middle_of_a_call(
     same(way.read(), stepped(large(), 3))
 
 
+@pytest.mark.parametrize("finished", [False, True])
+def test_ctrl_c_where_nobody_can_catch_it(finished: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It strikes in the very code that gives the arrays their values back: other threads do not wait for ever."""
+    way = an_attribute(fresh())
+    way.call()
+    real = updating.Claim.end
+    struck = []
+
+    def end(self: Any) -> Any:
+        if not struck:
+            struck.append(True)
+            raise KeyboardInterrupt
+        return real(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(updating.Claim, "end", end)
+        if not finished:
+            patch.setattr(updating._Progress, "follow", before_starting)
+        with pytest.raises(KeyboardInterrupt):
+            way.call()
+    gc.collect()
+    found: list[np.ndarray] = []
+    thread = threading.Thread(target=lambda: found.append(np.array(way.read())), daemon=True)
+    thread.start()
+    thread.join(30)
+    np.testing.assert_array_equal(found[0], stepped(large(), 1 + finished))
+
+
 class Struck(BaseException):
     """What the timer raises."""
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of signals that strike in finalizers
 @pytest.mark.parametrize("name", ["an argument that is overwritten", "an attribute", "a tree that is made anew"])
 def test_real_signals_never_show_half_a_step(name: str) -> None:
     """A timer interrupts calls at all moments: after each the state is that before the call, or that after it."""
@@ -1197,6 +1227,67 @@ def test_threads_that_update_one_state() -> None:
             assert np.array(x).tobytes() in possible
 
     run_threads(work, 4)
+
+
+def test_threads_that_draw_random_numbers_and_update_in_place() -> None:
+    """A call that finds that another thread has drawn looks again, before it has overwritten anything."""
+
+    @mx.compile
+    def step(state: Any) -> None:
+        state["k"] = state["k"] + mx.random.randint(1, 2, shape=(N,)).astype(mx.float32)
+
+    def work(me: int) -> None:
+        state = {"k": fresh(me)}
+        for _ in range(20):
+            step(state)
+        expected = large(me)
+        for _ in range(20):
+            expected = expected + np.float32(1)
+        same(state["k"], expected)
+
+    run_threads(work)
+    assert over(step)
+
+
+# ---- looking ----
+
+
+def test_explain_tells_what_is_updated_in_place() -> None:
+    cache: Any = Plain()
+    cache.keys, cache.held, cache.viewed, cache.count = fresh(), fresh(1), fresh(2), mx.array(1)
+    mx.eval(cache.count)
+    held, view = cache.held, np.array(cache.viewed, copy=False)
+
+    @mx.compile
+    def step(x: array, state: Any) -> array:
+        state["p"] -= x
+        state["q"] = (state["q"] + 1).astype(mx.float16)
+        for name in ("keys", "held", "viewed", "count"):
+            setattr(cache, name, getattr(cache, name) + 1)
+        old = state["r"]
+        state["r"] = old + 1
+        return old
+
+    state = {name: fresh(3 + i) for i, name in enumerate("pqr")}
+    report = weft.explain(step, fresh(9), state, measure=False)
+    kind = f"f32[{N}]"
+    assert set(report.programs[0].updates) == {
+        f"state['p'] {kind}: updated in place",
+        f"state['q'] {kind}: copied: its new value is of another kind, float16[{N}]",
+        f"state['r'] {kind}: copied: the function returns its old value, or keeps it elsewhere",
+        f"captured 'keys' {kind}: updated in place",
+        f"captured 'held' {kind}: copied: somebody else holds the array that is replaced",
+        f"captured 'viewed' {kind}: copied: somebody else looks at its memory (NumPy, DLPack, another thread)",
+        "captured 'count' i32[]: copied: it is small",
+        "1 more only read",
+    }
+    assert "== state\n" in str(report)
+    assert "updated in place" in report.html()
+    assert step.traces == 0
+    same(cache.keys, large())
+    same(held, large(1))
+    assert view.shape == (N,)
+    assert not weft.explain(mx.compile(lambda x: x + 1), fresh(), measure=False).programs[0].updates
 
 
 # ---- plans ----

@@ -31,6 +31,7 @@ from weft.primitives.elementwise import draw as random_values
 SHAPES = ((3,), (2, 3), (), (3, 3), (17,), (4, 1), (0, 3), (2, 3, 17))
 DTYPES = (
     dt.float32, dt.int32, dt.bool_, dt.float16, dt.bfloat16, dt.float64, dt.uint8, dt.int64, dt.complex64,
+    dt.int8, dt.uint16, dt.int16, dt.uint32, dt.uint64,
 )  # fmt: skip
 STEPS_IN_A_BODY = 8
 LARGEST = 1 << 11
@@ -216,6 +217,70 @@ def update(ways: Any, x: array, y: array, extra: int) -> array | None:
     return mx.slice_update(x, x[:1] * 0 if extra & 1 else x[-1:], choice(y), (0,))
 
 
+def inner_until(ways: Any, x: array, y: array, extra: int) -> array | None:
+    """Rows until the data say enough, of as many as other data say."""
+    if not x.ndim or not x.shape[0] or x.dtype.is_bool:
+        return None
+    enough = choice(y)
+
+    def f(carry: Any, row: array) -> Any:
+        held, count = carry
+        return (held * held + row, count + 1), None
+
+    carry = x[-1], mx.array(0)
+    given = (x, mx.minimum(choice(x) + 1, x.shape[0])) if extra & 1 else (x,)
+    (held, count), _, steps = ways.scan(f, carry, *given, until=lambda c, _: c[1] > enough)
+    return held + (count + mx.array(steps)).astype(x.dtype)
+
+
+def inner_map(ways: Any, x: array, y: array, extra: int) -> array | None:
+    """Rows by one branch or the other: in turn, or all at once."""
+    if not x.ndim or not x.shape[0] or x.dtype.is_bool:
+        return None
+
+    def f(row: array) -> array:
+        return ways.cond(choice(row) > extra % 4, lambda r: r + r, lambda r: r * r, row)
+
+    if ways is Plain:
+        return mx.stack([f(row) for row in x])
+    return mx.vmap(f)(x) if extra & 1 else mx.map(f, x)
+
+
+def inner_slope(ways: Any, x: array, y: array, extra: int) -> array | None:
+    """A derivative inside of a body, of a loop."""
+    if not x.dtype.is_float:
+        return None
+    body = lambda i, a: mx.where(i > 0, a, -a) * a if extra & 1 else a + a * i.astype(x.dtype)  # noqa: E731
+    total = lambda a: mx.sum(ways.fori_loop(0, 2 + extra % 2, body, a))  # noqa: E731
+    return x + mx.grad(total)(x)
+
+
+def inner_compiled(ways: Any, x: array, y: array, extra: int) -> array | None:
+    """A compiled function inside of a body."""
+    if x.dtype.is_bool:
+        return None
+    f = lambda a, b: a * a - b.astype(a.dtype)  # noqa: E731
+    return (f if ways is Plain else mx.compile(f))(x, choice(y))
+
+
+def rebuilt(ways: Any, x: array, y: array, extra: int) -> array | None:
+    """An array of a few elements taken apart and put together again."""
+    if x.ndim != 1 or not 1 < x.shape[0] < 6 or x.dtype.is_bool:
+        return None
+    n = x.shape[0]
+    parts = [x[i] * x[(i + 1 + extra) % n] - x[n - 1 - i] for i in range(n)]
+    return mx.stack(parts) if extra & 1 else mx.concatenate([mx.stack(parts)[1:], x[:1]])
+
+
+def inner_system(ways: Any, x: array, y: array, extra: int) -> array | None:
+    """A loop over a few numbers that see each other."""
+    if x.ndim != 1 or not 1 < x.shape[0] < 6 or x.dtype.is_bool:
+        return None
+    step = lambda c, _: (rebuilt(ways, c, c, extra), c[0])  # noqa: E731
+    last, ys = ways.scan(step, x, None, 1 + extra % 3)
+    return mx.concatenate([last, ys])
+
+
 LOOPING: dict[str, Callable[[Any, array, array, int], array | None]] = {
     "scan": inner_scan,
     "while": inner_while,
@@ -224,6 +289,12 @@ LOOPING: dict[str, Callable[[Any, array, array, int], array | None]] = {
     "cond": inner_cond,
     "switch": inner_switch,
     "update": update,
+    "until": inner_until,
+    "map": inner_map,
+    "slope": inner_slope,
+    "compiled": inner_compiled,
+    "rebuilt": rebuilt,
+    "system": inner_system,
 }
 
 
@@ -264,7 +335,7 @@ def test_on_the_reference_back_end(case: Case) -> None:
 
 
 @examples(max_examples=FEW)
-@given(cases(), st.integers(1, 4))
+@given(cases(), st.integers(1, 7))
 def test_unrolled(case: Case, unroll: int) -> None:
     init, xs, outer = operands(case)
     found = mx.scan(body_of(case, Native, outer), init, xs, length=case.length, reverse=case.reverse, unroll=unroll)
@@ -279,6 +350,23 @@ def test_checkpointed(case: Case, every: int) -> None:
         body_of(case, Native, outer), init, xs, length=case.length, reverse=case.reverse, checkpoint_every=every
     )
     check(case, found, native(case, init, xs, outer), f"checkpoints every {every}")
+
+
+@examples(max_examples=FEW)
+@given(cases(), st.integers(-1, ROWS + 1))
+def test_a_length_that_is_known_late(case: Case, length: int) -> None:
+    """The rows that were made are those of the loop with that many rows; the others are zeros."""
+    init, xs, outer = operands(case)
+    steps = min(max(length, 0), ROWS) if xs else max(length, 0)
+    whole = replace(case, length=steps)
+    if xs:
+        expected, f = plain(whole), body_of(case, Native, outer)
+    else:  # without rows there is no largest length, and nothing can be stacked
+        whole = replace(whole, stacked=())
+        expected, f = plain(whole), body_of(whole, Native, outer)
+    carry, ys = mx.scan(f, init, xs, length=mx.array(length), reverse=case.reverse)
+    assert all(y.shape[0] == ROWS and not np.any(contract.values_of(y[steps:]).view(np.uint8)) for y in ys)
+    check(whole, (carry, [y[:steps] for y in ys]), expected, f"{length} steps")
 
 
 @examples(max_examples=FEW)
@@ -320,7 +408,7 @@ def tables_of(case: Case) -> tuple[dict[str, array], list[array], list[array]]:
 SMOOTH = (
     "tanh", "sin", "multiply", "add", "subtract", "matmul", "softmax", "logsumexp", "sum", "mean", "cut", "flip",
     "turn", "refold", "repeat", "join", "running", "gather", "norm", "scan", "range", "cond", "switch", "update", "exp",
-    "while", "fori",
+    "while", "fori", "until", "map", "slope", "compiled", "rebuilt", "system",
 )  # fmt: skip
 REAL = (dt.float64, dt.float64, dt.float64, dt.int32, dt.bool_)
 FULL_SHAPES = ((3,), (2, 3), (), (3, 3), (5,), (4, 1))
@@ -440,6 +528,8 @@ def test_gradients_with_checkpoints_and_unrolled(case: Case, every: int, unroll:
     class Chunks(Native):
         @staticmethod
         def scan(*given: Any, **options: Any) -> Any:
+            if "until" in options:  # whose number of steps is known late
+                return mx.scan(*given, **options, unroll=unroll)
             return mx.scan(*given, **options, checkpoint_every=every, unroll=unroll)
 
     found = mx.grad(loss_of(problem, Chunks), argnums=names)(*problem.primals)

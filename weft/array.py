@@ -75,8 +75,8 @@ class array:
         if type(val) in SCALARS and (isinstance(dtype, Dtype) or (dtype is None and _is_usual(val))):
             self._bind(constant(val, kind_of((), dtype or default_of(val.__class__))))
             return
-        if hasattr(val, "__mlx__array__"):
-            self.__init__(val.__mlx__array__(), dtype)  # type: ignore[misc]
+        if hasattr(val, "__mlx_array__"):
+            self.__init__(val.__mlx_array__(), dtype)  # type: ignore[misc]
             return
         if dtype is not None and not isinstance(dtype, Dtype):
             raise TypeError(f"[array] dtype must be a Weft dtype such as float32; got {dtype!r}.")
@@ -311,9 +311,9 @@ class ArrayIterator:
 
 @runtime_checkable
 class ArrayLike(Protocol):
-    """Anything with a method `__mlx__array__` that returns an array: functions take it as one."""
+    """Anything with a method `__mlx_array__` that returns an array: functions take it as one."""
 
-    def __mlx__array__(self) -> array: ...
+    def __mlx_array__(self) -> array: ...
 
 
 _NUMBERS = (

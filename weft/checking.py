@@ -544,7 +544,7 @@ class _Steps:
 
 def _part(x: Buffer, kind: Kind, at: int, steps: int | None) -> Buffer:
     """Rows of stacked ones: `steps` of them, or (None) one alone."""
-    strides = contiguous(kind.shape) if x.strides is None else x.strides
+    strides = tuple(map(int, contiguous(kind.shape))) if x.strides is None else x.strides
     moved, shape = (strides, (steps, *kind.shape[1:])) if steps is not None else (strides[1:], kind.shape[1:])
     address = x.address + at * strides[0] * kind.dtype.size
     return Buffer(x.storage, address, None if is_contiguous(shape, moved) else moved)

@@ -23,17 +23,17 @@ usage: weft COMMAND [argument ...]
 
 The MLX array API on any Linux machine.
 
-  weft run script.py [argument ...]    run a program written for MLX, unchanged
-  weft run -m module [argument ...]    the same, for a module as `python -m` runs it
+  weft run script.py [argument ...]      run a program written for MLX, unchanged
+  weft run -m module [argument ...]      the same, for a module as `python -m` runs it
   weft explain script.py [argument ...]  run it and show what the compiler made of it
-      --html FILE                      as a page to look at in a browser
-      --llvm, --asm                    as text, with the code of every kernel
-  weft check script.py [argument ...]  run it and check every value: against single operations, the NumPy
-                                       reference, bounds of indices; name the line that makes the first NaN
-  weft doctor                          describe this installation and check that it computes
-  weft bench [name ...]                time Weft beside MLX, JAX and torch (options: weft bench --help)
-  weft --version                       print the version
-  weft --help                          print this text
+      --html FILE                        as a page to look at in a browser
+      --llvm, --asm                      as text, with the code of every kernel
+  weft check script.py [argument ...]    run it and check every value: against single operations, the NumPy
+                                         reference, bounds of indices; name the line that makes the first NaN
+  weft doctor                            describe this installation and check that it computes
+  weft bench [name ...]                  time Weft beside MLX, JAX and torch (options: weft bench --help)
+  weft --version                         print the version
+  weft --help                            print this text
 """
 
 
@@ -65,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def usage(message: str) -> int:
+    """Say what is wrong with the command line."""
     print(f"weft: {message}\n\n{HELP}", end="", file=sys.stderr)
     return USAGE
 

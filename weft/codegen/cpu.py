@@ -249,7 +249,7 @@ def vector_loop(
 # ---- map ----
 
 
-WIDE_COST = 24
+WIDE_COST = 16
 """Maps that cost more than this run on vectors of twice the length."""
 
 
@@ -406,7 +406,7 @@ def emit_row(frame: Frame) -> None:
         for phase in range(phases.count):
             given = {v: x for v, x in scalars.values.items() if not phases.is_full(v)}
             for number in range(loads + len(kernel.steps)):
-                if not phases.is_full(number) and phases.known[number] <= phase and _used_by_full(kernel, number):
+                if not phases.is_full(number) and phases.known[number] <= phase and used_by_full(kernel, number):
                     given[number] = scalars.value(number)
             _emit_pass(frame, phases, phase, bases, given, homes, dict(available), scalars)
             available.update({v: home for v, home in homes.items() if phases.known[v] <= phase})
@@ -415,7 +415,7 @@ def emit_row(frame: Frame) -> None:
                 scalars.store(k, store.access, scalars.value(store.value))
 
 
-def _used_by_full(kernel: Kernel, number: int) -> bool:
+def used_by_full(kernel: Kernel, number: int) -> bool:
     return any(s.level == "full" and number in s.operands for s in kernel.steps) or any(
         s.access.level == "full" and s.value == number for s in kernel.stores
     )
@@ -461,42 +461,47 @@ def _emit_pass(
     if not reductions:
         vector_loop(b, b.i64(0), n, body)
         return
-    start = _start(b, kernel, reductions)
-    second = flatten(start)
-    block = frame["block"]
-    with b.loop(0, n, block, b.i64(0), *second) as blocks:
-        turn, top = blocks.carried[0], unflatten(start, blocks.carried[1:])
+    start, one = start_of(b, kernel, reductions), start_of(b, kernel, reductions, 1)
+    block, width = frame["block"], len(flatten(start))
+    with b.loop(0, n, block, b.i64(0), *flatten(start), *flatten(one)) as blocks:
+        turn, top = blocks.carried[0], unflatten(start, blocks.carried[1 : 1 + width])
         stop = b.choose(blocks.index + block < n, blocks.index + block, n)
-        partial = vector_loop(b, blocks.index, stop, body, start)
+        partial = _trees(b, kernel, reductions, vector_loop(b, blocks.index, stop, body, start))
         here = b.iota(dt.int64).eq(b.splat(turn & (LANES - 1)))
         top = _second_level(b, kernel, reductions, partial, top, here)
-        blocks.carry(turn + 1, *flatten(top))
-    final = unflatten(start, blocks.carried[1:])
-    for number, state in _per_reduction(kernel, reductions, final):
+        blocks.carry(turn + 1, *flatten(top), *flatten(partial))
+    top, last = unflatten(start, blocks.carried[1 : 1 + width]), unflatten(one, blocks.carried[1 + width :])
+
+    def merged() -> list[Value]:
+        return flatten(_trees(b, kernel, reductions, top))
+
+    # A single block is the result: the tree over it and fifteen identities would only take time.
+    neutral = is_neutral(kernel)
+    final = b.rarely(n > block, flatten(last), merged) if neutral else merged()
+    for number, state in per_reduction(kernel, reductions, unflatten(one, final)):
         step = kernel.steps[number - loads]
-        (whole,) = _tree(b, step.op, state)
-        scalars.values[number] = step.op.finish(b, whole, _operand_dtype(kernel, step))
+        scalars.values[number] = step.op.finish(b, state, operand_dtype(kernel, step))
 
 
-def _operand_dtype(kernel: Kernel, step: Step) -> Dtype:
+def operand_dtype(kernel: Kernel, step: Step) -> Dtype:
     number, loads = step.operands[0], len(kernel.loads)
     return kernel.loads[number].dtype if number < loads else kernel.steps[number - loads].dtype
 
 
-def _start(b: Builder, kernel: Kernel, reductions: Sequence[int], lanes: int = LANES) -> State:
+def start_of(b: Builder, kernel: Kernel, reductions: Sequence[int], lanes: int = LANES) -> State:
     state: list[AnyValue] = []
     for number in reductions:
         step = kernel.steps[number - len(kernel.loads)]
-        state.extend(step.op.start(b, _operand_dtype(kernel, step), lanes))
+        state.extend(step.op.start(b, operand_dtype(kernel, step), lanes))
     return tuple(state)
 
 
-def _per_reduction(kernel: Kernel, reductions: Sequence[int], state: State) -> list[tuple[int, State]]:
+def per_reduction(kernel: Kernel, reductions: Sequence[int], state: State) -> list[tuple[int, State]]:
     """The flat state cut into the parts of each reduction."""
     result, at = [], 0
     for number in reductions:
         step = kernel.steps[number - len(kernel.loads)]
-        width = len(step.op.state_dtypes(_operand_dtype(kernel, step)))
+        width = len(step.op.state_dtypes(operand_dtype(kernel, step)))
         result.append((number, state[at : at + width]))
         at += width
     return result
@@ -507,7 +512,7 @@ def _reduce_step(
 ) -> State:
     """Every reduction of this pass takes in one vector."""
     following: list[AnyValue] = []
-    for number, part in _per_reduction(kernel, reductions, state):
+    for number, part in per_reduction(kernel, reductions, state):
         step = kernel.steps[number - len(kernel.loads)]
         index = b.splat(j) + b.iota(dt.int64)
         taken = step.op.step(b, part, scope.spread(scope.value(step.operands[0])), index)
@@ -522,15 +527,21 @@ def _second_level(
 ) -> State:
     """A block's result joins lane `here` of the second level."""
     following: list[AnyValue] = []
-    for (number, low), (_, high) in zip(
-        _per_reduction(kernel, reductions, partial), _per_reduction(kernel, reductions, top), strict=True
+    for (number, whole), (_, high) in zip(
+        per_reduction(kernel, reductions, partial), per_reduction(kernel, reductions, top), strict=True
     ):
         op = kernel.steps[number - len(kernel.loads)].op
-        (whole,) = _tree(b, op, low)
-        spread = [_spread(b, x) for x in whole]
-        joined = op.merge(b, high, spread)
+        joined = op.merge(b, high, [_spread(b, x) for x in whole])
         following.extend(b.select(here, new, old) for new, old in zip(joined, high, strict=True))
     return tuple(following)
+
+
+def _trees(b: Builder, kernel: Kernel, reductions: Sequence[int], state: State) -> State:
+    """The lanes of every reduction merged."""
+    whole: list[AnyValue] = []
+    for number, part in per_reduction(kernel, reductions, state):
+        whole.extend(*_tree(b, kernel.steps[number - len(kernel.loads)].op, part))
+    return tuple(whole)
 
 
 def _spread(b: Builder, x: AnyValue) -> AnyValue:
@@ -576,9 +587,9 @@ def emit_partial(frame: Frame) -> None:
                     scope.store(k, store.access, scope.value(store.value))
             return _reduce_step(b, kernel, reductions, scope, j, mask, state)
 
-        partial = vector_loop(b, start, stop, body, _start(b, kernel, reductions))
+        partial = vector_loop(b, start, stop, body, start_of(b, kernel, reductions))
         component = 0
-        for number, state in _per_reduction(kernel, reductions, partial):
+        for number, state in per_reduction(kernel, reductions, partial):
             (whole,) = _tree(b, kernel.steps[number - loads].op, state)
             for x in whole:
                 b.store(x, b.gep(frame[f"q{component}"], units.index * kernel.partials[component].size))
@@ -601,7 +612,7 @@ def emit_final(frame: Frame) -> None:
             ]
             following: list[AnyValue] = []
             pairs = zip(
-                _per_reduction(kernel, reductions, state), _per_reduction(kernel, reductions, tuple(parts)), strict=True
+                per_reduction(kernel, reductions, state), per_reduction(kernel, reductions, tuple(parts)), strict=True
             )
             for (number, held), (_, new) in pairs:
                 merged = kernel.steps[number - loads].op.merge(b, held, new)
@@ -610,12 +621,12 @@ def emit_final(frame: Frame) -> None:
                 )
             return tuple(following)
 
-        final = vector_loop(b, b.i64(0), chunks, body, _start(b, kernel, reductions))
+        final = vector_loop(b, b.i64(0), chunks, body, start_of(b, kernel, reductions))
         scalars = Scope(frame, bases, b.i64(0), 1, None, {})
-        for number, state in _per_reduction(kernel, reductions, final):
+        for number, state in per_reduction(kernel, reductions, final):
             step = kernel.steps[number - loads]
             (whole,) = _tree(b, step.op, state)
-            scalars.values[number] = step.op.finish(b, whole, _operand_dtype(kernel, step))
+            scalars.values[number] = step.op.finish(b, whole, operand_dtype(kernel, step))
         for k, store in enumerate(kernel.stores, loads):
             if store.access.level == "reduced":
                 scalars.store(k, store.access, scalars.value(store.value))
@@ -634,7 +645,7 @@ def state_dtypes(kernel: Kernel) -> list[Dtype]:
     found: list[Dtype] = []
     for step in kernel.steps:
         if step.reduces:
-            found.extend(step.op.state_dtypes(_operand_dtype(kernel, step)))
+            found.extend(step.op.state_dtypes(operand_dtype(kernel, step)))
     return found
 
 
@@ -666,33 +677,101 @@ class _Strip:
             self.b.store(x, self.address(c, level, lane, column))
 
 
+class Slots:
+    """Partial results of 16 columns in scratch, at most one for each lane of the specified order."""
+
+    def __init__(self, frame: Frame, dtypes: Sequence[Dtype]) -> None:
+        self.b, self.frame, self.dtypes = frame.b, frame, dtypes
+
+    def _address(self, component: int, slot: Value) -> Value:
+        before = sum(LANES * LANES * d.size for d in self.dtypes[:component])
+        return self.b.gep(self.b.gep(self.frame.scratch, before), slot * (LANES * self.dtypes[component].size))
+
+    def read(self, slot: Value) -> State:
+        return tuple(self.b.load(self._address(c, slot), d) for c, d in enumerate(self.dtypes))
+
+    def write(self, slot: Value, state: State) -> None:
+        for c, x in enumerate(state):
+            self.b.store(x, self._address(c, slot))
+
+    def merged(self, kernel: Kernel, reductions: Sequence[int], count: Value) -> State:
+        """The first `count` slots merged by the tree of 16 lanes; those that are not there are left out."""
+        b, half = self.b, LANES
+        while half > 1:
+            half //= 2
+            pairs = b.choose(count - half < half, count - half, half)
+            with b.loop(0, pairs, 1) as low:
+                parts = (per_reduction(kernel, reductions, self.read(at)) for at in (low.index, low.index + half))
+                state: list[AnyValue] = []
+                for (number, x), (_, y) in zip(*parts, strict=True):
+                    state.extend(kernel.steps[number - len(kernel.loads)].op.merge(b, x, y))
+                self.write(low.index, tuple(state))
+            count = b.choose(count < half, count, half)
+        return self.read(b.i64(0))
+
+
+def is_neutral(kernel: Kernel) -> bool:
+    """Whether merging the identity of each reduction leaves all bits as they are. (1 + 0j) * x may not."""
+    return not any(d.is_complex for d in state_dtypes(kernel))
+
+
 def emit_column(frame: Frame) -> None:
     """Reductions across rows: a strip of columns at a time, its 16 partial results per column in scratch (which stays
     in L1)."""
     b, kernel = frame.b, frame.kernel
-    loads = len(kernel.loads)
-    reductions = [n for n, s in enumerate(kernel.steps, loads) if s.reduces]
-    strip = _Strip(frame, state_dtypes(kernel))
-    rows, n, width, chunks, block = (frame[name] for name in ("rows", "n", "width", "chunks", "block"))
+    reductions = [n for n, s in enumerate(kernel.steps, len(kernel.loads)) if s.reduces]
+    rows, n, width, chunks = (frame[name] for name in ("rows", "n", "width", "chunks"))
     with b.loop(frame.begin, frame.end, 1) as units:
         place = b.op(f"sdiv i64 {units.index.text}, {chunks.text}", dt.int64, 1)
         start = (units.index - place * chunks) * width
         stop = b.choose(start + width < n, start + width, n)
         bases = frame.bases(frame.indices(place))
-        _fill(b, kernel, reductions, strip, 1, stop - start)
-        with b.loop(0, rows, block, b.i64(0)) as blocks:
-            _fill(b, kernel, reductions, strip, 0, stop - start)
-            last = b.choose(blocks.index + block < rows, blocks.index + block, rows)
-            with b.loop(blocks.index, last, 1) as row:
-                _column_row(frame, reductions, strip, bases, row.index, row.index - blocks.index, start, stop)
-            _column_fold(frame, reductions, strip, blocks.carried[0] & (LANES - 1), start, stop)
-            blocks.carry(blocks.carried[0] + 1)
-        _column_finish(frame, reductions, strip, bases, start, stop)
+        few = (rows > 0) & (rows <= LANES) & is_neutral(kernel)
+        with b.when(few):
+            _column_few(frame, reductions, bases, start, stop)
+        with b.when(~few):
+            _column_strip(frame, reductions, bases, start, stop)
+
+
+def _column_few(
+    frame: Frame, reductions: Sequence[int], bases: dict[int, Value], start: Value, stop: Value
+) -> None:
+    """At most 16 rows: each is a partial result of its own, 16 columns are finished before the next."""
+    b, kernel, rows = frame.b, frame.kernel, frame["rows"]
+    slots = Slots(frame, state_dtypes(kernel))
+
+    def body(j: Value, mask: Value | None, state: State) -> State:
+        with b.loop(0, rows, 1) as row:
+            scope = Scope(frame, frame.moved(bases, "r", row.index), j, LANES, mask, {})
+            first = start_of(b, kernel, reductions)
+            slots.write(row.index, _column_step(frame, reductions, scope, row.index, first))
+        _column_store(frame, per_reduction(kernel, reductions, slots.merged(kernel, reductions, rows)), bases, j, mask)
+        return state
+
+    vector_loop(b, start, stop, body)
+
+
+def _column_strip(
+    frame: Frame, reductions: Sequence[int], bases: dict[int, Value], start: Value, stop: Value
+) -> None:
+    """Any number of rows, in blocks, row by row."""
+    b, kernel = frame.b, frame.kernel
+    strip = _Strip(frame, state_dtypes(kernel))
+    rows, block = frame["rows"], frame["block"]
+    _fill(b, kernel, reductions, strip, 1, stop - start)
+    with b.loop(0, rows, block, b.i64(0)) as blocks:
+        _fill(b, kernel, reductions, strip, 0, stop - start)
+        last = b.choose(blocks.index + block < rows, blocks.index + block, rows)
+        with b.loop(blocks.index, last, 1) as row:
+            _column_row(frame, reductions, strip, bases, row.index, row.index - blocks.index, start, stop)
+        _column_fold(frame, reductions, strip, blocks.carried[0] & (LANES - 1), start, stop)
+        blocks.carry(blocks.carried[0] + 1)
+    _column_finish(frame, reductions, strip, bases, start, stop)
 
 
 def _fill(b: Builder, kernel: Kernel, reductions: Sequence[int], strip: _Strip, level: int, columns: Value) -> None:
     """All lanes of one level start as the identity."""
-    state = _start(b, kernel, reductions)
+    state = start_of(b, kernel, reductions)
     with b.loop(0, LANES, 1) as lane, b.loop(0, columns, LANES) as column:
         strip.write(level, lane.index, column.index, state)
 
@@ -708,25 +787,30 @@ def _column_row(
     stop: Value,
 ) -> None:
     """One row of the strip joins the lanes of its turn."""
-    b, kernel = frame.b, frame.kernel
+    b = frame.b
     at = frame.moved(bases, "r", row)
     lane = turn & (LANES - 1)
 
     def body(j: Value, mask: Value | None, state: State) -> State:
         scope = Scope(frame, at, j, LANES, mask, {})
-        for k, store in enumerate(kernel.stores, len(kernel.loads)):
-            if store.access.level == "full":
-                scope.store(k, store.access, scope.value(store.value))
-        held = strip.read(0, lane, j - start)
-        following: list[AnyValue] = []
-        for number, part in _per_reduction(kernel, reductions, held):
-            step = kernel.steps[number - len(kernel.loads)]
-            x = scope.spread(scope.value(step.operands[0]))
-            following.extend(step.op.step(b, part, x, b.splat(row)))
-        strip.write(0, lane, j - start, tuple(following))  # columns past the end are scratch only
+        following = _column_step(frame, reductions, scope, row, strip.read(0, lane, j - start))
+        strip.write(0, lane, j - start, following)  # columns past the end are scratch only
         return state
 
     vector_loop(b, start, stop, body)
+
+
+def _column_step(frame: Frame, reductions: Sequence[int], scope: Scope, row: Value, held: State) -> State:
+    """Partial results with the elements of one row, whose full-level values are stored on the way."""
+    b, kernel = frame.b, frame.kernel
+    for k, store in enumerate(kernel.stores, len(kernel.loads)):
+        if store.access.level == "full":
+            scope.store(k, store.access, scope.value(store.value))
+    following: list[AnyValue] = []
+    for number, part in per_reduction(kernel, reductions, held):
+        step = kernel.steps[number - len(kernel.loads)]
+        following.extend(step.op.step(b, part, scope.spread(scope.value(step.operands[0])), b.splat(row)))
+    return tuple(following)
 
 
 def _column_tree(
@@ -739,12 +823,12 @@ def _column_tree(
         merged = []
         for low, high in zip(lanes[:half], lanes[half:], strict=True):
             state: list[AnyValue] = []
-            parts = zip(_per_reduction(kernel, reductions, low), _per_reduction(kernel, reductions, high), strict=True)
+            parts = zip(per_reduction(kernel, reductions, low), per_reduction(kernel, reductions, high), strict=True)
             for (number, x), (_, y) in parts:
                 state.extend(kernel.steps[number - len(kernel.loads)].op.merge(b, x, y))
             merged.append(tuple(state))
         lanes = merged
-    return _per_reduction(kernel, reductions, lanes[0])
+    return per_reduction(kernel, reductions, lanes[0])
 
 
 def _column_fold(
@@ -754,7 +838,7 @@ def _column_fold(
     b, kernel = frame.b, frame.kernel
     with b.loop(0, stop - start, LANES) as column:
         low = _column_tree(b, kernel, reductions, strip, 0, column.index)
-        high = _per_reduction(kernel, reductions, strip.read(1, lane, column.index))
+        high = per_reduction(kernel, reductions, strip.read(1, lane, column.index))
         state: list[AnyValue] = []
         for (number, x), (_, y) in zip(low, high, strict=True):
             state.extend(kernel.steps[number - len(kernel.loads)].op.merge(b, y, x))
@@ -768,17 +852,25 @@ def _column_finish(
     b, kernel = frame.b, frame.kernel
 
     def body(j: Value, mask: Value | None, state: State) -> State:
-        given: dict[int, AnyValue] = {}
-        for number, part in _column_tree(b, kernel, reductions, strip, 1, j - start):
-            step = kernel.steps[number - len(kernel.loads)]
-            given[number] = step.op.finish(b, part, _operand_dtype(kernel, step))
-        scope = Scope(frame, bases, j, LANES, mask, given)
-        for k, store in enumerate(kernel.stores, len(kernel.loads)):
-            if store.access.level == "reduced":
-                scope.store(k, store.access, scope.value(store.value))
+        _column_store(frame, _column_tree(b, kernel, reductions, strip, 1, j - start), bases, j, mask)
         return state
 
     vector_loop(b, start, stop, body)
+
+
+def _column_store(
+    frame: Frame, parts: list[tuple[int, State]], bases: dict[int, Value], j: Value, mask: Value | None
+) -> None:
+    """The results of 16 columns, and what follows them elementwise."""
+    kernel = frame.kernel
+    given: dict[int, AnyValue] = {}
+    for number, part in parts:
+        step = kernel.steps[number - len(kernel.loads)]
+        given[number] = step.op.finish(frame.b, part, operand_dtype(kernel, step))
+    scope = Scope(frame, bases, j, LANES, mask, given)
+    for k, store in enumerate(kernel.stores, len(kernel.loads)):
+        if store.access.level == "reduced":
+            scope.store(k, store.access, scope.value(store.value))
 
 
 # ---- tile ----

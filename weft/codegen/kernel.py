@@ -70,6 +70,7 @@ _OWN_FIELDS = {
     "partial": ["block", "chunks"],
     "final": ["chunks"],
     "column": ["rows", "width", "chunks", "block"],
+    "short": ["rows", "width", "chunks"],
     "tile": ["m", "strips"],
     "steps": ["width", "chunks", "most", "done", "share", "qflag"],
 }
@@ -155,7 +156,7 @@ class Kernel:
                 continue
             names += [f"s{k}.{axis}" for axis in range(self.outer)]
             names.append(f"i{k}")
-            if self.form == "column":
+            if self.form in ("column", "short"):
                 names.append(f"r{k}")
             if self.form == "tile":
                 names.append(f"t{k}")

@@ -94,7 +94,7 @@ def to_node(value: Any, dtype: Dtype | None = None) -> Node:
         return size_node(value, kind_of((), dtype or dt.int32))
     if cls in _SCALARS:
         return constant(value, kind_of((), dtype or default_dtype(value)))
-    if hasattr(value, "__mlx__array__"):
+    if hasattr(value, "__mlx_array__"):
         return array(value, dtype)._node
     values, kind = interop.as_numpy(value, dtype)
     return Node(DATA, (), kind_of(values.shape, kind), to_buffer(values))

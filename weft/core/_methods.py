@@ -37,7 +37,6 @@ _METHODS = {
     "conj": e.conjugate,
     "astype": e.astype,
     "view": viewing.view,
-    "reshape": None,
     "flatten": shaping.flatten,
     "squeeze": shaping.squeeze,
     "swapaxes": shaping.swapaxes,
@@ -130,7 +129,7 @@ def _is_comparable(other: Any) -> bool:
     a list for it must not fail."""
     if other.__class__ in _COMPARABLE or isinstance(other, (array, Number)):
         return True
-    return any(hasattr(other, name) for name in ("__mlx__array__", "__array__", "__dlpack__"))
+    return any(hasattr(other, name) for name in ("__mlx_array__", "__array__", "__dlpack__"))
 
 
 def _divmod(self: array, other: Any) -> tuple[array, array]:
@@ -165,8 +164,7 @@ def attach() -> None:
     for name, function in _UNARY.items():
         setattr(array, f"__{name}__", lambda self, f=function: f(self))
     for name, function in _METHODS.items():
-        if function is not None:
-            setattr(array, name, function)
+        setattr(array, name, function)
     array.reshape, array.transpose = reshape, transpose  # type: ignore[attr-defined]
     array.__eq__, array.__ne__ = _eq, _ne  # type: ignore[assignment]
     special: dict[str, Any] = {"matmul": _matmul, "rmatmul": _rmatmul, "imatmul": _imatmul}

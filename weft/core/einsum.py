@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from weft.core import joining, linear, reducing
 from weft.core._common import ArrayLike, array, broadcast_node, reshape, to_node, together, transpose, wrap
-from weft.graph.dims import prod
+from weft.graph.dims import is_now, prod
 from weft.graph.node import Node
 
 Stream = Any
@@ -136,9 +136,9 @@ def _sizes(name: str, terms: Sequence[Term]) -> Sizes:
     for number, term in enumerate(terms):
         for label, n in zip(term.labels, term.node.shape, strict=True):
             known = sizes.get(label, 1)
-            if type(known) is int and known == 1:
+            if is_now(known, 1):
                 sizes[label] = n
-            elif not (type(n) is int and n == 1) and n != known:
+            elif not is_now(n, 1) and n != known:
                 what = "the ellipsis" if isinstance(label, int) else f"'{label}'"
                 raise ValueError(f"[{name}] {what} has size {known} in one operand and {n} in operand {number}.")
     return sizes

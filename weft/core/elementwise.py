@@ -30,6 +30,7 @@ from weft.core._common import (
 )
 from weft.core.shaping import slice_axis
 from weft.dtypes import Dtype
+from weft.graph.dims import is_now
 from weft.graph.node import Node
 from weft.primitives import bits, logarithms, rounding, special, trigonometry
 from weft.primitives import elementwise as p
@@ -359,7 +360,7 @@ def diff(a: ArrayLike, /, n: int = 1, axis: int = -1, *, stream: Stream = None) 
     axis = normalize_axis("diff", axis, x.ndim)
     for _ in range(n):
         size = x.shape[axis]
-        if type(size) is int and size == 0:
+        if is_now(size, 0):
             break
         x = slice_axis(x, axis, 1, size - 1) - slice_axis(x, axis, 0, size - 1)  # type: ignore[arg-type]
     return wrap(x)
@@ -387,10 +388,15 @@ def clip(
     """
     if a_min is None and a_max is None:
         raise ValueError("[clip] at least one of a_min and a_max must be given.")
-    result = a if isinstance(a, array) else wrap(to_node(a))
+    given = result = a if isinstance(a, array) else wrap(to_node(a))
     if a_min is not None:
         result = maximum(result, a_min)
-    return result if a_max is None else minimum(result, a_max)
+    if a_max is None:
+        return result
+    if result.dtype is not given.dtype and a_max.__class__ in (bool, int, float, complex):
+        # A number takes its dtype from a, whatever the other bound has made of it.
+        result = astype(result, dt.promote(result.dtype, dt.promote_scalar(given.dtype, a_max.__class__)))
+    return minimum(result, a_max)
 
 
 def astype(a: ArrayLike, /, dtype: Dtype, stream: Stream = None) -> array:

@@ -21,6 +21,7 @@ from weft.core._common import (
 )
 from weft.core.indexing import Advanced, Place, fitted, place_of, resolve_integer, take_op, values_node
 from weft.core.shaping import slice_axis
+from weft.graph.dims import is_now
 from weft.graph.node import Node, Shape
 from weft.primitives import elementwise as e
 from weft.primitives.base import Elementwise, full_like
@@ -55,7 +56,7 @@ def take(a: ArrayLike, /, indices: int | ArrayLike, axis: int | None = None, *, 
         part = slice_axis(x, axis, resolve_integer(indices, n, axis), 1)
         return wrap(reshape(part, tuple(m for i, m in enumerate(x.shape) if i != axis)))
     index = _integers("take", indices)
-    if type(n) is int and n == 0 and index.kind.size != 0:
+    if is_now(n, 0) and not is_now(index.kind.size, 0):
         raise ValueError(f"[take] axis {axis} of shape {x.shape} is empty: there is nothing to take.")
     return wrap(bind(take_op(x.ndim, axis, index.ndim), x, index))
 

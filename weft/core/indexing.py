@@ -29,7 +29,7 @@ from weft.core._common import (
 from weft.core.selecting import masked
 from weft.dtypes import Dtype
 from weft.errors import NoSuchAxis
-from weft.graph.dims import Dim, ceil_div, dim_max, dim_min, same_shape
+from weft.graph.dims import Dim, ceil_div, dim_max, dim_min, is_now, same_shape
 from weft.graph.node import Kind, Node, Shape, kind_of
 from weft.primitives import elementwise as e
 from weft.primitives.base import Elementwise, Primitive
@@ -196,7 +196,7 @@ class Masked:
             return broadcast_node(fitted(values, rest), self.shape)
         if extra > 1:
             raise ValueError(f"[setitem] values of shape {values.shape} do not fit masked elements of shape {rest}.")
-        if type(values.shape[0]) is int and values.shape[0] == 0:
+        if is_now(values.shape[0], 0):
             return None
         values = broadcast_node(values, (values.shape[0], *broadcast_fits(values.shape[1:], rest)))
         count = self.mask.kind.size

@@ -84,7 +84,9 @@ def _jacobian(name: str, fun: Function, argnums: Arguments, argnames: str | Sequ
         leaves, structure = array_leaves(name, "a differentiated argument", values)
         inputs, nodes = fresh_inputs(leaves)
         with trace():
-            value = chosen.call(fun, args, kwargs, Filled(values, inputs))
+            filled = Filled(values, inputs)
+            with filled:
+                value = chosen.call(fun, args, kwargs, filled.value)
             outs, shape = array_leaves(name, "what the function returned", value)
             xs, ys = nodes, [y._node for y in outs]
             found = _reverse(name, xs, ys) if _by_rows(name, xs, ys) else _forward(name, xs, ys)

@@ -163,7 +163,7 @@ def scan(
     f: Function,
     init: Tree,
     xs: Tree = None,
-    length: int | array | None = None,
+    length: Size | array | None = None,
     reverse: bool = False,
     unroll: int = 1,
     *,

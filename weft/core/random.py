@@ -34,7 +34,7 @@ from weft.core.gathering import take
 from weft.core.linear import matmul
 from weft.core.reducing import argmax
 from weft.dtypes import Dtype
-from weft.graph.dims import prod
+from weft.graph.dims import is_now, prod
 from weft.graph.node import Node, Shape
 from weft.primitives import elementwise as e
 from weft.primitives.bits import Cartesian
@@ -381,7 +381,7 @@ def categorical(
     if broadcast_shapes("random.categorical", sizes, rest) != sizes:
         raise ValueError(f"[random.categorical] distributions of shape {rest} do not fit shape {sizes}.")
     keys = _key_node("categorical", key)
-    if len(sizes) > 0 and all(type(n) is int and n == 1 for n in rest) and x.shape[axis] != 0:
+    if len(sizes) > 0 and all(is_now(n, 1) for n in rest) and x.shape[axis] != 0:
         return wrap(_from_one_distribution(reshape(x, (x.shape[axis],)), sizes, keys))
     place = axis + len(sizes) - len(rest)
     noise = _gumbel((*sizes[:place], x.shape[axis], *sizes[place:]), dt.float32, keys)

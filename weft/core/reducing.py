@@ -9,7 +9,7 @@ from weft import dtypes as dt
 from weft.core._common import ArrayLike, Axes, array, astype, bind, kind_of, normalize_axes, size_node, to_node, wrap
 from weft.core._remember import remembered
 from weft.dtypes import Dtype
-from weft.graph.dims import Dim, dim_max, prod
+from weft.graph.dims import Dim, dim_max, is_now, prod
 from weft.graph.node import Node
 from weft.primitives import elementwise as e
 from weft.primitives import reductions as r
@@ -241,8 +241,8 @@ def logsumexp(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, str
 
 
 def any_empty(x: Node, axes: tuple[int, ...]) -> bool:
-    """Whether one of these axes is known to have no elements."""
-    return builtins.any(type(x.shape[axis]) is int and x.shape[axis] == 0 for axis in axes)
+    """Whether one of these axes has no elements."""
+    return builtins.any(is_now(x.shape[axis], 0) for axis in axes)
 
 
 @remembered(1)

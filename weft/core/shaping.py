@@ -31,7 +31,7 @@ from weft.core._common import (
     transpose as node_transpose,
 )
 from weft.core._remember import remembered
-from weft.graph.dims import prod, provably_equal
+from weft.graph.dims import is_negative, is_now, prod, provably_equal
 from weft.graph.node import Node, Shape, Size
 from weft.primitives.creation import Iota
 from weft.primitives.indexing import Gather
@@ -60,8 +60,9 @@ def reshape(a: ArrayLike, /, shape: Sequence[int], *, stream: Stream = None) -> 
 
 def _resolved(name: str, size: Any, shape: Shape) -> Shape:
     """`shape` for so many elements, with its -1 worked out."""
-    unknown = [i for i, n in enumerate(shape) if type(n) is int and n == -1]
-    if any(type(n) is int and n < -1 for n in shape) or len(unknown) > 1:
+    negative = [i for i, n in enumerate(shape) if is_negative(n)]
+    unknown = [i for i in negative if is_now(shape[i], -1)]
+    if len(unknown) < len(negative) or len(unknown) > 1:
         raise ValueError(f"[{name}] {shape} is no shape: sizes are not negative, and at most one is -1.")
     full = shape
     if unknown:
@@ -186,7 +187,7 @@ def squeeze(a: ArrayLike, /, axis: Axes = None, *, stream: Stream = None) -> arr
     """
     x = to_node(a)
     if axis is None:
-        return wrap(node_reshape(x, tuple(n for n in x.shape if not (type(n) is int and n == 1))))
+        return wrap(node_reshape(x, tuple(n for n in x.shape if not is_now(n, 1))))
     gone = normalize_axes("squeeze", axis, x.ndim)
     for i in gone:
         if x.shape[i] != 1:
@@ -202,7 +203,7 @@ def broadcast_to(a: ArrayLike, /, shape: Sequence[int], *, stream: Stream = None
            [1, 2]], dtype=int32)
     """
     x, shape = to_node(a), _sizes("broadcast_to", shape)
-    if any(type(n) is int and n < 0 for n in shape):
+    if any(map(is_negative, shape)):
         raise ValueError(f"[broadcast_to] sizes cannot be negative; got {shape}.")
     together = _broadcast_shapes("broadcast_to", x.shape, shape)
     if len(together) != len(shape) or any(not provably_equal(m, n) for m, n in zip(together, shape, strict=True)):

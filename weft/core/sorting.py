@@ -29,7 +29,7 @@ from weft.core._common import (
     wrap,
 )
 from weft.core.shaping import slice_axis
-from weft.graph.dims import prod
+from weft.graph.dims import is_now, prod
 from weft.graph.node import Node
 from weft.primitives import elementwise as e
 from weft.primitives.base import full_like, reduced_shape
@@ -196,7 +196,7 @@ def unique(
         raise ValueError(f"[unique] size cannot be negative; got {size}.")
     n = x.kind.size
     flat = reshape(x, (n,))
-    empty = type(n) is int and n == 0
+    empty = is_now(n, 0)
     if empty and size > 0 and fill_value is None:
         raise ValueError("[unique] an array without elements has none to fill the result with; give a fill_value.")
     order = bind(ArgSort(0), flat)
@@ -228,8 +228,8 @@ def _starts(placed: Node) -> Node:
     """Whether an element of a sorted sequence differs from the one before it."""
     n = placed.shape[0]
     first = constant(True, kind_of((1,), dt.bool_))
-    if type(n) is int and n <= 1:
-        return first if n else constant(True, kind_of((0,), dt.bool_))
+    if is_now(n, 0) or is_now(n, 1):
+        return constant(True, kind_of((0,), dt.bool_)) if is_now(n, 0) else first
     differs = bind(e.NotEqual(), slice_axis(placed, 0, 1, n - 1), slice_axis(placed, 0, 0, n - 1))
     return bind(Concatenate(0), first, differs)
 

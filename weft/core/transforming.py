@@ -169,17 +169,16 @@ class Differentiated:
                 )
         return [*[args[n] for n in self.nums], *[kwargs[name] for name in kwargs if name in self.names]]
 
-    def call(self, fun: Function, args: tuple[Any, ...], kwargs: dict[str, Any], filled: Filled) -> Any:
-        """What fun returns for the arguments of a call with filled ones in place of those that are differentiated."""
+    def call(self, fun: Function, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> Any:
+        """What fun returns for the arguments of a call with others in place of those that are differentiated."""
         new_args, new_kwargs = second_names(args, kwargs)
-        rest = iter(filled.value)
+        rest = iter(values)
         for n in self.nums:
             new_args[n] = next(rest)
         for name in kwargs:
             if name in self.names:
                 new_kwargs[name] = next(rest)
-        with filled:
-            return fun(*new_args, **new_kwargs)
+        return fun(*new_args, **new_kwargs)
 
     def result(self, kwargs: dict[str, Any], gradients: Sequence[Any]) -> Any:
         """Gradients as MLX gives them: of one argument bare, of several in a tuple; with names a pair of that (or None)
@@ -252,14 +251,20 @@ def _differentiate(
 ) -> tuple[Any, Any]:
     """(what fun returns, the gradients)."""
     values = chosen.select(args, kwargs)
-    leaves, structure = array_leaves(chosen.name, "a differentiated argument", values)
+    bare = all([value.__class__ is array for value in values])  # no containers: nothing to take apart or to put back
+    leaves, structure = (values, tree.LEAF) if bare else array_leaves(chosen.name, "a differentiated argument", values)
     inputs, nodes = fresh_inputs(leaves)
     with trace():
-        value = chosen.call(fun, args, kwargs, Filled(values, inputs))
+        if bare:
+            value = chosen.call(fun, args, kwargs, inputs)
+        else:
+            filled = Filled(values, inputs)
+            with filled:
+                value = chosen.call(fun, args, kwargs, filled.value)
         loss = loss_of(chosen.name, value)
         found = pull_back(nodes, [loss._node], [ones(loss._node.kind)])
-    gradients = structure.unflatten([or_zeros(g, x._node.kind) for g, x in zip(found, leaves, strict=True)])
-    return value, chosen.result(kwargs, gradients)
+    gradients = [or_zeros(g, x._node.kind) for g, x in zip(found, leaves, strict=True)]
+    return value, chosen.result(kwargs, gradients if bare else structure.unflatten(gradients))
 
 
 def loss_of(name: str, value: Any) -> array:

@@ -717,6 +717,32 @@ def same_shape(a: Sequence[int | Dim], b: Sequence[int | Dim]) -> bool:
     return len(a) == len(b) and all(map(provably_equal, a, b))
 
 
+def is_exactly(size: int | Dim, number: int) -> bool:
+    """Whether a size is this number, and no symbol: 0 and 1, which rules treat in ways of their own, never are."""
+    return type(size) is int and size == number
+
+
+def is_now(size: int | Dim, number: int) -> bool:
+    """Whether a size is this number; a guard where it may be, or may not be. What depends on data is taken not to be."""
+    if type(size) is not Dim:
+        return size == number
+    if size.env.closed or size.hint is None:
+        return provably_equal(size, number)
+    return size == number
+
+
+def is_negative(size: int | Dim) -> bool:
+    """Whether a size that the user computed is none; a guard, as `is_now`."""
+    if type(size) is not Dim:
+        return size < 0
+    return not size.env.closed and size.hint is not None and size < 0
+
+
+def squeezed(shape: Iterable[int | Dim]) -> tuple[int | Dim, ...]:
+    """A shape without its axes of size 1."""
+    return tuple([n for n in shape if not is_exactly(n, 1)])
+
+
 def _provable(a: int | Dim, relation: str, b: int | Dim) -> bool:
     dim = a if type(a) is Dim else b
     if type(dim) is not Dim:  # other kinds of integers

@@ -82,7 +82,7 @@ class _Elements:
         self.cost = 0
         for param in op.body.inputs:
             fresh = [Node(Placeholder("a body"), (), _single(param)) for _ in range(_count(param))]
-            self.numbers[param] = self._add(fresh).reshape(param.shape)  # type: ignore[arg-type]
+            self.numbers[param] = self._add(fresh).reshape(param.shape)
         self.known = all(self._visit(node) for node in op.body.graph.order())
 
     def _add(self, nodes: Sequence[Node]) -> np.ndarray:
@@ -131,8 +131,9 @@ class _Elements:
         firsts = [x for node in carries for x in _apart(node)]
         loop = op.with_body(body, len(inside), len(firsts))
         given = [*count, *inside, *firsts, *(x for node in rows for x in _columns(node))]
-        whole = Node(loop, tuple(given), loop.infer(*[x.kind for x in given]))
-        parts = iter([Node(Pick(i), (whole,), kind) for i, kind in enumerate(whole.kind.parts)])
+        kind = loop.infer(*[x.kind for x in given])
+        whole = Node(loop, tuple(given), kind)
+        parts = iter([Node(Pick(i), (whole,), part) for i, part in enumerate(kind.parts)])
         after, made, _ = op.split_body()
         found = [_together([next(parts) for _ in range(_count(x))], x.shape, None) for x in inputs[first:last]]
         assert len(found) == len(after)
@@ -153,7 +154,7 @@ def _apart(x: Node) -> list[Node]:
 def _columns(x: Node) -> list[Node]:
     """For each element of a row, that of all rows."""
     length = x.shape[0]
-    size = math.prod(x.shape[1:])  # type: ignore[arg-type]
+    size = math.prod(x.shape[1:])
     flat = reshape(x, (length, size))
     return [reshape(bind(Slice((0, i), (length, 1), (1, 1)), flat), (length,)) for i in range(size)]
 

@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from weft.graph.dims import provably_equal, same_shape
+from weft.graph.dims import is_exactly, provably_equal, same_shape, squeezed
 from weft.graph.node import Graph, Node, Shape, Size
 from weft.passes.views import Materialize, Strided, Strides, contiguous, walked_as_one
 from weft.primitives.base import Constant, Elementwise, Parameter, Pick, Reduction
@@ -63,28 +63,24 @@ def repeated_axes(node: Node) -> tuple[int, ...] | None:
     """The axes along which a Strided read merely repeats its whole (contiguous) operand, or None if it does anything
     else."""
     op = node.op
-    if not isinstance(op, Strided) or not (type(op.offset) is int and op.offset == 0):
+    if not isinstance(op, Strided) or not is_exactly(op.offset, 0):
         return None
     base = node.inputs[0]
     if is_stored_leaf(base):
         return None
-    axes = tuple(i for i, (n, s) in enumerate(zip(op.shape, op.strides, strict=True)) if _is(s, 0) and not _is(n, 1))
+    axes = tuple(
+        i
+        for i, (n, s) in enumerate(zip(op.shape, op.strides, strict=True))
+        if is_exactly(s, 0) and not is_exactly(n, 1)
+    )
     kept_shape = without(op.shape, axes)
     kept_strides = without(op.strides, axes)
-    if not same_shape(_squeezed(kept_shape), _squeezed(base.shape)):
+    if not same_shape(squeezed(kept_shape), squeezed(base.shape)):
         return None
     for n, s, plain in zip(kept_shape, kept_strides, contiguous(kept_shape), strict=True):
-        if not _is(n, 1) and not provably_equal(s, plain):
+        if not is_exactly(n, 1) and not provably_equal(s, plain):
             return None
     return axes
-
-
-def _is(n: Size, number: int) -> bool:
-    return type(n) is int and n == number
-
-
-def _squeezed(shape: Shape) -> Shape:
-    return tuple(n for n in shape if not _is(n, 1))
 
 
 class Fuser:
@@ -95,7 +91,6 @@ class Fuser:
         self.graph, self.layouts = graph, layouts
         self.group_of: dict[Node, Group] = {}
         self.groups: list[Group] = []
-        self.alias: dict[int, Group] = {}
 
     def run(self) -> list[Group]:
         for node in self.graph.order():
@@ -141,16 +136,16 @@ class Fuser:
         assert isinstance(op, Reduction)
         last = op.axes[-1]
         shape = node.inputs[0].shape
-        if all(_is(n, 1) for i, n in enumerate(shape) if i not in op.axes):
+        if all(is_exactly(n, 1) for i, n in enumerate(shape) if i not in op.axes):
             return "row"
         along: Size = 0
         across: Size = 0
         for strides in self._reads(node.inputs[0]):
-            if _is(strides[last], 0):
+            if is_exactly(strides[last], 0):
                 continue  # the same for the whole row, wherever it lies
             pairs = list(enumerate(zip(shape, strides, strict=True)))
-            kept = [s for i, (n, s) in pairs if i not in op.axes and not _is(n, 1)]
-            elements = math.prod(n for _, (n, s) in pairs if not _is(s, 0))
+            kept = [s for i, (n, s) in pairs if i not in op.axes and not is_exactly(n, 1)]
+            elements = math.prod(n for _, (n, s) in pairs if not is_exactly(s, 0))
             if type(strides[last]) is int and abs(strides[last]) == 1:
                 along += elements
             elif kept and type(kept[-1]) is int and abs(kept[-1]) == 1:
@@ -330,7 +325,6 @@ class Fuser:
     def _scheduled(self) -> list[Group]:
         """Groups in an order in which every one comes after those it reads."""
         done: list[Group] = []
-        placed: set[int] = set()
         waiting = sorted(self.groups, key=lambda g: g.nodes[-1].id)
         readers: dict[int, list[Group]] = {id(g): [] for g in waiting}
         missing: dict[int, int] = {}
@@ -344,7 +338,6 @@ class Fuser:
             group = min(ready, key=lambda g: g.nodes[-1].id)
             ready.remove(group)
             done.append(group)
-            placed.add(id(group))
             for reader in readers[id(group)]:
                 missing[id(reader)] -= 1
                 if missing[id(reader)] == 0:

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
-from weft.codegen import cpu
+from weft.codegen import cpu, short
 from weft.codegen.kernel import BLOCK, LANES, Access, Kernel, Step, Store
 from weft.codegen.launch import Choose, Done, Launch, Layout, Lowering, Pointer, Repeat, Steps
 from weft.dtypes import Dtype
@@ -31,6 +31,8 @@ STREAM_BYTES = 1 << 23
 """Results from this size on are written past the caches."""
 FEW_ROWS, LONG_ROW = 16, 1 << 15
 """Fewer rows than this, each at least so long, are reduced in two stages, so that threads can share a row."""
+MANY_ROWS, GROUP = 64, 256
+"""So many neighbouring rows of a few elements are worth lanes across rows; so many of them are one task."""
 STRIP_BYTES = 1 << 14
 """Bytes of one level of accumulators of a column kernel: half of the first-level cache."""
 
@@ -339,8 +341,20 @@ class GroupLowering:
         units = product(outer)
         if n >= LONG_ROW and units < FEW_ROWS and cpu.Phases(kernel).count == 1:
             return self._two_stages(kernel, outer, inner, units, n)
+        if outer and _is_short(n, to_int(outer[-1].size)) and cpu.is_neutral(kernel):
+            return self._short(outer, inner)
         words = self.fill({"n": n, "block": BLOCK, "units": units}, outer, inner)
         return _Built([_Part(kernel, words, grain_of(n, self.cost()), cpu.row_scratch(kernel, n))])
+
+    def _short(self, outer: list[Axis], row: Axis) -> _Built:
+        """Many rows of a few elements: lanes go across rows."""
+        across = outer.pop()
+        rows, n = to_int(row.size), to_int(across.size)
+        kernel = self.kernel("short", outer, across)
+        chunks = -(-n // GROUP)
+        numbers = {"n": n, "rows": rows, "width": GROUP, "chunks": chunks, "units": product(outer) * chunks}
+        words = self.fill(numbers, outer, across, rows=row)
+        return _Built([_Part(kernel, words, grain_of(rows * GROUP, self.cost()), short.scratch(kernel))])
 
     def _two_stages(self, kernel: Kernel, outer: list[Axis], inner: Axis, units: int, n: int) -> _Built:
         """A few long rows: their blocks are reduced side by side, then the partial results of each row; the order is
@@ -448,7 +462,7 @@ class GroupLowering:
     def _overwritable(self, kernel: Kernel, reads: Sequence[Node]) -> frozenset[tuple[int, int]]:
         """Maps compute all values of an element before they write one. A row is passed over several times: only what
         the last pass alone writes cannot be read again."""
-        if kernel.form not in ("map", "row"):
+        if kernel.form not in ("map", "row", "short"):
             return frozenset()
         written = range(len(self.stores)) if kernel.form == "map" else cpu.Phases(kernel).written_last()
         pairs = set()
@@ -515,6 +529,14 @@ def _shapeless(op: Any) -> Any:
     return type(op)(()) if isinstance(op, Reduction) else op
 
 
+def _is_short(n: int, rows: int) -> bool:
+    """Whether rows of n elements are so short and so many that lanes go across them. Numbers are asked before
+    symbols."""
+    if type(n) is Dim:
+        return rows >= MANY_ROWS and 0 < n <= short.LONGEST
+    return 0 < n <= short.LONGEST and rows >= MANY_ROWS
+
+
 def product(axes: Sequence[Axis]) -> int:
     total = 1
     for axis in axes:
@@ -537,7 +559,8 @@ def kernel_source(kernel: Kernel) -> Source:
     if found is None:
         key = str(kernel)
         name = f"weft_{kernel.form}_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-        found = _SOURCES[kernel] = Source(key, name, lambda: cpu.emit_kernel(kernel, name))
+        emit = short.emit_kernel if kernel.form == "short" else cpu.emit_kernel
+        found = _SOURCES[kernel] = Source(key, name, lambda: emit(kernel, name))
     return found
 
 

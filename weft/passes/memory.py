@@ -18,7 +18,7 @@ from weft.graph.dims import Dim, provably_equal
 from weft.graph.node import Graph, Node
 from weft.passes.lower import Item, nbytes_of
 from weft.passes.views import Strided
-from weft.primitives.base import Constant, Parameter
+from weft.primitives.base import Parameter
 
 ALIGNMENT = 64
 
@@ -113,6 +113,7 @@ class _Home:
 
 
 def base_of(output: Node) -> Node:
+    """The stored value that a node is, or is a view of."""
     return output.inputs[0] if isinstance(output.op, Strided) else output
 
 
@@ -276,7 +277,3 @@ class Packing:
                     at = stop
             offsets[i], ends[i] = at, at + need
         return offsets, max(ends, default=0)
-
-
-def is_constant(node: Node) -> bool:
-    return isinstance(node.op, Constant)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from weft import dtypes as dt
-from weft.graph.dims import Dim, provably_equal, same_shape
+from weft.graph.dims import Dim, is_exactly, provably_equal, same_shape, squeezed
 from weft.graph.lines import inherit
-from weft.graph.node import Graph, Node, Shape, Size
+from weft.graph.node import Graph, Node, Shape
 from weft.primitives.base import (
     CONSTANT,
     ONE,
@@ -242,7 +242,7 @@ def sum_of_nothing(node: Node) -> Node | None:
 def reduce_nothing(node: Node) -> Node | None:
     """reduce over an axis of size 0 -> the constant that reducing nothing gives (0 for sum, 1 for prod)"""
     op, shape = node.op, node.inputs[0].shape
-    if isinstance(op, Fold) and any(type(shape[axis]) is int and shape[axis] == 0 for axis in op.axes):
+    if isinstance(op, Fold) and any(is_exactly(shape[axis], 0) for axis in op.axes):
         return constant(op.of_nothing(node.dtype), node.kind)
     return None
 
@@ -276,10 +276,10 @@ def split_reduction(node: Node) -> Node | None:
 def drop_unit_axes(node: Node) -> Node | None:
     """f(x) over axes of size 1 -> reshape(f(reshape(x)))   (the same elements: kernels see one shape, however it was
     written)"""
-    squeezed = _squeezed(node.shape)
-    if len(squeezed) == node.ndim:
+    shape = squeezed(node.shape)
+    if len(shape) == node.ndim:
         return None
-    inner = _rewrite(bind(node.op, *[_reshaped(operand, squeezed) for operand in node.inputs]))
+    inner = _rewrite(bind(node.op, *[_reshaped(operand, shape) for operand in node.inputs]))
     return bind(Reshape(node.shape), inner)
 
 
@@ -288,12 +288,12 @@ def drop_kept_unit_axes(node: Node) -> Node | None:
     """reduce(x) over axes of size 1 among others -> the same without them, reshaped back"""
     op, (x,) = node.op, node.inputs
     assert isinstance(op, Reduction)
-    units = [i for i, n in enumerate(x.shape) if _is_one(n)]
+    units = [i for i, n in enumerate(x.shape) if is_exactly(n, 1)]
     kept = [i for i in op.axes if i not in units]
     if not units or not kept:
         return None
     renumbered = tuple(sum(j not in units for j in range(i)) for i in kept)
-    inner = _rewrite(bind(type(op)(renumbered), _reshaped(x, _squeezed(x.shape))))
+    inner = _rewrite(bind(type(op)(renumbered), _reshaped(x, squeezed(x.shape))))
     return _reshaped(inner, node.shape)
 
 
@@ -302,10 +302,10 @@ def broadcast_without_unit_axes(node: Node) -> Node | None:
     """broadcast(x) -> broadcast(reshape(x without axes of size 1))   (they are repeated either way)"""
     op, (x,) = node.op, node.inputs
     assert isinstance(op, Broadcast)
-    if not any(_is_one(n) for n in x.shape):
+    if not any(is_exactly(n, 1) for n in x.shape):
         return None
-    axes = tuple(axis for n, axis in zip(x.shape, op.axes, strict=True) if not _is_one(n))
-    return bind(Broadcast(op.shape, axes), _reshaped(x, _squeezed(x.shape)))
+    axes = tuple(axis for n, axis in zip(x.shape, op.axes, strict=True) if not is_exactly(n, 1))
+    return bind(Broadcast(op.shape, axes), _reshaped(x, squeezed(x.shape)))
 
 
 @rule(Broadcast)
@@ -318,11 +318,3 @@ def drop_same_broadcast(node: Node) -> Node | None:
 
 def _reshaped(x: Node, shape: Shape) -> Node:
     return x if same_shape(x.shape, shape) else _rewrite(bind(Reshape(shape), x))
-
-
-def _squeezed(shape: Shape) -> Shape:
-    return tuple(n for n in shape if not _is_one(n))
-
-
-def _is_one(n: Size) -> bool:
-    return type(n) is int and n == 1

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from weft.graph.dims import provably_equal, same_shape
+from weft.graph.dims import is_exactly, provably_equal, same_shape
 from weft.graph.lines import inherit
 from weft.graph.node import Graph, Kind, Node, Shape, Size, kind_of
 from weft.primitives.base import (
@@ -78,7 +78,7 @@ def contiguous(shape: Sequence[Size]) -> Strides:
 def is_contiguous(shape: Sequence[Size], strides: Sequence[Size]) -> bool:
     """Whether strides walk the elements in row-major order; the strides of axes of size 1 do not matter."""
     pairs = zip(shape, strides, contiguous(shape), strict=True)
-    return all(provably_equal(s, plain) or (type(n) is int and n == 1) for n, s, plain in pairs)
+    return all(provably_equal(s, plain) or is_exactly(n, 1) for n, s, plain in pairs)
 
 
 def compose_views(graph: Graph, layouts: Mapping[Node, Strides | None] | None = None) -> Graph:
@@ -250,9 +250,9 @@ def reshape_strides(shape: Shape, strides: Strides, to: Shape) -> Strides | None
     Old and new axes are matched in groups of equal size from the left; within a group the old axes must lie in memory
     as one.
     """
-    if any(type(n) is int and n == 0 for n in to):
+    if any(is_exactly(n, 0) for n in to):
         return contiguous(to)
-    old = [(n, s) for n, s in zip(shape, strides, strict=True) if not (type(n) is int and n == 1)]
+    old = [(n, s) for n, s in zip(shape, strides, strict=True) if not is_exactly(n, 1)]
     result: list[Size] = []
     k = 0
     i = 0

@@ -26,6 +26,9 @@ from weft.graph.trace import unknown_value
 from weft.interning import Interned
 from weft.primitives.checks import check_axes, equal_shapes, need
 
+ByOperand = Mapping[int, Node]
+"""Tangents or cotangents, by position of the operand that they belong to."""
+
 _PRIMITIVES: Interned[tuple[Any, ...], Primitive] = Interned(1 << 13)
 _RECENT = _PRIMITIVES.recent
 """Kept alive: operations come back, after all that held them was evaluated."""
@@ -117,11 +120,11 @@ class Primitive(metaclass=_Interned):
     # the operands were computed from: it is remembered and built again for other operands of the same kinds
     # (weft/transforms/rules.py), so they see stand-ins.
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         """Tangent of the result, given tangents of the traced operands by position. None is an exact zero."""
         raise NotImplementedError
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Mapping[int, Node]:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         """Cotangents of the wanted operands; a missing one is an exact zero."""
         raise NotImplementedError
 
@@ -402,7 +405,7 @@ class Elementwise(Primitive):
         """Whether a result of this dtype changes with its operands."""
         return dtype.is_inexact or (self.carries_integers and dtype.is_integer)
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         if not self.is_differentiable(out.dtype):
             return None
         partials = self.partials(out, *primals)
@@ -415,7 +418,7 @@ class Elementwise(Primitive):
             total = term if total is None else total + term
         return total
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Mapping[int, Node]:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         if not self.is_differentiable(out.dtype):
             return {}
         partials = self.partials(out, *primals)
@@ -457,7 +460,7 @@ def _scale(node: Node, factor: Node) -> Node:
 
 
 OPERATORS: dict[str, Callable[..., Node]] = {}
-"""A few node functions that the families need from the primitives below them; filled by primitives/__init__.py."""
+"""A few node functions that the families need from the primitives below them, which put them here."""
 
 
 def move_batch_to_front(node: Node, axis: int | None, size: Size) -> Node:
@@ -473,10 +476,10 @@ def move_batch_to_front(node: Node, axis: int | None, size: Size) -> Node:
 class Discrete(Primitive):
     """What small changes of its operands do not change (places, counts) or what has no derivative (bits)."""
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         return None
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Mapping[int, Node]:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         return {}
 
 
@@ -490,7 +493,7 @@ class Linear(Primitive):
         """The cotangent of linear operand `position`."""
         raise NotImplementedError
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         """Linear in all of `linear` together (like Concatenate): one application to tangents, zeros where there is
         none."""
         live = {p: t for p, t in tangents.items() if p in self.linear}
@@ -499,14 +502,14 @@ class Linear(Primitive):
         operands = [live.get(i, zeros(x.kind)) if i in self.linear else x for i, x in enumerate(primals)]
         return bind(self, *operands)
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Mapping[int, Node]:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         return {p: self.transpose(p, out, primals, cotangent) for p in sorted(wanted) if p in self.linear}
 
 
 class Multilinear(Linear):
     """Linear in each of `linear` separately (like a product): the tangent is the sum over the traced operands."""
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         total: Node | None = None
         for position, tangent in tangents.items():
             if position not in self.linear:

@@ -19,7 +19,7 @@ from weft.codegen.builder import Builder, Complex, Value
 from weft.codegen.launch import Layout, Lowering, Pointer
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node, Size, kind_of
-from weft.primitives.base import Discrete, Elementwise, Opaque, Sample, bind, full_like, move_batch_to_front
+from weft.primitives.base import ByOperand, Discrete, Elementwise, Opaque, Sample, bind, full_like, move_batch_to_front
 from weft.primitives.checks import need
 from weft.primitives.elementwise import INEXACT, Comparison, Imag, Stepwise, binary, draw, real, samples
 
@@ -163,10 +163,10 @@ class Cartesian(Elementwise):
     def reference(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.stack([x, y], -1).view(dt.complex_of(dt.from_numpy(x.dtype)).np)[..., 0]
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         return bind(self, *(tangents.get(i, full_like(x, 0)) for i, x in enumerate(primals)))
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         parts = {0: lambda: real(cotangent), 1: lambda: bind(Imag(), cotangent)}
         return {position: parts[position]() for position in sorted(wanted)}
 

@@ -48,8 +48,8 @@ class Matmul(Multilinear, Opaque):
     def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
         x, y = primals
         if position == 0:
-            return bind(self, cotangent, conjugate(_swap(y)))
-        return bind(self, conjugate(_swap(x)), cotangent)
+            return bind(self, cotangent, conjugate(swap_last(y)))
+        return bind(self, conjugate(swap_last(x)), cotangent)
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         x, y = (move_batch_to_front(operand, axis, size) for operand, axis in zip(inputs, axes, strict=True))
@@ -59,7 +59,7 @@ class Matmul(Multilinear, Opaque):
         return matmul.lower(operands[0], operands[1], out)
 
 
-def _swap(x: Node) -> Node:
+def swap_last(x: Node) -> Node:
     """The last two axes exchanged."""
     order = tuple(range(x.ndim))
     return transpose(x, (*order[:-2], order[-1], order[-2]))

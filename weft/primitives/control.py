@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from weft.primitives.base import (
 )
 from weft.primitives.checks import equal_kinds, need
 from weft.primitives.creation import Extent
+from weft.primitives.deferred import Product, split_sum
 from weft.primitives.elementwise import Add, AsType, BitwiseAnd, Equal, Less, Maximum, Minimum, Select, Subtract
 from weft.primitives.lanes import along, taking_part
 from weft.primitives.reductions import Any_, Max
@@ -222,7 +224,7 @@ class Loop(Multiple):
         last, stacks, _ = self.split_results(cotangents)
         asked = tuple(tuple(p in wanted and _is_real(primals[p].kind) for p in place) for place in places)
         given = (tuple(ct is not None for ct in last), tuple(ct is not None for ct in stacks))
-        key = ("vjp", asked, given, self.carries, self.stops)
+        key = ("vjp", asked, given, self.carries, self.stops, _steps_at_most(self))
         back: _Backward = self.body.once(key, lambda: _backward(self, asked, given))
         kept: Sequence[Node] = ()
         if back.kept:
@@ -235,7 +237,7 @@ class Loop(Multiple):
         op = Loop(
             back.body,
             len(invariants),
-            sum(back.carries) + sum(back.invariants),
+            sum(back.carries) + sum(back.sums),
             self.length,
             not self.reverse,
             self.reports,
@@ -243,7 +245,7 @@ class Loop(Multiple):
         first = [
             zeros(x.kind) if ct is None else ct for x, ct, on in zip(carries, last, back.carries, strict=True) if on
         ]
-        sums = [zeros(x.kind) for x, on in zip(invariants, back.invariants, strict=True) if on]
+        sums = [zeros(x.kind) for x, on in zip(invariants, back.sums, strict=True) if on]
         results = bind_many(
             op,
             *([steps] if self.reports else []),
@@ -259,12 +261,20 @@ class Loop(Multiple):
         for place, on in zip(places[1], back.carries, strict=True):
             if on:
                 found[place] = next(made)
-        for place, on in zip(places[0], back.invariants, strict=True):
+        for place, on in zip(places[0], back.sums, strict=True):
             if on:
                 found[place] = next(made)
         for place, on in zip(places[2], back.rows, strict=True):
             if on:
                 found[place] = next(made)
+        at_hand = dict(zip(back.kept, kept, strict=True))
+        at_hand.update(zip(self.body.inputs[self.invariants + self.carries :], rows, strict=True))
+        at_hand.update(zip(back.stacked, made, strict=False))
+        for place, products in zip(places[0], back.products, strict=True):
+            for product in products:
+                assert self.length is not None
+                total = product.total(at_hand[product.a], at_hand[product.b], self.length)
+                found[place] = bind(Add(), found[place], total) if place in found else total
         return {p: ct for p, ct in found.items() if p in wanted}
 
     def batch(  # type: ignore[override]
@@ -359,16 +369,22 @@ def _tangents(op: Loop, invariants: Sequence[bool], carries: Sequence[bool], row
 # ---- cotangents ----
 
 
+@dataclass(frozen=True, slots=True)
 class _Backward:
-    """The body of a loop that goes backwards: which operands get a cotangent, and which nodes of the forward body it
-    wants kept."""
+    """The body of a loop that goes backwards, and what goes with it."""
 
-    __slots__ = ("body", "carries", "invariants", "kept", "rows")
-
-    def __init__(
-        self, body: Body, invariants: list[bool], carries: list[bool], rows: list[bool], kept: list[Node]
-    ) -> None:
-        self.body, self.invariants, self.carries, self.rows, self.kept = body, invariants, carries, rows, kept
+    body: Body
+    sums: list[bool]
+    """The invariants whose cotangents are summed up along the way."""
+    carries: list[bool]
+    rows: list[bool]
+    """The carries and rows that have a cotangent."""
+    kept: list[Node]
+    """Nodes of the forward body whose values it wants kept."""
+    products: list[list[Product]]
+    """For each invariant the terms of its cotangent that are summed up afterwards."""
+    stacked: list[Node]
+    """Nodes that it stacks for that, after its other rows."""
 
 
 Flags = tuple[bool, ...]
@@ -398,16 +414,19 @@ def _backward(op: Loop, asked: tuple[Flags, ...], given: tuple[Flags, Flags]) ->
         if more == carried:
             break
         carried = more
-    sums = [_stand_in(x.kind) if ct is not None else None for x, ct in zip(inputs[:first], cts[:first], strict=True)]
-    totals = [bind(Add(), s, ct) for s, ct in zip(sums, cts[:first], strict=True) if s is not None and ct is not None]
+    products, rests = _split_sums(op, cts[:first], [ct for ct in (*carry_cts, *row_cts) if ct is not None])
+    sums = [None if rest is None else _stand_in(rest.kind) for rest in rests]
+    totals = [bind(Add(), s, rest) for s, rest in zip(sums, rests, strict=True) if s is not None and rest is not None]
     before = [zeros(x.kind) if ct is None else ct for x, ct in zip(inputs[first:last], cts[first:last], strict=True)]
     results = [
         *(ct for ct, on in zip(before, carried, strict=True) if on),
         *totals,
         *(ct for ct in cts[last:] if ct is not None),
     ]
+    factors = list(dict.fromkeys([x for terms in products for term in terms for x in (term.a, term.b)]))
     cotangents = [ct for ct in (*carry_cts, *sums, *row_cts) if ct is not None]
-    kept = _kept(op, results, cotangents)
+    kept = _kept(op, [*results, *factors], cotangents)
+    stacked = [x for x in factors if x not in kept and x not in inputs[last:]]
     body = body_of(
         [
             *inputs[:first],
@@ -416,9 +435,34 @@ def _backward(op: Loop, asked: tuple[Flags, ...], given: tuple[Flags, Flags]) ->
             *kept,
             *(ct for ct in row_cts if ct is not None),
         ],
-        results,
+        [*results, *stacked],
     )
-    return _Backward(body, [ct is not None for ct in cts[:first]], carried, [ct is not None for ct in cts[last:]], kept)
+    summed = [rest is not None for rest in rests]
+    return _Backward(body, summed, carried, [ct is not None for ct in cts[last:]], kept, products, stacked)
+
+
+def _steps_at_most(op: Loop) -> int | None:
+    """Roughly how many steps there are, where that is known: it takes few values, and bodies are made for each."""
+    return None if op.reports or type(op.length) is not int else 1 << (op.length - 1).bit_length()
+
+
+def _split_sums(
+    op: Loop, cts: Sequence[Node | None], cotangents: Sequence[Node]
+) -> tuple[list[list[Product]], list[Node | None]]:
+    """The cotangents of invariants at one step: products that are summed up after the loop, and what is left."""
+    _, varying = DRIVERS["between"]([*op.body.inputs[op.invariants :], *cotangents], [x for x in cts if x is not None])
+    steps = _steps_at_most(op)
+    products: list[list[Product]] = []
+    rests: list[Node | None] = []
+    for ct in cts:
+        found, others = split_sum(ct, steps, varying.__contains__) if ct is not None else ([], [])
+        products.append(found)
+        rests.append(_added(others) if found else ct)
+    return products, rests
+
+
+def _added(terms: Sequence[Node]) -> Node | None:
+    return functools.reduce(lambda x, y: bind(Add(), x, y), terms) if terms else None
 
 
 def _active_carries(op: Loop, asked: tuple[Flags, ...]) -> list[bool]:
@@ -726,10 +770,10 @@ def _branch_for(
 def _may_go_on(body: Body) -> bool:
     """Whether some loop in here makes as many steps as its data say."""
     for node in body.graph.order():
-        bodies = (node.op.body,) if isinstance(node.op, Loop) else ()
-        bodies = node.op.branches if isinstance(node.op, Switch) else bodies
-        if isinstance(node.op, Loop) and node.op.length is None:
+        op = node.op
+        if isinstance(op, Loop) and op.length is None:
             return True
+        bodies = (op.body,) if isinstance(op, Loop) else op.branches if isinstance(op, Switch) else ()
         if any(inner.once("may go on", functools.partial(_may_go_on, inner)) for inner in bodies):
             return True
     return False

@@ -17,7 +17,7 @@ from weft.codegen import math as vecmath
 from weft.codegen.builder import Builder, Complex, Value
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node
-from weft.primitives.base import OPERATORS, Elementwise, Sample, bind, constant, full_like
+from weft.primitives.base import OPERATORS, ByOperand, Elementwise, Sample, bind, constant, full_like
 from weft.primitives.checks import need
 
 INEXACT = (*dt.FLOATS, *dt.COMPLEXES)
@@ -154,13 +154,13 @@ class Divide(Elementwise):
     reference = staticmethod(np.divide)
     tolerance = {dt.complex64: 16, dt.complex128: 16}
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         by_x = tangents.get(0)
         by_y = out * tangents[1] if 1 in tangents else None
         total = by_x if by_y is None else -by_y if by_x is None else by_x - by_y
         return total / primals[1]  # type: ignore[operator]
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         by_x = cotangent / conjugate(primals[1])
         return {i: by_x if i == 0 else -(conjugate(out) * by_x) for i in sorted(wanted)}
 
@@ -232,14 +232,14 @@ class Extremum(Elementwise):
     carries_integers = True
     tolerance = EITHER_ZERO
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         """The derivative is that of the chosen operand; of y at a tie, as in MLX."""
         if not self.is_differentiable(out.dtype):
             return None
         zero = full_like(out, 0)
         return select(bind(self.order(), *primals), tangents.get(0, zero), tangents.get(1, zero))
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         if not self.is_differentiable(out.dtype):
             return {}
         first, zero = bind(self.order(), *primals), full_like(out, 0)
@@ -307,14 +307,14 @@ class Absolute(Elementwise):
             return (select(zero, full_like(x, 0), x / astype(select(zero, full_like(out, 1), out), x.dtype)),)
         return (sign(x),)
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         if not primals[0].dtype.is_complex:
             return super().jvp(out, primals, tangents)
         (unit,) = self.partials(out, *primals)
         assert unit is not None
         return real(conjugate(unit) * tangents[0])
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         if not primals[0].dtype.is_complex:
             return super().vjp(out, primals, cotangent, wanted)
         (unit,) = self.partials(out, *primals)
@@ -465,10 +465,10 @@ class Log(Smooth):
     samples = samples((0.5, 3.0))
     reference = staticmethod(np.log)
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         return tangents[0] / primals[0]  # type: ignore[no-any-return]
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         return {0: cotangent / conjugate(primals[0])}
 
     def emit(self, b: Builder, x: Any) -> Any:
@@ -767,14 +767,14 @@ class Select(Elementwise):
     def reference(self, condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.where(condition, x, y)
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         condition = primals[0]
         if not (1 in tangents or 2 in tangents):
             return None
         zero = full_like(out, 0)
         return select(condition, tangents.get(1, zero), tangents.get(2, zero))
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         condition, zero = primals[0], full_like(cotangent, 0)
         both = {1: lambda: select(condition, cotangent, zero), 2: lambda: select(condition, zero, cotangent)}
         return {position: both[position]() for position in sorted(wanted) if position in both}
@@ -806,11 +806,11 @@ class AsType(Elementwise):
     def reference(self, x: np.ndarray) -> np.ndarray:
         return interop.cast(x, self.dtype)
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         """A conversion is the identity for differentiation, also to and from integers, as in MLX."""
         return astype(tangents[0], self.dtype)
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         return {0: astype(cotangent, primals[0].dtype)}
 
     def emit(self, b: Builder, x: Any) -> Any:
@@ -852,10 +852,10 @@ class Conjugate(Elementwise):
     dtypes = INEXACT
     reference = staticmethod(np.conjugate)
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         return conjugate(tangents[0])
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         return {0: conjugate(cotangent)}
 
     def emit(self, b: Builder, x: Any) -> Any:
@@ -873,10 +873,10 @@ class Real(Elementwise):
     def result(self, *dtypes: Dtype) -> Dtype:
         return dt.real_of(dtypes[0])
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         return real(tangents[0])
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         return {0: astype(cotangent, primals[0].dtype)}
 
     def emit(self, b: Builder, x: Any) -> Any:
@@ -894,10 +894,10 @@ class Imag(Elementwise):
     def result(self, *dtypes: Dtype) -> Dtype:
         return dt.real_of(dtypes[0])
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         return bind(Imag(), tangents[0])
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         x = primals[0]
         return {0: astype(cotangent, x.dtype) * constant(1j, x.kind)} if x.dtype.is_complex else {}
 

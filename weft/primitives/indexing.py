@@ -17,8 +17,10 @@ from weft import dtypes as dt
 from weft.codegen import moves
 from weft.codegen.launch import Layout, Lowering
 from weft.dtypes import Dtype
+from weft.graph.dims import is_now
 from weft.graph.node import Kind, Node, Shape, Size, kind_of
 from weft.primitives.base import (
+    ByOperand,
     Elementwise,
     Linear,
     Opaque,
@@ -84,7 +86,7 @@ class Indexed(Opaque):
     def need_elements(self, x: Kind) -> None:
         """An axis without elements has no place for an index."""
         for axis, n in zip(self.where, x.shape, strict=True):
-            if axis is None and type(n) is int and n == 0:
+            if axis is None and is_now(n, 0):
                 raise IndexError(
                     f"[{self.title}] an axis of size 0 (shape {x.shape}) has no element that could be indexed."
                 )
@@ -187,7 +189,7 @@ class Gather(Linear, Indexed):
 
     def infer(self, *kinds: Kind) -> Kind:
         shape = gathered_shape(self.where, self.axes, kinds[0].shape, kinds[1].shape)
-        if not any(type(n) is int and n == 0 for n in shape):
+        if not any(is_now(n, 0) for n in shape):
             self.need_elements(kinds[0])
         return kind_of(shape, kinds[0].dtype)
 
@@ -228,7 +230,7 @@ class Scatter(Indexed):
     op: ClassVar[Elementwise | None]
 
     def infer(self, *kinds: Kind) -> Kind:
-        if not any(type(n) is int and n == 0 for n in kinds[1].shape):
+        if not any(is_now(n, 0) for n in kinds[1].shape):
             self.need_elements(kinds[0])
         return kinds[0]
 
@@ -332,7 +334,7 @@ class ScatterMultiply(Scatter):
         by_x = select(equal(counts, full_like(counts, 0)), rest, full_like(x, 0))
         return by_x, others * self.gather(x, indices)
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         if not out.dtype.is_inexact or not (0 in tangents or 1 in tangents):
             return None
         by_x, by_update = self._factors(primals)
@@ -341,7 +343,7 @@ class ScatterMultiply(Scatter):
             return total
         return bind(ScatterAdd(self.where, self.axes), total, by_update * tangents[1], *primals[2:])
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         if not out.dtype.is_inexact:
             return {}
         by_x, by_update = self._factors(primals)
@@ -366,7 +368,7 @@ class ScatterExtremum(Scatter):
         count = bind(ScatterAdd(self.where, self.axes), first, then, *indices)
         return first / count, then / self.gather(count, indices)
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         if not out.dtype.is_inexact or not (0 in tangents or 1 in tangents):
             return None
         of_x, of_updates = self._shares(out, primals)
@@ -375,7 +377,7 @@ class ScatterExtremum(Scatter):
             return total
         return bind(ScatterAdd(self.where, self.axes), total, of_updates * tangents[1], *primals[2:])
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         if not out.dtype.is_inexact:
             return {}
         of_x, of_updates = self._shares(out, primals)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from weft.codegen import moves
 from weft.codegen.launch import Layout, Lowering
 from weft.graph.node import Kind, Node, Shape, Size, kind_of
-from weft.primitives.base import Linear, Opaque, Sample, bind, move_batch_to_front, zeros
+from weft.primitives.base import ByOperand, Linear, Opaque, Sample, bind, move_batch_to_front, zeros
 from weft.primitives.checks import check_axis, equal_shapes, need
 from weft.primitives.elementwise import astype, draw
 from weft.primitives.reductions import sum_over
@@ -58,12 +57,12 @@ class Concatenate(Opaque):
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return np.concatenate(values, self.axis)
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         if not out.dtype.is_inexact:
             return None
         return bind(self, *(tangents[i] if i in tangents else zeros(x.kind) for i, x in enumerate(primals)))
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         found: dict[int, Node] = {}
         at: Size = 0
         for position, x in enumerate(primals):

@@ -16,7 +16,7 @@ from weft import dtypes as dt
 from weft.codegen.builder import AnyValue, Builder, Complex, Value
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node
-from weft.primitives.base import Discrete, Reduction, Sample, bind, full_like
+from weft.primitives.base import ByOperand, Discrete, Reduction, Sample, bind, full_like
 from weft.primitives.checks import need
 from weft.primitives.elementwise import (
     EITHER_ZERO,
@@ -141,10 +141,10 @@ class Sum(Fold):
         wide = {"f": np.float64, "c": np.complex128}.get(to.kind, to.np)
         return x.astype(wide).sum(self.axes, dtype=wide).astype(to.np)
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         return bind(self, tangents[0])
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         return {0: restore_axes(astype(cotangent, primals[0].dtype), primals[0].shape, self.axes)}
 
 
@@ -187,12 +187,12 @@ class Prod(Fold):
         with_one_zero = select(is_zero, rest, zero)
         return select(none, whole / select(is_zero, one, x), select(single, with_one_zero, zero))
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         if not out.dtype.is_inexact:
             return None
         return bind(Sum(self.axes), self._others(out, primals[0]) * tangents[0])
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         if not out.dtype.is_inexact:
             return {}
         return {0: conjugate(self._others(out, primals[0])) * restore_axes(cotangent, primals[0].shape, self.axes)}
@@ -214,12 +214,12 @@ class Extremum(Fold):
         winner = astype(equal(x, restore_axes(out, x.shape, self.axes)), out.dtype)
         return winner / restore_axes(bind(Sum(self.axes), winner), x.shape, self.axes)
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         if not out.dtype.is_inexact:
             return None
         return bind(Sum(self.axes), self._share(out, primals[0]) * tangents[0])
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         if not out.dtype.is_inexact:
             return {}
         return {0: self._share(out, primals[0]) * restore_axes(cotangent, primals[0].shape, self.axes)}

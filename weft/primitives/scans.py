@@ -16,8 +16,19 @@ from weft.codegen import scan
 from weft.codegen.builder import Builder
 from weft.codegen.launch import Layout, Lowering
 from weft.dtypes import Dtype
+from weft.graph.dims import is_now
 from weft.graph.node import Kind, Node, Size
-from weft.primitives.base import Elementwise, Opaque, Sample, bind, constant, full_like, move_batch_to_front, zeros
+from weft.primitives.base import (
+    ByOperand,
+    Elementwise,
+    Opaque,
+    Sample,
+    bind,
+    constant,
+    full_like,
+    move_batch_to_front,
+    zeros,
+)
 from weft.primitives.checks import check_axis, equal_shapes, need
 from weft.primitives.elementwise import (
     INEXACT,
@@ -109,7 +120,7 @@ class Scan(Opaque):
 def shift(x: Node, axis: int, reverse: bool) -> Node:
     """Every element one step further along a scan, with 0 at its start. The transpose goes the other way."""
     n = x.shape[axis]
-    if type(n) is int and n == 0:
+    if is_now(n, 0):
         return x
     to, since = (0, 1) if reverse else (1, 0)
     sizes = tuple(n - 1 if a == axis else m for a, m in enumerate(x.shape))
@@ -141,14 +152,13 @@ class Recurrence(Scan):
             y[j] = carry = a[j] * carry + b[j]
         return np.moveaxis(y, 0, self.axis).astype(values[0].dtype)
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
-        source = tangents.get(1)
-        if 0 in tangents:
-            moved = tangents[0] * shift(out, self.axis, self.reverse)
-            source = moved if source is None else moved + source
-        return bind(self, primals[0], source)
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
+        if 0 not in tangents:
+            return bind(self, primals[0], tangents[1])
+        moved = tangents[0] * shift(out, self.axis, self.reverse)
+        return bind(self, primals[0], moved + tangents[1] if 1 in tangents else moved)
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         found = self.transposed(primals[0], cotangent)
         both = {0: lambda: found * conjugate(shift(out, self.axis, self.reverse)), 1: lambda: found}
         return {position: both[position]() for position in sorted(wanted)}
@@ -197,14 +207,14 @@ class Cumulative(Scan):
         """(a, b) of the tangent; `before` is the exclusive scan of x."""
         raise NotImplementedError
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         if not out.dtype.is_inexact:
             return None
         a, b = self._weights(primals[0])
         tangent = bind(Recurrence(self.axis, self.reverse), a, b * tangents[0])
         return shift(tangent, self.axis, self.reverse) if self.exclusive else tangent
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         if not out.dtype.is_inexact:
             return {}
         a, b = self._weights(primals[0])
@@ -227,10 +237,10 @@ class CumSum(Cumulative):
         zero = 0.0 if exclusive else -0.0  # x + -0.0 is x for every x
         return complex(zero, zero) if dtype.is_complex else zero if dtype.is_float else 0
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Any) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         return bind(self, tangents[0]) if out.dtype.is_inexact else None
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Any:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         back = CumSum(self.axis, not self.reverse, self.exclusive)
         return {0: bind(back, cotangent)} if out.dtype.is_inexact else {}
 

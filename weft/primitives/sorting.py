@@ -7,7 +7,7 @@ NaNs among them, keep their order, and all their bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from weft.codegen import selection, sorting
 from weft.codegen.launch import Layout, Lowering
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node, Size, kind_of
-from weft.primitives.base import Discrete, Opaque, Sample, bind, move_batch_to_front, zeros
+from weft.primitives.base import ByOperand, Discrete, Opaque, Sample, bind, move_batch_to_front, zeros
 from weft.primitives.checks import check_axis, equal_shapes, need
 from weft.primitives.elementwise import draw
 from weft.primitives.indexing import Gather, ScatterAdd
@@ -104,12 +104,12 @@ class Sort(Sorting):
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return np.take_along_axis(values[0], stable_order(values[0], self.axis), self.axis)
 
-    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: Mapping[int, Node]) -> Node | None:
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         if not out.dtype.is_inexact:
             return None
         return bind(Gather(*self.along(out.ndim)), tangents[0], bind(ArgSort(self.axis), *primals))
 
-    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> Mapping[int, Node]:
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         if not out.dtype.is_inexact:
             return {}
         return {

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.codegen import moves
 from weft.codegen.launch import Layout, Lowering
-from weft.graph.dims import same_shape
+from weft.graph.dims import is_exactly, same_shape
 from weft.graph.node import Kind, Node, Shape, Size, kind_of
 from weft.primitives.base import (
     OPERATORS,
@@ -127,7 +127,7 @@ class Broadcast(View):
         need(len(self.axes) == x.ndim, f"{len(self.axes)} axes for the {x.ndim} of its operand")
         check_axes(self.axes, len(self.shape))
         for n, axis in zip(x.shape, self.axes, strict=True):
-            need(_is_one(n) or n == self.shape[axis], f"{x} does not fit the shape that it is repeated in")
+            need(is_exactly(n, 1) or n == self.shape[axis], f"{x} does not fit the shape that it is repeated in")
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         (x,) = values
@@ -137,11 +137,15 @@ class Broadcast(View):
         return np.broadcast_to(x.reshape(sizes), tuple(map(int, self.shape)))
 
     def index_map(self, kind: Kind) -> IndexMap:
-        return tuple(AxisMap(None if _is_one(n) else axis) for n, axis in zip(kind.shape, self.axes, strict=True))
+        return tuple(AxisMap(None if is_exactly(n, 1) else axis) for n, axis in zip(kind.shape, self.axes, strict=True))
 
     def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
         shape = primals[0].shape
-        kept = {axis for n, axis in zip(shape, self.axes, strict=True) if not _is_one(n) or _is_one(self.shape[axis])}
+        kept = {
+            axis
+            for n, axis in zip(shape, self.axes, strict=True)
+            if not is_exactly(n, 1) or is_exactly(self.shape[axis], 1)
+        }
         summed = OPERATORS["sum"](cotangent, tuple(i for i in range(len(self.shape)) if i not in kept))
         return reshape(OPERATORS["astype"](summed, cotangent.dtype), shape)  # sums of flags are integers
 
@@ -231,11 +235,6 @@ class SliceUpdate(Linear, Opaque):
 
     def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
         return moves.slice_update(operands[0], operands[1], out, self.starts, self.steps)  # type: ignore[arg-type]
-
-
-def _is_one(n: Size) -> bool:
-    """A size is known to be 1 (0 and 1 are never symbols)."""
-    return type(n) is int and n == 1
 
 
 # ---- node functions, for rules ----

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft.graph.body import Body
 from weft.graph.lines import Line, Trail, followed, line_of
 from weft.graph.node import Bundle, Graph, Kind, Node, Tape
 from weft.graph.show import show_kind
@@ -287,8 +288,6 @@ class _Gatherer:
         nbytes, flops = moved_bytes(item), sum(flops_of(node) for node in item.group.nodes)
         dtype = max((n.dtype for n in item.group.nodes), key=lambda d: d.size)
         least, limit = limits.least_seconds(nbytes, flops, dtype) if limits is not None else (None, "")
-        notes = [f"not fused with kernel {p}, which it reads: {why}" for (p, k), why in apart.items() if k == number]
-        notes += [f"not fused with kernel {k}, which reads it: {why}" for (p, k), why in apart.items() if p == number]
         return Kernel(
             number, _form(item), _loops(item), self._numbers(item.group.nodes),
             self._numbers(n for n in item.reads if not isinstance(n.op, Constant)),
@@ -393,9 +392,8 @@ def _bodies(node: Node) -> tuple[tuple[str, str], ...]:
         value = getattr(node.op, f.name)
         parts = value if isinstance(value, tuple) else (value,)
         for i, part in enumerate(parts):
-            graph = part if isinstance(part, Graph) else getattr(part, "graph", None)
-            if isinstance(graph, Graph):
-                found.append((f.name if len(parts) == 1 else f"{f.name}[{i}]", body_text(graph)))
+            if isinstance(part, Body):
+                found.append((f.name if len(parts) == 1 else f"{f.name}[{i}]", body_text(part.graph)))
     return tuple(found)
 
 
@@ -436,10 +434,7 @@ def _nbytes(node: Node) -> int:
 
 def flops_of(node: Node) -> float:
     """Floating-point operations, counted as instructions: an exponential is as many as it takes (`cost`)."""
-    count = getattr(node.op, "flops", None)  # operations that know better
-    if count is not None:
-        return float(count(*[i.kind for i in node.inputs]))
-    inner = [part.graph for part in _parameters(node) if isinstance(getattr(part, "graph", None), Graph)]
+    inner = [part.graph for part in _parameters(node) if isinstance(part, Body)]
     if inner:  # a loop or a branch: as many steps as are known, all branches
         steps = getattr(node.op, "length", None)
         once = sum(flops_of(part) for graph in inner for part in graph.order())

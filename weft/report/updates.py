@@ -33,12 +33,12 @@ class Updated:
     def _count(self, variant: Variant, seen: Any) -> None:
         claim = Claim(variant.updates, seen.buffers, seen.walk)
         try:
-            held = claim.take()
+            claim.take()
         finally:
             claim.end()
         for candidate in variant.updates.candidates:
             buffer = seen.buffers[candidate.array]
-            why = held.get(candidate.array)
+            why = claim.others.get(candidate.array)
             if buffer.storage.nbytes < LEAST_DONATED:
                 why = SMALL
             elif not is_whole(buffer):

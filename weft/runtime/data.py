@@ -96,7 +96,7 @@ class Taken:
 
     def refuse(self) -> NoReturn:
         """What everybody gets who wants a buffer: an error, or Busy if there will be a value soon."""
-        if self._ended or self._process != _FORKS[0]:  # a child has none of the other threads
+        if self.is_over():
             raise RuntimeError(
                 "[eval] this array cannot be computed any more: an evaluation that was to overwrite one of its "
                 "operands failed midway. Make it again from arrays that are still there."
@@ -110,6 +110,10 @@ class Taken:
             self._done = threading.Lock()
             self._done.acquire()
         raise Busy(self)
+
+    def is_over(self) -> bool:
+        """Whether there is nothing to wait for any more."""
+        return self._ended or self._process != _FORKS[0]  # a child has none of the other threads
 
     def is_mine(self) -> bool:
         """Whether this thread runs the program."""

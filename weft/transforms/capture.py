@@ -16,7 +16,8 @@ import enum
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterable, Sequence
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,10 @@ _MARKS = (
     dataclasses.Field,
     type(dataclasses.MISSING),
     type(getattr(dataclasses, "_HAS_DEFAULT_FACTORY", None)),  # a default value of `__init__` of dataclasses
+    typing.TypeVar,  # a variable's annotation captures what stands in it: all methods of `class Box[T]` may see T
+    typing.ParamSpec,
+    typing.TypeVarTuple,
+    *([typing.TypeAliasType] if sys.version_info >= (3, 12) else []),
 )
 """Classes whose objects say something and hold nothing that changes."""
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
@@ -254,11 +259,12 @@ class Walk:
             if variable in names.written:
                 self.containers.append(cell)
             try:
-                self._visit_variable(cell.cell_contents, cell, variable, None, names.only_appended)
+                self._visit_variable(cell.cell_contents, cell, variable, None, names.tails)
             except ValueError:  # not assigned yet
                 self.key.append(None)
-        for part in (function.__defaults__, function.__kwdefaults__, function.__dict__):
+        for i, part in enumerate((function.__defaults__, function.__kwdefaults__, function.__dict__)):
             if part:
+                self.key.append(i)
                 self.visit(part)
         if ours:
             return
@@ -267,7 +273,7 @@ class Walk:
             self.containers.append(Globals(function.__globals__, names.stores))
         for module in imported(names.imports, function.__globals__):
             self.visit(module)
-        self._visit_globals(function.__globals__, names.loads, names.only_appended)
+        self._visit_globals(function.__globals__, names.loads, names.tails)
 
     def _visit_installed(self, function: types.FunctionType) -> None:
         """A function of Python's or of an installed package: it may have been made around the user's functions and
@@ -283,7 +289,7 @@ class Walk:
                 self.visit(value)
 
     def _visit_globals(
-        self, scope: dict[str, Any], loads: Iterable[tuple[str, tuple[str, ...]]], appended: frozenset[str]
+        self, scope: dict[str, Any], loads: Iterable[tuple[str, tuple[str, ...]]], tails: Mapping[str, int]
     ) -> None:
         done = set()
         for name, attributes in loads:
@@ -302,13 +308,16 @@ class Walk:
                     self._visit_module(value, attributes)
             else:
                 done.add(name)
-                self._visit_variable(value, scope, name, name, appended)
+                self._visit_variable(value, scope, name, name, tails)
 
-    def _visit_variable(self, value: Any, holder: Any, variable: str, name: Any, appended: frozenset[str]) -> None:
-        """A global, or a variable of an enclosing function. A list that is only appended to need not be read."""
-        if variable in appended and value.__class__ is list and id(value) not in self.seen:
-            self.key.append("appended")
+    def _visit_variable(self, value: Any, holder: Any, variable: str, name: Any, tails: Mapping[str, int]) -> None:
+        """A global, or a variable of an enclosing function. Of a list that may grow only the end need be looked at."""
+        if variable in tails and value.__class__ is list and id(value) not in self.seen:
             self.containers.append(Appended(value))
+            length = min(tails[variable], len(value))
+            self.key.append(("the end of a list", length))
+            for item in value[len(value) - length :]:
+                self.visit(item)
         else:
             self.visit(value, holder, name)
 

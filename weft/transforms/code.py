@@ -6,6 +6,7 @@ from __future__ import annotations
 import dis
 import types
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
@@ -28,8 +29,9 @@ class Names:
     """Modules that it imports, each with the number of dots before it."""
     written: tuple[str, ...]
     """Variables of enclosing functions that it sets."""
-    only_appended: frozenset[str]
-    """Globals and variables of enclosing functions that it uses in no other way than `name.append(...)`."""
+    tails: Mapping[str, int]
+    """Globals and variables of enclosing functions of which it sees no more than the last items, and how many: it uses
+    them as `name.append(...)`, `name[-1]`, `name[-3:]`, `if name:` and in no other way."""
     asks_type: bool
     """Whether it calls `type` (of more than `self`) or catches TypeErrors, which C code may raise for what stands for a
     number or a size while tracing: that would be found out."""
@@ -56,28 +58,33 @@ def _names(code: types.CodeType) -> Names:
     instructions = [i for i in dis.get_instructions(code) if i.opname not in _SKIPPED]
     by_name = _by_name(instructions)
     loads: dict[tuple[str, tuple[str, ...]], None] = {}
-    appended: set[str] = set()
+    tails: dict[str, int] = {}
     otherwise = set(by_name["STORE_DEREF"]) | set(by_name["STORE_GLOBAL"])
     for at, instruction in enumerate(instructions):
         if instruction.opname not in _GLOBALS and instruction.opname not in _CELLS:
             continue
-        follows = _attributes(instructions, at + 1)
-        (appended if follows[:1] == ["append"] else otherwise).add(instruction.argval)
+        name, follows = instruction.argval, _attributes(instructions, at + 1)
+        length = 0 if follows == ["append"] else _tail(instructions[at + 1 : at + 5])
+        if length is None:
+            otherwise.add(name)
+        else:
+            tails[name] = max(length, tails.get(name, 0))
         if instruction.opname in _GLOBALS:
-            loads[instruction.argval, tuple(follows)] = None
+            loads[name, tuple(follows)] = None
     inner = [names_of(c) for c in code.co_consts if isinstance(c, types.CodeType)]
     free = [c.co_freevars for c in code.co_consts if isinstance(c, types.CodeType)]
     for names, variables in zip(inner, free, strict=True):
         loads.update(dict.fromkeys(names.loads))
-        appended |= names.only_appended
-        otherwise |= {*variables, *(path[0] for path in names.loads)} - names.only_appended
+        for name, length in names.tails.items():
+            tails[name] = max(length, tails.get(name, 0))
+        otherwise |= {*variables, *(path[0] for path in names.loads)} - names.tails.keys()
     return Names(
         code,
         tuple(loads),
         _merged(by_name["STORE_GLOBAL"] + by_name["DELETE_GLOBAL"], [names.stores for names in inner]),
         tuple(dict.fromkeys([*_imports(instructions), *(module for names in inner for module in names.imports)])),
         _merged(by_name["STORE_DEREF"] + by_name["DELETE_DEREF"], [names.written for names in inner]),
-        frozenset(appended - otherwise),
+        {name: length for name, length in tails.items() if name not in otherwise},
         _asks_type(instructions) or any(names.asks_type for names in inner),
     )
 
@@ -92,6 +99,7 @@ def _by_name(instructions: list[dis.Instruction]) -> defaultdict[str, list[str]]
 
 
 _TYPE_ERRORS = frozenset({"TypeError", "Exception", "BaseException"})
+_MATCHES = frozenset({"CHECK_EXC_MATCH", "CHECK_EG_MATCH"})
 _BEFORE_MATCH = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "BUILD_TUPLE"})
 
 
@@ -103,7 +111,7 @@ def _asks_type(instructions: list[dis.Instruction]) -> bool:
         elif instruction.opname == "PUSH_EXC_INFO":
             if instructions[at + 1].opname == "POP_TOP":  # `except:`
                 return True
-        elif instruction.opname == "CHECK_EXC_MATCH" and _may_catch_type_errors(instructions, at - 1):
+        elif instruction.opname in _MATCHES and _may_catch_type_errors(instructions, at - 1):
             return True
     return False
 
@@ -128,6 +136,30 @@ def _imports(instructions: list[dis.Instruction]) -> list[tuple[str, int]]:
 
 def _merged(own: list[str], others: list[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*own, *(name for names in others for name in names)]))
+
+
+def _tail(follows: list[dis.Instruction]) -> int | None:
+    """How many items at the end of a list that has just been loaded these instructions look at: `[-1]`, `[-3:]`,
+    `[-3:-1]`, or whether there are any. None if they may look at others, or do something else."""
+    if follows and (follows[0].opname.startswith("POP_JUMP") or follows[0].opname == "TO_BOOL"):
+        return 1
+    numbers = []
+    for instruction in follows:
+        if instruction.opname == "LOAD_CONST":
+            bounds = instruction.argval
+            numbers += [bounds.start, bounds.stop] if isinstance(bounds, slice) and bounds.step is None else [bounds]
+        elif (
+            instruction.opname == "BINARY_SLICE" or instruction.argrepr == "[]" or instruction.opname == "BINARY_SUBSCR"
+        ):
+            break
+        elif instruction.opname != "BUILD_SLICE" or instruction.argval != 2:
+            return None
+    else:
+        return None
+    from_end = [type(n) is int and n < 0 for n in numbers]
+    if from_end in ([True], [True, True]) or (from_end == [True, False] and numbers[1] is None):
+        return -min(n for n in numbers if n is not None)
+    return None
 
 
 def _attributes(instructions: list[dis.Instruction], at: int) -> list[str]:

@@ -5,6 +5,7 @@ A trace may change what they hold. Here that is read, compared, undone after the
 
 from __future__ import annotations
 
+import operator
 import types
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -99,7 +100,7 @@ class Globals:
 
 
 class Appended:
-    """A list that a function does nothing with but append to it: what it holds already need not be looked at."""
+    """A list that a function changes in no other way than to append to it: what it holds already stays."""
 
     __slots__ = ("length", "target")
 
@@ -143,9 +144,7 @@ def write(place: Any, contents: Contents) -> None:
     if isinstance(place, _ADAPTERS):
         place.write(contents)
     elif isinstance(place, dict):
-        base = OrderedDict if isinstance(place, OrderedDict) else dict
-        base.clear(place)
-        base.update(place, contents)
+        _write_dict(place, contents, OrderedDict if isinstance(place, OrderedDict) else dict)
     elif isinstance(place, types.CellType):
         if contents:
             place.cell_contents = contents[None]
@@ -158,6 +157,18 @@ def write(place: Any, contents: Contents) -> None:
         set.update(place, contents)
     else:
         list.__setitem__(place, slice(None), contents)
+
+
+def _write_dict(place: dict[Any, Any], contents: dict[Any, Any], base: type[dict[Any, Any]]) -> None:
+    """The usual change is in one step: no other thread finds the dict without what stays in it, and no signal's handler
+    leaves it so."""
+    gone = [name for name in base.keys(place) if name not in contents]
+    for name in gone:
+        base.__delitem__(place, name)
+    base.update(place, contents)
+    if not all(map(operator.is_, base.keys(place), contents)):  # another order, or other names that are equal
+        base.clear(place)
+        base.update(place, contents)
 
 
 def set_item(place: Any, name: Any, value: Any) -> None:

@@ -10,6 +10,7 @@ call gets the value that there is: the new one, or the old one, and then the cal
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -217,8 +218,8 @@ class Census:
             place = walk.containers[holder] if holder >= 0 else walk.objects[~holder]
             if state.get_item(place, name) is value:
                 found.add((id(state.owner_of(place)), name))
-        # Beside the variable here, a list of the walk holds it; lists and dicts are among its containers too.
-        ours = 3 if value.__class__ in (list, dict) else 2
+        # Beside the variable here, a list of the walk holds it; lists and dicts may be among its containers too.
+        ours = 2 + (number < 0 and sum([place is value for place in walk.containers]))
         return owners((value,)) == [len(found) + ours]
 
 
@@ -255,38 +256,38 @@ class Claim(Taken):
     """The arrays that a call is about to overwrite. Their nodes hold this in place of a buffer until the call has new
     values for them."""
 
-    __slots__ = ("_held", "_updates", "_walk", "leaves", "progress")
+    __slots__ = ("_end_of_call", "_held", "_updates", "_walk", "others", "progress")
 
     def __init__(self, updates: Updates, buffers: Sequence[Buffer], walk: Walk) -> None:
         super().__init__()
-        self._done = threading.Lock()
-        self._done.acquire()
+        self._end_of_call = threading.Lock()
+        self._end_of_call.acquire()
         self._updates, self._walk = updates, walk
         for ours in (walk.tuples, walk.places, walk.repeats, walk.nodes):  # they hold objects, and a trace needs them
             ours.clear()  # type: ignore[attr-defined]
         self._held: list[tuple[Candidate, Node, Buffer]] = [
             (c, walk.arrays[c.array]._node, buffers[c.array]) for c in updates.candidates if is_large(buffers[c.array])
         ]
-        self.leaves: tuple[int, ...] = ()
-        """The inputs that the program may overwrite, once they are taken."""
+        self.others: dict[int, str] = {}
+        """By the numbers of arrays that somebody else holds: who."""
         self.progress = _Progress()
 
-    def take(self) -> dict[int, str]:
-        """Keep everybody from the arrays, and leave those that somebody holds: by the numbers of the arrays, who."""
+    def take(self) -> tuple[int, ...]:
+        """Keep everybody from the arrays, and leave those that somebody holds already. The numbers of the inputs that
+        the program may overwrite."""
+        if not self._held:
+            return ()
         for _, node, buffer in self._held:
             if node.value is buffer:
                 node.value = self
-        if not self._held:
-            return {}
         del node, buffer  # which would count
-        held = self._holders()
-        if held:
+        self.others = self._holders()
+        if self.others:
             for candidate, node, buffer in self._held:
-                if candidate.array in held and node.value is self:
+                if candidate.array in self.others and node.value is self:
                     node.value = buffer
-            self._held = [entry for entry in self._held if entry[0].array not in held]
-        self.leaves = tuple([candidate.leaf for candidate, _, _ in self._held])
-        return held
+            self._held = [entry for entry in self._held if entry[0].array not in self.others]
+        return tuple([candidate.leaf for candidate, _, _ in self._held])
 
     def _holders(self) -> dict[int, str]:
         """Who else holds an old value, by the number of the array. Beside us, its array holds a node; the call holds a
@@ -311,13 +312,14 @@ class Claim(Taken):
 
     def refuse(self) -> NoReturn:
         """Whoever asks for a value here waits (`wait`) and gets one, unless the program failed midway."""
-        if self._ended:
+        if self.is_over():
             super().refuse()
         raise Busy(self)
 
     def wait(self) -> None:
         if not self.is_mine():
-            super().wait()
+            self._end_of_call.acquire()
+            self._let_go()
             return
         # A signal's handler or a finalizer: the call goes on when they are done, and they cannot wait for it.
         if not self.progress.started:
@@ -330,8 +332,14 @@ class Claim(Taken):
         with LOCK:
             if not self._ended:
                 self._hand_out()
-                super().end()
+                self._ended = True
+            self._let_go()
         return self.progress.results if self.progress.finished else None
+
+    def _let_go(self) -> None:
+        """Of those who wait, each lets the next one go. Twice does no harm: an end that was interrupted is made again."""
+        with contextlib.suppress(RuntimeError):
+            self._end_of_call.release()
 
     def _hand_out(self) -> None:
         progress = self.progress
@@ -340,15 +348,3 @@ class Claim(Taken):
         for candidate, node, buffer in self._held:
             if node.value is self:
                 node.value = progress.results[candidate.heir] if progress.finished else buffer
-
-
-class Owner:
-    """Held by the call that made a claim, and by nobody else: when it goes, the claim ends, wherever Ctrl-C struck."""
-
-    __slots__ = ("claim",)
-
-    def __init__(self, claim: Claim) -> None:
-        self.claim = claim
-
-    def __del__(self) -> None:
-        self.claim.end()

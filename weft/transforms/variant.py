@@ -3,6 +3,7 @@ what to do with its outputs."""
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,7 +35,7 @@ from weft.transforms import state
 from weft.transforms.capture import Walk
 from weft.transforms.replay import Call, Made, Template
 from weft.transforms.turns import RANDOM_STATE, turn
-from weft.transforms.updating import MOST_SETS, Cancelled, Claim, Owner, Updates, large, worth_while
+from weft.transforms.updating import MOST_SETS, Cancelled, Claim, Updates, large, worth_while
 
 MOST_SIZES = 1024
 STALE = object()
@@ -73,6 +74,16 @@ class Effects:
         return any(walk.containers[place] is RANDOM_STATE[0] for place, _ in self.places)
 
     def change(self, made: Sequence[array], walk: Walk, numbers: Sequence[Any]) -> Any:
+        """The answer, with all changes made. Ctrl-C that strikes in the middle of them is raised when they are made: to
+        make one twice is to make it."""
+        try:
+            return self._change(made, walk, numbers)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._change(made, walk, numbers)
+            raise
+
+    def _change(self, made: Sequence[array], walk: Walk, numbers: Sequence[Any]) -> Any:
         call = Call(made, walk.arrays, walk.objects, numbers)
         answer = self.result.build(call)
         for place, output in self.overwritten:
@@ -113,6 +124,39 @@ class Planned(Recipe):
         """What it was made of, as long as that may be needed again."""
         self.over: dict[tuple[int, ...], Recipe] = {}
         """By the numbers of the inputs that may be overwritten."""
+
+
+class InPlace:
+    """A call that is about to overwrite arrays. Held by that call and by nobody else: when it goes, wherever Ctrl-C
+    struck, all arrays have values again, and if those are new then all that the function changes is changed."""
+
+    __slots__ = ("answer", "claim", "done", "effects", "kinds", "numbers", "walk")
+
+    def __init__(
+        self, claim: Claim, effects: Effects, kinds: Sequence[Kind], walk: Walk, numbers: Sequence[Any]
+    ) -> None:
+        self.claim, self.effects, self.kinds, self.walk, self.numbers = claim, effects, kinds, walk, numbers
+        self.answer: tuple[Any] | None = None
+        """The answer of the call, if its program has run."""
+        self.done = False
+
+    def finish(self) -> None:
+        try:
+            self._finish()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._finish()
+            raise
+
+    def _finish(self) -> None:
+        results = self.claim.end()
+        if results is not None and not self.done:
+            self.answer = (self.effects.change(_wrapped(self.kinds, results), self.walk, self.numbers),)
+        self.done = True
+
+    def __del__(self) -> None:
+        if not getattr(self, "done", True):  # not there if Ctrl-C struck as soon as it was made
+            self._finish()
 
 
 class Variant:
@@ -180,21 +224,19 @@ class Variant:
 
     def _update(self, recipe: Planned, numbers: Sequence[Any], buffers: list[Buffer], walk: Walk) -> Any:
         while True:
-            owner = Owner(Claim(self.updates, buffers, walk))
-            claim, missing, answer = owner.claim, None, None
+            call = InPlace(Claim(self.updates, buffers, walk), self.effects, recipe.executable.kinds, walk, numbers)
+            missing = None
             try:
-                claim.take()
-                over = recipe.over.get(claim.leaves)
+                leaves = call.claim.take()
+                over = recipe.over.get(leaves)
                 if over is not None and over.spent:
-                    self._run_over(over, numbers, buffers, claim)
-                elif over is None and claim.leaves and len(recipe.over) < MOST_SETS:
-                    missing = claim.leaves
+                    self._run_over(over, numbers, buffers, call.claim)
+                elif over is None and leaves and len(recipe.over) < MOST_SETS:
+                    missing = leaves
             finally:
-                results = claim.end()
-                if results is not None:  # then all that the function changes is changed, whatever was raised since
-                    answer = self.effects.change(_wrapped(recipe.executable.kinds, results), walk, numbers)
-            if results is not None:
-                return answer
+                call.finish()
+            if call.answer is not None:
+                return call.answer[0]
             if missing is None:
                 return self.run(recipe, numbers, buffers, walk)
             recipe.over[missing] = Recipe(self._plan_over(recipe, missing), self._constants)
@@ -202,9 +244,9 @@ class Variant:
     def _run_over(self, over: Recipe, numbers: Sequence[Any], buffers: Sequence[Buffer], claim: Claim) -> None:
         given: list[Any] = [buffers[i] if i.__class__ is int else i for i in self.inputs]  # type: ignore[index]
         words = self.words(over, numbers) if over.sources else ()
-        try:  # a `suppress` would be a tenth of what such a call costs
+        try:  # noqa: SIM105  (`suppress` would be a tenth of what such a call costs)
             over.executable.run_in_place(given, words, claim.progress)
-        except Cancelled:  # noqa: SIM105
+        except Cancelled:
             pass
 
     def _plan_over(self, recipe: Planned, donated: tuple[int, ...]) -> Executable:

@@ -32,7 +32,7 @@ Read = Literal["direct", "rows", "columns", "any"]
 
 WORDS: Final = (
     "tasks", "*a", "*b", "*out", "m", "n", "k", "a_row", "a_k", "b_k", "b_column", "chunks",
-    "block_m", "block_n", "blocks_m", "blocks_n", "panel", "at_a", "at_partial", "at_total",
+    "block_m", "block_n", "blocks_m", "blocks_n", "panel", "at_a", "at_total",
 )  # fmt: skip
 
 
@@ -60,7 +60,6 @@ class Scratch:
 
     panel: int  # bytes of one panel
     at_a: int
-    at_partial: int
     at_total: int
     size: int
 
@@ -121,10 +120,9 @@ class Gemm:
         panels = -(-block_n // self.tile.columns)
         panel = _round_up(min(k, CHUNK), self.tile.turn) * self.panel_row
         at_a = panels * panel if self.read_b != "direct" else 0
-        at_partial = at_a + (rows * self.a_row if self.read_a != "direct" else 0)
-        at_total = at_partial + rows * self.panel_row
+        at_total = at_a + (rows * self.a_row if self.read_a != "direct" else 0)
         totals = rows * panels * self.panel_row if self.result.narrow else 0
-        return Scratch(panel, at_a, at_partial, at_total, at_total + totals)
+        return Scratch(panel, at_a, at_total, at_total + totals)
 
     def ir(self) -> str:
         self.frame = f = Frame(self.name, WORDS, 2)
@@ -230,31 +228,27 @@ class Gemm:
     # ---- computing ----
 
     def _block(self, chunk: _Chunk, totals: _Sums, first: Value) -> None:
-        """A chunk's sums: put where the totals belong, or, after the first chunk, beside and then added to them."""
+        """A chunk's sums: put where the totals belong, or, after the first chunk, added to them."""
         f, b, tile = self.frame, self.b, self.tile
-        beside = _Sums(b.gep(f.scratch, f["at_partial"]), b.i64(self.panel_row))
         with b.loop(0, chunk.columns, tile.columns) as panel:
             j = panel.index
             skip = j * self.size if self.read_b == "direct" else f.divide(j, tile.columns)[0] * f["panel"]
             columns = f.least(chunk.columns - j, tile.columns)
             part = replace(chunk, right=b.gep(chunk.right, skip), columns=columns)
             total = _Sums(b.gep(totals.at, j * self.size), totals.row)
-            target = _Sums(b.choose(first, total.at, beside.at), b.choose(first, total.row, beside.row))
             for vectors in range(1, tile.vectors + 1):
                 last = columns - (vectors - 1) * tile.lanes
                 with b.when((last > 0) & (last <= tile.lanes)):
-                    self._strips(part, target, vectors, f.part(last, tile.lanes))
-            with b.when(~first):
-                self._accumulate(beside, total, chunk.rows, columns)
+                    self._strips(part, total, vectors, f.part(last, tile.lanes), first)
 
-    def _strips(self, chunk: _Chunk, target: _Sums, vectors: int, last: Part) -> None:
+    def _strips(self, chunk: _Chunk, target: _Sums, vectors: int, last: Part, first: Value) -> None:
         """Tiles from the first row to the last: whole ones, then one of each smaller power of two that is left."""
         b, height = self.b, self.tile.rows
         row = self.frame["a_row"] if self.read_a == "direct" else b.i64(self.a_row)
 
         def one(i: Value, height: int) -> None:
             below = replace(chunk, left=b.gep(chunk.left, i * row))
-            self._tile(below, _Sums(b.gep(target.at, i * target.row), target.row), height, vectors, last)
+            self._tile(below, _Sums(b.gep(target.at, i * target.row), target.row), height, vectors, last, first)
 
         with b.loop(0, chunk.rows & -height, height) as strip:
             one(strip.index, height)
@@ -262,7 +256,7 @@ class Gemm:
             with b.when((chunk.rows & height).ne(0)):
                 one(chunk.rows & -(2 * height), height)
 
-    def _tile(self, chunk: _Chunk, target: _Sums, rows: int, vectors: int, last: Part) -> None:
+    def _tile(self, chunk: _Chunk, target: _Sums, rows: int, vectors: int, last: Part, first: Value) -> None:
         """One register tile; `last` is the part of its last vector that there is."""
         f, b, lanes, kind = self.frame, self.b, self.tile.lanes, self.kind
         if self.read_a == "direct":
@@ -285,27 +279,22 @@ class Gemm:
                     sums[i * vectors + v] = el.multiply_add(b, *factors, sums[i * vectors + v])
             loop.carry(b.gep(at_a, a_step), b.gep(at_b, b_step), *el.flat(sums))
         sums = el.unflat(kind, loop.carried[2:])
-        for i in range(rows):
-            start = b.gep(target.at, target.row * i)
-            for v, (column, part) in enumerate(columns):
-                f.store(self.wide, sums[i * vectors + v], b.gep(start, column), part)
+        places = [
+            (sums[i * vectors + v], b.gep(b.gep(target.at, target.row * i), column), part)
+            for i in range(rows)
+            for v, (column, part) in enumerate(columns)
+        ]
+        with b.when(first):
+            for x, at, part in places:
+                f.store(self.wide, x, at, part)
+        with b.when(~first):
+            for x, at, part in places:
+                f.store(self.wide, el.add(f.load(self.wide, at, lanes, part), x), at, part)
 
     def _load_right(self, at: Value, part: Part | None) -> AnyValue:
         if self.read_b == "direct":
             return self.frame.load(self.wide, at, self.tile.lanes, part)
         return self.frame.get_apart(self.kind, at, self.tile.lanes, self.tile.lanes * self.kind.part.size)
-
-    def _accumulate(self, more: _Sums, totals: _Sums, rows: Value, columns: Value) -> None:
-        f, b, lanes, wide = self.frame, self.b, self.tile.lanes, self.wide
-        with b.loop(0, rows, 1) as row:
-            source, target = b.gep(more.at, row.index * more.row), b.gep(totals.at, row.index * totals.row)
-
-            def one(j: Value, part: Part | None) -> None:
-                at = b.gep(target, j * self.size)
-                term = f.load(wide, b.gep(source, j * self.size), lanes, part)
-                f.store(wide, el.add(f.load(wide, at, lanes, part), term), at, part)
-
-            f.sweep(columns, lanes, one)
 
     def _round(self, totals: _Sums, out: _Sums, rows: Value, columns: Value) -> None:
         """Totals from scratch memory to the output: the one rounding of narrow elements."""

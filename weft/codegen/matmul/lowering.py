@@ -26,7 +26,7 @@ _PARALLEL: Final = 1 << 20  # less work than this stays on one thread
 _TASK: Final = 1 << 17  # the least that is worth handing to a thread
 _SPLIT: Final = 8  # chunks of k that are worth being tasks of their own
 
-_BLOCK_M: Final = 128
+_BLOCK_M: Final = 512  # rows that a packed block of b is used for: packing it costs as much as some ten of them
 _BLOCK_N: Final = 1536  # bytes of a packed row of b: with 256 of them, a third to a half of a second-level cache
 _MANY: Final = 64  # rows or columns that make packing the other operand worth it
 _NARROW: Final = 8  # columns that are too few for the lanes of a vector
@@ -186,6 +186,8 @@ def _gemm(p: _Product, partial: bool = False) -> Launch:
     tile = processor.tile(p.kind)
     kernel = Gemm(p.kind, tile, *_reads(p, processor.in_place), flipped=p.flipped, partial=partial)
     block_m, block_n = _BLOCK_M, max(_BLOCK_N // p.kind.work.size, tile.columns)
+    if p.kind.narrow:  # their sums and a wide copy of a need room in the cache too
+        block_m //= 4
     while p.members * -(-p.m // block_m) * -(-p.n // block_n) < _tasks(p.terms):
         if block_m * 4 > block_n and block_m > 4 * tile.rows:
             block_m //= 2
@@ -201,7 +203,7 @@ def _gemm(p: _Product, partial: bool = False) -> Launch:
         "m": p.m, "n": p.n, "k": p.k, "chunks": max(1, -(-p.k // gemm.CHUNK)),
         "a_row": p.a.row, "a_k": p.a.column, "b_k": p.b.row, "b_column": p.b.column,
         "block_m": block_m, "block_n": block_n, "blocks_m": blocks_m, "blocks_n": blocks_n,
-        "panel": scratch.panel, "at_a": scratch.at_a, "at_partial": scratch.at_partial, "at_total": scratch.at_total,
+        "panel": scratch.panel, "at_a": scratch.at_a, "at_total": scratch.at_total,
     }  # fmt: skip
     return _launch(kernel, block(gemm.WORDS, values, p.axes), p.terms, scratch.size)
 
