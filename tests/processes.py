@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parent.parent
+LONGEST = 60
+"""Seconds after which a process or thread is taken to hang."""
 
 
 def run_alone(file: str, scenario: str, **environment: str) -> str:
@@ -19,7 +21,7 @@ def run_alone(file: str, scenario: str, **environment: str) -> str:
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LONGEST,
     )
     assert result.returncode == 0, result.stderr
     return result.stdout
@@ -27,7 +29,7 @@ def run_alone(file: str, scenario: str, **environment: str) -> str:
 
 def in_threads(count: int, work: Callable[[int], None], interval: float = 1e-5) -> None:
     """work(0), work(1), … each in a thread of its own; Python changes threads every `interval` seconds. What one raises
-    is raised here."""
+    is raised here, and none may hang."""
     errors: list[BaseException] = []
 
     def guarded(number: int) -> None:
@@ -39,12 +41,13 @@ def in_threads(count: int, work: Callable[[int], None], interval: float = 1e-5) 
     before = sys.getswitchinterval()
     sys.setswitchinterval(interval)
     try:
-        threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
+        threads = [threading.Thread(target=guarded, args=(number,), daemon=True) for number in range(count)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            thread.join(LONGEST)
     finally:
         sys.setswitchinterval(before)
     if errors:
         raise errors[0]
+    assert not any(thread.is_alive() for thread in threads), "a thread hangs"

@@ -12,7 +12,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, TypeVarTuple, Unpack, cast
+from typing import Annotated, Any, Generic, Literal, NewType, ParamSpec, TypeVar, TypeVarTuple, cast
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ import weft.core as mx
 from weft.array import array
 
 X = mx.array(np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4))
+Array = mx.array | np.ndarray
 
 
 def bits(value: Any) -> Any:
@@ -165,15 +166,37 @@ def test_defaults_and_code_of_a_function() -> None:
     assert bits(f(X)) == bits(mx.sin(X) + 3.0)
 
 
-def test_type_variables_are_no_state() -> None:
+def test_type_hints_are_no_state() -> None:
     T, P, Ts = TypeVar("T"), ParamSpec("P"), TypeVarTuple("Ts")
+    Rows, Row = list[T], NewType("Row", mx.array)
 
     def fun(x: Any) -> Any:
-        return cast(Callable[P, T], mx.sin)(cast(T, x) * 2.0) + cast(tuple[Unpack[Ts]], x)
+        apply = cast(Callable[P, T], mx.sin)
+        rows = cast(Rows, [cast(Annotated[T, [Literal[2]]], x) * 2.0, cast(tuple[*Ts], x)])
+        return apply(rows[0]) + Row(rows[1]) if isinstance(x, Array) else x
 
     f = mx.compile(fun)
     assert [bits(f(X)) for _ in range(3)] == [bits(fun(X))] * 3
     assert f.traces == 1
+
+
+def test_classes_with_arguments_are_followed() -> None:
+    T = TypeVar("T")
+
+    def make() -> Program:
+        class Box(Generic[T]):
+            rate = 2.0
+
+            def __init__(self, value: T) -> None:
+                self.value = value
+
+        def turn(i: int) -> None:
+            Box.rate = float(i // 2)
+
+        Numbers = Box[float]
+        return (lambda x: Numbers(3.0).value * x * Numbers.rate), turn, (lambda: Box.rate)
+
+    same(make)
 
 
 GENERIC = """

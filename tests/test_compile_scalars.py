@@ -170,6 +170,20 @@ def test_a_number_that_does_not_fit_raises_as_it_does_without_compile() -> None:
     assert f.traces == 1
 
 
+def test_a_number_that_does_not_fit_may_be_caught() -> None:
+    def fun(x: Any, n: int) -> Any:
+        try:
+            return x * n
+        except (ValueError, OverflowError):
+            return -x
+
+    for x in (mx.array([1, 2]), mx.array([1.0, 2.0])):
+        for order in ((3, 1 << 70, 5, 10**400, 1 << 71), (10**400, 3, 10**401, 1 << 70, 4)):
+            f = mx.compile(fun)
+            for n in order:
+                assert np.array(f(x, n)).tolist() == np.array(fun(x, n)).tolist(), n
+
+
 def test_errors_of_arithmetic_are_the_plain_functions() -> None:
     def fun(x: mx.array, a: float) -> mx.array:
         try:

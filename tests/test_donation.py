@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import weft.core as mx
 from tests.contract import settings as weft_settings
+from tests.processes import in_threads
 from weft import evaluate
 from weft.array import array
 from weft.runtime.buffer import get_active_memory, get_peak_memory, reset_peak_memory
@@ -423,23 +424,6 @@ def test_real_signals_never_show_half_an_answer() -> None:
 # ---- threads ----
 
 
-def run_threads(work: Callable[[int], None], count: int = 4) -> None:
-    errors: list[BaseException] = []
-
-    def guarded(me: int) -> None:
-        try:
-            work(me)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(me,)) for me in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert errors == []
-
-
 def test_threads_that_compute_the_same_wait_for_each_other() -> None:
     for update in (False, True):
         for _ in range(12):
@@ -450,7 +434,7 @@ def test_threads_that_compute_the_same_wait_for_each_other() -> None:
                 barrier.wait(30)
                 same(x if me % 2 else x * 1, expected)
 
-            run_threads(work)
+            in_threads(4, work)
 
 
 def test_threads_with_arrays_of_their_own_and_a_shared_one() -> None:
@@ -467,7 +451,7 @@ def test_threads_with_arrays_of_their_own_and_a_shared_one() -> None:
             mx.eval(x)
         same(x, expected)
 
-    run_threads(work)
+    in_threads(4, work)
     same(shared, large())
 
 

@@ -396,6 +396,49 @@ def test_many_kernels_are_compiled_on_several_threads() -> None:
     assert where == {threading.get_ident()}  # the caller's own, whatever thread-local state it has
 
 
+@pytest.mark.parametrize("most", [0, 1])
+def test_kernels_are_compiled_where_no_more_threads_can_be_started(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the operating system has none left, or Python ends."""
+    config.threads = 3
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if len(started) == most:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    x, y, z = operands()
+    texts = [kernel(f"  %r = fadd {VECTOR} %x, splat (float {scale}.5)") for scale in range(6)]
+    for scale, address in enumerate(engine.load([source(text) for text in texts])):
+        np.testing.assert_array_equal(run(address, x, y, z), x + np.float32(scale + 0.5))
+    assert len(started) == most
+
+
+AT_EXIT = """
+import atexit, sys
+from weft.runtime import engine
+def late():
+    texts = [sys.argv[1] + f"; {i}" for i in range(4)]
+    print(all(engine.load([engine.Source(f"late {i}", "k", lambda i=i: texts[i]) for i in range(4)])))
+atexit.register(late)
+"""
+
+
+def test_functions_at_exit_may_compile() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", AT_EXIT, kernel(MULTIPLY_ADD)],
+        cwd=ROOT,
+        env={**os.environ, "WEFT_CACHE_DIR": "", "WEFT_THREADS": "4"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr, done.stdout.strip()) == (0, "", "True")
+
+
 def test_python_threads_may_load_the_same_kernels() -> None:
     irs = [Counted(kernel(f"  %r = fmul {VECTOR} %x, splat (float {float(i)})")) for i in range(6)]
     sources = [source(ir) for ir in irs]

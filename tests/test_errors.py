@@ -13,6 +13,7 @@ import pytest
 
 import weft.core as mx
 from weft import dtypes as dt
+from weft.errors import BadIndex, NotArrayLike
 
 X = mx.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
 V = mx.array([1.0, 2.0])
@@ -97,10 +98,10 @@ MAKING: dict[str, Row] = {
     ),
     "ragged depth": (lambda: mx.array([1, [2]]), ValueError, ("[array]", "same shape")),
     "ragged arrays": (lambda: mx.array([X, V]), ValueError, ("[array]", "(2, 3)", "(2,)")),
-    "text": (lambda: mx.array("abc"), ValueError, ("[array]", "str")),
+    "text": (lambda: mx.array("abc"), NotArrayLike, ("[array]", "str")),
     "text in a list": (lambda: mx.array([1, "a"]), ValueError, ("[array]", "str", "[1]")),
-    "nothing": (lambda: mx.array(None), TypeError, ("[array]", "NoneType")),
-    "object": (lambda: mx.array(object()), ValueError, ("[array]", "object")),
+    "nothing": (lambda: mx.array(None), NotArrayLike, ("[array]", "NoneType")),
+    "object": (lambda: mx.array(object()), NotArrayLike, ("[array]", "object")),
     "NumPy text": (lambda: mx.array(np.array(["a"])), TypeError, ("[array]", "<U1")),
     "range without end": (lambda: mx.arange(0, 5, 0), ValueError, ("[arange]", "step")),
     "range of text": (lambda: mx.arange("a"), TypeError, ("[arange]", "numbers", "'a'")),
@@ -111,13 +112,13 @@ MAKING: dict[str, Row] = {
 INDICES: dict[str, Row] = {
     "too large": (lambda: X[2], IndexError, ("[index]", "2", "axis 0", "2 elements")),
     "too small": (lambda: X[0, -4], IndexError, ("[index]", "-4", "axis 1", "3 elements")),
-    "too many": (lambda: X[0, 0, 0], IndexError, ("[index]", "3 indices", "2 axes")),
-    "of a 0-d array": (lambda: mx.array(1.0)[0], IndexError, ("[index]", "0 axes")),
-    "two dots": (lambda: X[..., ...], IndexError, ("[index]", "one Ellipsis")),
+    "too many": (lambda: X[0, 0, 0], BadIndex, ("[index]", "3 indices", "2 axes")),
+    "of a 0-d array": (lambda: mx.array(1.0)[0], BadIndex, ("[index]", "0 axes")),
+    "two dots": (lambda: X[..., ...], BadIndex, ("[index]", "one Ellipsis")),
     "a float": (lambda: X[1.0], ValueError, ("[index]", "integer", "float")),
     "text": (lambda: X["a"], ValueError, ("[index]", "str")),
     "step of 0": (lambda: X[::0], ValueError, ("[index]", "step", "0")),
-    "slice by floats": (lambda: X[1.5:], TypeError, ("[index]", "integers", "1.5")),
+    "slice by floats": (lambda: X[1.5:], ValueError, ("[index]", "integers", "1.5")),
     "assignment": (lambda: assign(mx.zeros((2,)), 5, 0), IndexError, ("[index]", "5", "2 elements")),
 }
 

@@ -861,3 +861,63 @@ def test_a_cache_is_updated_in_place() -> None:
         assert mx.get_peak_memory() - before < cache.nbytes + MIB
         np.testing.assert_array_equal(np.array(result), expected)
         assert not np.array(cache).any(), "the array that was given is as it was"
+
+
+def _row(held: array, x: array, i: array) -> array:
+    held = mx.array(held)
+    held[i] = held[i] + x
+    return held
+
+
+BRANCHED: dict[str, Callable[[Any, array, array, array], array]] = {
+    "no branch, twice": lambda ways, c, x, i: _row(_row(c, x, i), x, i + 1),
+    "one branch": lambda ways, c, x, i: ways.cond(i % 2 == 0, lambda c: _row(c, x, i), lambda c: c, c),
+    "both branches": lambda ways, c, x, i: ways.cond(i % 2 == 0, lambda c: _row(c, x, i), lambda c: _row(c, -x, i), c),
+    "of three": lambda ways, c, x, i: ways.switch(
+        i % 3, [lambda c: c, lambda c: _row(_row(c, x, i), x, i + 1), lambda c: _row(c, x, i)], c
+    ),
+    "nested": lambda ways, c, x, i: ways.cond(
+        i % 2 == 0, lambda c: ways.cond(i % 4 == 0, lambda c: _row(c, x, i), lambda c: c, c), lambda c: _row(c, x, 0), c
+    ),
+    "a loop in it": lambda ways, c, x, i: ways.cond(
+        i % 2 == 0, lambda c: ways.fori_loop(0, 3, lambda j, c: _row(c, x, i + j), c), lambda c: c, c
+    ),
+}
+
+
+@pytest.mark.parametrize("how", BRANCHED)
+def test_a_cache_is_updated_in_place_by_branches(how: str) -> None:
+    """Whichever is taken, and also where one only hands it on."""
+    cache, rows = mx.zeros((2048, 256)), random(20, 256)
+    mx.eval(cache, rows)
+
+    def run(ways: Any) -> array:
+        step = lambda c, x: ((BRANCHED[how](ways, c[0], x, c[1]), c[1] + 1), None)  # noqa: E731
+        return ways.scan(step, (cache, mx.array(0)), rows)[0][0]
+
+    expected = run(Plain)
+    mx.eval(expected)
+    result = run(Native)
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    mx.eval(result)
+    assert mx.get_peak_memory() - before < cache.nbytes + MIB
+    assert_same(result, expected)
+    assert not np.array(cache).any(), "the array that was given is as it was"
+
+
+def test_a_branch_that_writes_leaves_its_operand_to_others() -> None:
+    """An operand that is read again is copied, and so is one that is given twice, or lies scattered."""
+    x = random(6, 4)
+
+    def run(ways: Any, x: array, flag: array) -> Any:
+        y = ways.cond(flag, lambda a: mx.slice_update(a, a[:1] + 1, mx.array(2), (0,)), lambda a: a, x)
+        z = ways.cond(
+            flag, lambda a, b: (mx.slice_update(a, b[:1], mx.array(1), (0,)), b), lambda a, b: (a, b * 2), x, x
+        )
+        w = ways.cond(flag, lambda a: mx.slice_update(a, a[:1] - 1, mx.array(3), (0,)), lambda a: a, x.T.T[::-1])
+        return x, y, z, w, x + y
+
+    for flag in (mx.array(True), mx.array(False)):
+        assert_same(run(Native, x, flag), run(Plain, x, flag))
+        assert_same(mx.compile(lambda x, f: run(Native, x, f))(x, flag), run(Plain, x, flag))

@@ -217,6 +217,26 @@ def update(ways: Any, x: array, y: array, extra: int) -> array | None:
     return mx.slice_update(x, x[:1] * 0 if extra & 1 else x[-1:], choice(y), (0,))
 
 
+def inner_written(ways: Any, x: array, y: array, extra: int) -> array | None:
+    """Branches that write into a buffer, or hand it on, and read what it was."""
+    if not x.ndim or x.shape[0] < 2:
+        return None
+    n = x.shape[0]
+
+    def first(a: array, b: array) -> Any:
+        return mx.slice_update(a, b[:1], choice(b) % n, (0,)), a[0]
+
+    def second(a: array, b: array) -> Any:
+        return (a, a[-1]) if extra & 1 else (mx.slice_update(a, a[-1:], mx.array(0), (0,)), b[-1])
+
+    def body(i: array, state: Any) -> Any:
+        a, b = state
+        after, row = ways.switch(i + choice(y), [first, second, first, second][: 2 + extra % 3], a, b)
+        return after, mx.slice_update(b, row[None], (i + extra) % n, (0,))
+
+    return ways.fori_loop(0, 3, body, (x, mx.flip(x, 0)))[extra & 1]
+
+
 def inner_until(ways: Any, x: array, y: array, extra: int) -> array | None:
     """Rows until the data say enough, of as many as other data say."""
     if not x.ndim or not x.shape[0] or x.dtype.is_bool:
@@ -289,6 +309,7 @@ LOOPING: dict[str, Callable[[Any, array, array, int], array | None]] = {
     "cond": inner_cond,
     "switch": inner_switch,
     "update": update,
+    "written": inner_written,
     "until": inner_until,
     "map": inner_map,
     "slope": inner_slope,
@@ -408,7 +429,7 @@ def tables_of(case: Case) -> tuple[dict[str, array], list[array], list[array]]:
 SMOOTH = (
     "tanh", "sin", "multiply", "add", "subtract", "matmul", "softmax", "logsumexp", "sum", "mean", "cut", "flip",
     "turn", "refold", "repeat", "join", "running", "gather", "norm", "scan", "range", "cond", "switch", "update", "exp",
-    "while", "fori", "until", "map", "slope", "compiled", "rebuilt", "system",
+    "while", "fori", "written", "until", "map", "slope", "compiled", "rebuilt", "system",
 )  # fmt: skip
 REAL = (dt.float64, dt.float64, dt.float64, dt.int32, dt.bool_)
 FULL_SHAPES = ((3,), (2, 3), (), (3, 3), (5,), (4, 1))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-import threading
 import tracemalloc
 import weakref
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 import weft.core as mx
+from tests.processes import in_threads
 from weft import array as array_module
 from weft.graph.lines import recording
 from weft.graph.node import Node, kind_of, make
@@ -208,16 +208,7 @@ def test_threads_make_nodes_at_once() -> None:
         for _ in range(200):
             results[number] = gradient(X)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    in_threads(4, work, interval=1e-6)
     for number in range(4):
         alone = mx.grad(lambda x, n=float(number): mx.sum(mx.tanh(x * n) * x))(X)
         assert described(results[number]) == described(alone)

@@ -3,6 +3,7 @@ running the other party's code in the middle of ours."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -26,6 +27,7 @@ from weft.graph.node import Node, kind_of
 from weft.passes.executable import Executable
 from weft.primitives.base import Constant, ConstantValue, Parameter
 from weft.primitives.elementwise import Add
+from weft.runtime import engine
 from weft.transforms import arguments, tracing, turns, variant
 from weft.transforms import compile as compiling
 
@@ -203,6 +205,69 @@ def test_ctrl_c_between_claim_and_run_loses_nothing(monkeypatch: pytest.MonkeyPa
     same(x, np.full(N, 2))
 
 
+class Struck(BaseException):
+    """What a signal's handler raises."""
+
+
+def test_signals_wait_for_llvm() -> None:
+    """A module that outlives its context, because of what a handler raised in between, crashes the process."""
+
+    def strike(*_: Any) -> None:
+        raise Struck
+
+    main, steps = threading.main_thread().ident, []
+    assert main is not None
+
+    def work() -> None:
+        assert threading.get_ident() != main
+        steps.append("begun")
+        signal.pthread_kill(main, signal.SIGUSR1)
+        time.sleep(0.05)
+        steps.append("done")
+
+    before = signal.signal(signal.SIGUSR1, strike)
+    try:
+        with pytest.raises(Struck):
+            engine._undisturbed(work)
+        assert steps == ["begun", "done"]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    with pytest.raises(ZeroDivisionError):
+        engine._undisturbed(lambda: 1 // 0)
+    assert Other(lambda: engine._undisturbed(threading.get_ident)).answer() != main
+
+
+def test_what_is_put_back_is_put_back_in_spite_of_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = ones()
+    f = mx.compile(lambda x: x * w)
+
+    def strike() -> None:
+        raise Struck
+
+    with monkeypatch.context() as patch:
+        first(patch, tracing.Snapshot, "restore", strike)
+        with pytest.raises(Struck):
+            f(ones())
+    same(w, [1] * 8)
+    same(f(ones()), [1] * 8)
+
+
+def test_containers_are_put_back_in_spite_of_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = {"w": ones()}
+    original = weights["w"]
+
+    def strike(*_: Any) -> None:
+        raise Struck
+
+    with monkeypatch.context() as patch:
+        patch.setattr(arguments.Filled, "__exit__", strike)
+        with pytest.raises(Struck):
+            mx.grad(lambda p: p["w"].sum())(weights)
+    gc.collect()
+    assert weights["w"] is original
+    assert arguments._OWNERS == {}
+
+
 # ---- graphs ----
 
 
@@ -293,6 +358,55 @@ def test_one_thread_may_differentiate_twice_by_one_dict() -> None:
     with pytest.raises(ZeroDivisionError):
         mx.grad(lambda p: 1 // 0)(weights)
     assert arguments._OWNERS == {}
+
+
+STEPS: dict[str, Callable[[array], array]] = {
+    "operations": lambda x: mx.sin(x * 2) + 1,
+    "one operation": lambda x: x * x,
+    "a slice": lambda x: x[2:5],
+    "a slice update": lambda x: mx.slice_update(x, mx.array([5.0]), mx.array([3]), (0,)) * 1,
+    "a loop": lambda x: mx.fori_loop(0, 3, lambda i, c: c * x, x),
+}
+
+
+@pytest.mark.parametrize("size", [8, N], ids=["small", "large"])
+@pytest.mark.parametrize("name", STEPS)
+def test_values_inside_grad_that_another_thread_evaluates(name: str, size: int) -> None:
+    """They keep their inputs, like those that the thread itself evaluates."""
+    step = STEPS[name]
+
+    def loss(x: array, look: Callable[[array], object]) -> array:
+        y = step(x)
+        look(y)
+        z = step(y) if name != "a slice" else y * 3
+        look(z)
+        return (z * z).sum()
+
+    x = mx.array(np.linspace(0.1, 1.0, size, dtype=np.float32))
+    expected = np.array(mx.grad(loss)(x, lambda y: None))
+    assert np.any(expected)
+    found = mx.grad(loss)(x, lambda y: Other(lambda: np.array(y)).answer())
+    np.testing.assert_array_equal(np.array(found), expected)
+    found = mx.grad(loss)(x, lambda y: Other(lambda: np.array(mx.grad(lambda t: (t * y).sum())(x[: y.size]))).answer())
+    np.testing.assert_array_equal(np.array(found), expected)
+
+
+def test_traces_of_others_do_not_keep_what_is_not_theirs() -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def slow(x: array) -> array:
+        inside.set()
+        assert go_on.wait(50)
+        return x.sum()
+
+    other = Other(lambda: mx.grad(slow)(ones()))
+    assert inside.wait(50)
+    x = ones() + 1
+    y = mx.sin(x) * 2
+    mx.eval(x, y, y[2:4])
+    assert x._node.inputs == y._node.inputs == ()
+    go_on.set()
+    same(other.answer(), [1] * 8)
 
 
 # ---- compile ----
@@ -490,7 +604,7 @@ def scenario_locks() -> None:
     from weft.passes import growing
 
     assert everything()
-    for lock in (evaluate.LOCK, turns.turn(), turns.tracing(), interning._lock, growing._lock, arguments._ends):
+    for lock in (evaluate.LOCK, turns.turn(), interning._lock, growing._lock, arguments._ends):
         wait = held(lock)
         assert child_says_yes(everything), lock
         wait()

@@ -237,3 +237,74 @@ def test_captured_arrays_keep_their_shapes() -> None:
     f = mx.compile(lambda x: x * w, shapeless=True)
     for n in (2, 5, 9):
         assert bits(f(sample(n, 6))) == bits(sample(n, 6) * w)
+
+
+# Sizes of arguments are 2 or more where they are symbols, but what is computed of them may be 0, 1 or negative.
+
+PARTS = {
+    "rows": lambda x: x[2:],
+    "columns": lambda x: x[:, 2:],
+    "both": lambda x: x[2:, :-2],
+}
+OF_PARTS: dict[str, Any] = {
+    "max": lambda y: mx.max(y),
+    "min": lambda y: mx.min(y, axis=1),
+    "argmax": lambda y: mx.argmax(y, axis=0),
+    "median": lambda y: mx.median(y),
+    "median of rows": lambda y: mx.median(y, axis=0),
+    "mean": lambda y: mx.mean(y, axis=0),
+    "logsumexp": lambda y: mx.logsumexp(y, axis=0),
+    "squeeze": lambda y: mx.squeeze(y),
+    "take": lambda y: mx.take(y, mx.array([0]), axis=0),
+    "take of all": lambda y: mx.take(y, mx.array(0)),
+    "index array": lambda y: y[mx.array([0])],
+    "diff": lambda y: mx.diff(y, axis=0),
+    "diff of diff": lambda y: mx.diff(y, n=3, axis=1),
+    "unique": lambda y: mx.unique(y, size=2),
+    "categorical": lambda y: mx.random.categorical(y, axis=0, key=KEY),
+    "categorical of one": lambda y: mx.random.categorical(y, shape=(3, 1), key=KEY),
+    "einsum": lambda y: mx.einsum("ij,kj->ik", y, mx.ones((3, 1))),
+    "reshape": lambda y: mx.reshape(y, (y.shape[0] - 1, -1)),
+    "negative sizes": lambda y: mx.zeros((y.shape[0] - 1, 2)),
+    "broadcast_to": lambda y: mx.broadcast_to(y[:1], (y.shape[0], *y[:1].shape)),
+    "gradient of max": lambda y: mx.grad(lambda t: mx.sum(mx.max(t, axis=0)))(y),
+    "gradient of cumprod": lambda y: mx.grad(lambda t: mx.sum(mx.cumprod(t, axis=0)))(y),
+    "vmap": lambda y: mx.vmap(lambda t: mx.max(t))(y.T),
+}
+
+
+def outcome(fun: Any, x: mx.array) -> Any:
+    try:
+        return bits(fun(x))
+    except (ValueError, IndexError) as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("name", OF_PARTS)
+@pytest.mark.parametrize("part", PARTS)
+def test_computed_sizes_may_be_zero_one_or_negative(name: str, part: str) -> None:
+    def fun(x: mx.array) -> Any:
+        return OF_PARTS[name](PARTS[part](x))
+
+    orders = (
+        [(4, 4), (2, 4), (4, 2), (2, 2), (5, 3), (3, 3)],
+        [(2, 2), (4, 4), (3, 3)],
+        [(2, 4), (3, 5)],
+        [(4, 3), (3, 2)],
+    )
+    for order in orders:
+        f = mx.compile(fun, shapeless=True)
+        for shape in order:
+            assert outcome(f, sample(*shape)) == outcome(fun, sample(*shape)), f"{shape} of {order}"
+
+
+def test_an_error_about_sizes_that_is_caught_is_guarded() -> None:
+    def fun(x: mx.array, y: mx.array) -> mx.array:
+        try:
+            return x + y[: x.shape[0] - 1]
+        except ValueError:
+            return x - 1
+
+    f = mx.compile(fun, shapeless=True)
+    for n in (4, 7, 2, 5, 3):
+        assert bits(f(sample(n, 3), sample(n, 3))) == bits(fun(sample(n, 3), sample(n, 3))), n

@@ -250,7 +250,7 @@ def dying_operand(*ignored: str) -> Callable[..., Any]:
                 "output": home.output is None,
                 "latest": home.nodes[-1] is operand,
                 "size": home.nbytes == nbytes_of(item.writes[w]),
-                "heir": home.heir in (None, item.writes[w]),
+                "heir": home.heirs is None or item.writes[w] in home.heirs,
             }
             if all(holds for rule, holds in rules.items() if rule not in ignored):
                 found.append(home)

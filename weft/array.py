@@ -223,9 +223,8 @@ class array:
 
     def __index__(self) -> int:
         if not self.dtype.is_integer or self.ndim:
-            raise TypeError(
-                f"[index] only a 0-d array of integers can be an index; this is {self.dtype.name} of shape {self.shape}."
-            )
+            kind = f"{self.dtype.name} of shape {self.shape}"
+            raise TypeError(f"[index] only a 0-d array of integers can be an index; this is {kind}.")
         return int(self.item())  # type: ignore[arg-type]
 
     def __len__(self) -> int:

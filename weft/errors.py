@@ -19,9 +19,9 @@ class NotArrayLike(TypeError, ValueError):
     TypeError where functions take them; code written for either catches this."""
 
 
-class NoSuchAxis(IndexError, ValueError):
-    """An axis, or more indices than axes, that an array does not have: IndexError for NumPy and, in places, ValueError
-    for MLX."""
+class BadIndex(IndexError, ValueError):
+    """An index with more items than an array has axes. That is an IndexError for NumPy and a ValueError for MLX; code
+    written for either catches this."""
 
 
 class ConfigError(ValueError):

@@ -22,7 +22,7 @@ from typing import Any, TypeGuard
 from weft.config import config
 from weft.graph.lines import inherit
 from weft.graph.node import Graph, Kind, Node, Tape, has_handle
-from weft.graph.trace import keeps_inputs, unknown_value
+from weft.graph.trace import OPEN, following, keeps_inputs, traced_elsewhere, unknown_value
 from weft.passes.copying import copy_program
 from weft.passes.executable import Executable
 from weft.passes.pipeline import compile_graph
@@ -118,6 +118,9 @@ def evaluate(roots: Sequence[Node]) -> None:
             continue
         except _OnLoan as found:
             lent = found.node
+        except _Elsewhere as trace:
+            with following(trace.first):
+                return evaluate(roots)
         except Busy as busy:  # another thread computes the same, over what it is computed from
             busy.taken.wait()
             continue
@@ -151,6 +154,22 @@ class Lent(Node):
         with LOCK:
             if self.value is None and self._origin.value.__class__ is Buffer:
                 self.value, self.op = self._origin.value, DATA
+
+
+class _Elsewhere(Exception):
+    """What is evaluated belongs to a trace of another thread, which opened at the node `first`."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__("another thread differentiates this")
+        self.first = first
+
+
+def _follow_others(order: Sequence[Node]) -> None:
+    """Make sure that what other threads differentiate keeps its inputs."""
+    firsts = [first for first in map(traced_elsewhere, order) if first is not None]
+    keep = keeps_inputs()
+    if firsts and (keep is None or min(firsts) < keep):
+        raise _Elsewhere(min(firsts))
 
 
 class _OnLoan(Exception):
@@ -194,6 +213,8 @@ def _evaluate(roots: Sequence[Node]) -> None:
             if not pending:
                 return None
             order, updates = _reached(pending)
+            if OPEN:
+                _follow_others(order)
             taped = any(x.kind.__class__ is Tape for x in order) if updates or len(order) > WINDOW else False
             stages = _in_stages(order, pending) if updates and not taped else None
             if stages is None:
@@ -301,7 +322,7 @@ def _slice_data(node: Node) -> bool:
         found = _SLICES[key] = place
     node.value = Buffer(buffer.storage, buffer.address + found[0], found[1])
     keep = keeps_inputs()
-    if keep is None or node.id < keep:
+    if (keep is None or node.id < keep) and (not OPEN or traced_elsewhere(source) is None):
         node.inputs, node.op = (), DATA
     return True
 
@@ -314,6 +335,8 @@ def evaluate_one(node: Node) -> None:
     """`evaluate([node])`, with a short path for the everyday case: one operation on operands that have values."""
     recipe = claim = None
     updates = False
+    if OPEN and (len(OPEN) > 1 or keeps_inputs() is None):  # some other thread traces, and may need what is cut here
+        return evaluate((node,))
     try:
         with LOCK:
             mine = _ENTRIES[0] = _ENTRIES[0] + 1

@@ -81,7 +81,7 @@ def test_operands_of_other_libraries_have_their_say() -> None:
     with pytest.raises(TypeError, match="unsupported operand"):
         x - Reflecting()
     with pytest.raises(ValueError, match="element"):
-        x + [1, "a"]
+        wx.add(x, [1, "a"])
 
 
 @pytest.mark.parametrize("dtype", COMMON, ids=str)
@@ -183,6 +183,14 @@ def test_streams_of_threads() -> None:
     with wx.stream(local):
         wx.clear_streams()
         assert wx.default_stream(wx.cpu).index == 0
+
+
+def test_devices() -> None:
+    for ask in (
+        lambda m: m.device_count(device_type=m.cpu), lambda m: repr(m.cpu), lambda m: str(m.gpu),
+        lambda m: repr(m.Device(m.cpu)), lambda m: sorted(m.device_info(d=m.cpu)) == sorted(m.device_info(None)),
+    ):  # fmt: skip
+        assert ask(wx) == ask(mx)
 
 
 def test_sizes_of_buffers() -> None:

@@ -494,9 +494,18 @@ class Builder:
         return self.cast(self._saturating(x, dt.int64 if dtype.bits == 64 or dtype is dt.uint32 else dt.int32), dtype)
 
     def _saturating(self, x: Value, dtype: Dtype) -> Value:
-        kind, suffix = _LLVM[dtype], _SUFFIX[_LLVM[x.dtype]]
-        to, of = (kind, suffix) if x.lanes == 1 else (f"v{x.lanes}{kind}", f"v{x.lanes}{suffix}")
-        return self.call(f"llvm.{'fptosi' if dtype.kind == 'i' else 'fptoui'}.sat.{to}.{of}", dtype, x.lanes, x)
+        """Truncation of what is in range, the nearest integer that there is for the rest, 0 for NaN. (LLVM has an
+        intrinsic that does the same, element by element.)"""
+        signed = dtype.kind == "i"
+        bottom = -(2.0 ** (dtype.bits - 1)) if signed else 0.0
+        most = (1 << (dtype.bits - signed)) - 1
+        number = np.float64 if x.dtype is dt.float64 else np.float32
+        top = number(most)  # rounds up to the power of two where not all digits of `most` fit
+        inside = top if int(top) == most else np.nextafter(top, number(0))
+        clear = self.choose(self.isnan(x), 0.0, x)
+        near = self.choose(clear < bottom, bottom, self.choose(clear > float(inside), float(inside), clear))
+        whole = self._cast("fptosi" if signed else "fptoui", near, dtype)
+        return whole if inside == top else self.choose(clear >= float(top), most, whole)
 
     def _float_to_float(self, x: Value, dtype: Dtype) -> Value:
         if x.dtype is dtype:

@@ -733,9 +733,7 @@ def emit_column(frame: Frame) -> None:
             _column_strip(frame, reductions, bases, start, stop)
 
 
-def _column_few(
-    frame: Frame, reductions: Sequence[int], bases: dict[int, Value], start: Value, stop: Value
-) -> None:
+def _column_few(frame: Frame, reductions: Sequence[int], bases: dict[int, Value], start: Value, stop: Value) -> None:
     """At most 16 rows: each is a partial result of its own, 16 columns are finished before the next."""
     b, kernel, rows = frame.b, frame.kernel, frame["rows"]
     slots = Slots(frame, state_dtypes(kernel))
@@ -751,9 +749,7 @@ def _column_few(
     vector_loop(b, start, stop, body)
 
 
-def _column_strip(
-    frame: Frame, reductions: Sequence[int], bases: dict[int, Value], start: Value, stop: Value
-) -> None:
+def _column_strip(frame: Frame, reductions: Sequence[int], bases: dict[int, Value], start: Value, stop: Value) -> None:
     """Any number of rows, in blocks, row by row."""
     b, kernel = frame.b, frame.kernel
     strip = _Strip(frame, state_dtypes(kernel))
@@ -762,8 +758,14 @@ def _column_strip(
     with b.loop(0, rows, block, b.i64(0)) as blocks:
         _fill(b, kernel, reductions, strip, 0, stop - start)
         last = b.choose(blocks.index + block < rows, blocks.index + block, rows)
-        with b.loop(blocks.index, last, 1) as row:
-            _column_row(frame, reductions, strip, bases, row.index, row.index - blocks.index, start, stop)
+        together = _rows_together(kernel)
+        whole = blocks.index + ((last - blocks.index) & -(LANES * together))
+        with b.loop(blocks.index, whole, LANES * together) as group, b.loop(0, LANES, 1) as lane:
+            rows_of_lane = [group.index + lane.index + LANES * i for i in range(together)]
+            _column_rows(frame, reductions, strip, bases, rows_of_lane, lane.index, start, stop)
+        with b.loop(whole, last, 1) as row:
+            lane_of_row = (row.index - blocks.index) & (LANES - 1)
+            _column_rows(frame, reductions, strip, bases, [row.index], lane_of_row, start, stop)
         _column_fold(frame, reductions, strip, blocks.carried[0] & (LANES - 1), start, stop)
         blocks.carry(blocks.carried[0] + 1)
     _column_finish(frame, reductions, strip, bases, start, stop)
@@ -776,25 +778,30 @@ def _fill(b: Builder, kernel: Kernel, reductions: Sequence[int], strip: _Strip, 
         strip.write(level, lane.index, column.index, state)
 
 
-def _column_row(
+def _rows_together(kernel: Kernel) -> int:
+    """Rows of a lane that are added to its partial results between reading and writing them."""
+    return 4 if sum(step.op.cost for step in kernel.steps if not step.reduces) <= 16 else 1
+
+
+def _column_rows(
     frame: Frame,
     reductions: Sequence[int],
     strip: _Strip,
     bases: dict[int, Value],
-    row: Value,
-    turn: Value,
+    rows: Sequence[Value],
+    lane: Value,
     start: Value,
     stop: Value,
 ) -> None:
-    """One row of the strip joins the lanes of its turn."""
+    """Some rows of the strip join the lanes of their turn, one after the other."""
     b = frame.b
-    at = frame.moved(bases, "r", row)
-    lane = turn & (LANES - 1)
+    places = [frame.moved(bases, "r", row) for row in rows]
 
     def body(j: Value, mask: Value | None, state: State) -> State:
-        scope = Scope(frame, at, j, LANES, mask, {})
-        following = _column_step(frame, reductions, scope, row, strip.read(0, lane, j - start))
-        strip.write(0, lane, j - start, following)  # columns past the end are scratch only
+        held = strip.read(0, lane, j - start)
+        for row, at in zip(rows, places, strict=True):
+            held = _column_step(frame, reductions, Scope(frame, at, j, LANES, mask, {}), row, held)
+        strip.write(0, lane, j - start, held)  # columns past the end are scratch only
         return state
 
     vector_loop(b, start, stop, body)

@@ -116,6 +116,8 @@ class Choose:
     inputs: tuple[Pointer, ...]
     outputs: tuple[tuple[Pointer, ...], ...]
     arena: Pointer
+    before: tuple[tuple[Pointer, Pointer, int], ...] = ()
+    """Copies made first, whichever branch is taken: (target, source, bytes)."""
 
 
 @dataclass(frozen=True, slots=True)

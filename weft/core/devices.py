@@ -23,6 +23,9 @@ class DeviceType(Enum):
     def __hash__(self) -> int:
         return hash(self.value)
 
+    def __repr__(self) -> str:
+        return str(self)
+
 
 class Device:
     """A device: its type and its number among those of that type."""
@@ -126,14 +129,14 @@ def is_available(device: Device | DeviceType) -> bool:
     return (Device(device) if isinstance(device, DeviceType) else device) == _CPU
 
 
-def device_count(type: DeviceType) -> int:
+def device_count(device_type: DeviceType) -> int:
     """How many devices of a type there are."""
-    return 1 if type is cpu else 0
+    return 1 if device_type is cpu else 0
 
 
-def device_info(device: Device | DeviceType = cpu) -> dict[str, Any]:
-    """What is known of a device."""
-    _device("device_info", device)
+def device_info(d: Device | DeviceType | None = None) -> dict[str, Any]:
+    """What is known of a device, the default one if none is given."""
+    _device("device_info", default_device() if d is None else d)
     return {
         "device_name": "cpu",
         "architecture": os.uname().machine,

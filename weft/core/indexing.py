@@ -28,7 +28,7 @@ from weft.core._common import (
 )
 from weft.core.selecting import masked
 from weft.dtypes import Dtype
-from weft.errors import NoSuchAxis
+from weft.errors import BadIndex
 from weft.graph.dims import Dim, ceil_div, dim_max, dim_min, is_now, same_shape
 from weft.graph.node import Kind, Node, Shape, kind_of
 from weft.primitives import elementwise as e
@@ -278,9 +278,9 @@ def expand_ellipsis(key: tuple[Any, ...], ndim: int) -> list[Any]:
     """The index with one item for every axis."""
     used = sum(item is not None and item is not Ellipsis for item in key)
     if sum(item is Ellipsis for item in key) > 1:
-        raise NoSuchAxis("[index] an index can have only one Ellipsis (...).")
+        raise BadIndex("[index] an index can have only one Ellipsis (...).")
     if used > ndim:
-        raise NoSuchAxis(f"[index] {used} indices are too many for an array with {ndim} axes.")
+        raise BadIndex(f"[index] {used} indices are too many for an array with {ndim} axes.")
     fill = [slice(None)] * (ndim - used)
     items: list[Any] = []
     for item in key:

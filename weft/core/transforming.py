@@ -251,7 +251,7 @@ def _differentiate(
 ) -> tuple[Any, Any]:
     """(what fun returns, the gradients)."""
     values = chosen.select(args, kwargs)
-    bare = all([value.__class__ is array for value in values])  # no containers: nothing to take apart or to put back
+    bare = all(value.__class__ is array for value in values)  # no containers: nothing to take apart or to put back
     leaves, structure = (values, tree.LEAF) if bare else array_leaves(chosen.name, "a differentiated argument", values)
     inputs, nodes = fresh_inputs(leaves)
     with trace():

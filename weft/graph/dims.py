@@ -723,7 +723,7 @@ def is_exactly(size: int | Dim, number: int) -> bool:
 
 
 def is_now(size: int | Dim, number: int) -> bool:
-    """Whether a size is this number; a guard where it may be, or may not be. What depends on data is taken not to be."""
+    """Whether a size is this number; a guard where it may be, or not. What depends on data is taken not to be."""
     if type(size) is not Dim:
         return size == number
     if size.env.closed or size.hint is None:

@@ -1,23 +1,26 @@
-"""Open traces of this thread: while a function is being differentiated, evaluation must not forget how its values were
-computed.
+"""Open traces: while a function is being differentiated, evaluation must not forget how its values were computed.
 
-A trace opens at a node id; nodes made since then keep their inputs when they are evaluated, so `.item()` and Python
-branches on values work inside `grad`.
+A trace opens at a node id; nodes that its thread made since then keep their inputs when they are evaluated, so
+`.item()` and Python branches on values work inside `grad`. Other threads go on as if there were no trace, unless they
+come upon values that depend on its inputs.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 from weakref import ref
 
 from weft.errors import at_user_line
-from weft.graph.node import next_id
+from weft.graph.node import Kind, Node, next_id
 
 
 class _Traces(threading.local):
     def __init__(self) -> None:
         self.open: list[int] = []
+        self.number = 0
+        """How many traces there were, but for those inside others."""
         self.changes: list[Change] | None = None
         self.tracing: list[finishing] = []
 
@@ -43,10 +46,71 @@ class trace:
     __slots__ = ()
 
     def __enter__(self) -> None:
-        _traces.open.append(next_id())
+        first = next_id()
+        if not _traces.open:
+            _traces.number += 1
+            OPEN[threading.get_ident()] = (_traces.number, first)
+        _traces.open.append(first)
 
     def __exit__(self, *error: object) -> None:
         _traces.open.pop()
+        if not _traces.open:
+            OPEN.pop(threading.get_ident(), None)
+
+
+OPEN: dict[int, tuple[int, int]] = {}
+"""The traces that are open, by thread: their numbers there, and the ids at which they opened."""
+
+
+def _after_fork() -> None:
+    for thread in [*OPEN]:
+        if thread != threading.get_ident():
+            OPEN.pop(thread)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Input(Node):
+    """An input of a trace that the thread is about to open. What depends on it belongs to the trace."""
+
+    __slots__ = ("_number", "_thread")
+
+    def __init__(self, op: Any, inputs: tuple[Node, ...], kind: Kind, value: Any = None) -> None:
+        super().__init__(op, inputs, kind, value)
+        self._thread = threading.get_ident()
+        self._number = _traces.number + (not _traces.open)
+
+    def traced_by(self) -> int | None:
+        """The id at which its trace opened, if that is open still, and another thread's."""
+        number, first = OPEN.get(self._thread, (0, 0))
+        return first if number == self._number and self._thread != threading.get_ident() else None
+
+
+def traced_elsewhere(node: Node) -> int | None:
+    """The id at which the trace of another thread opened to which this node belongs: an input of it, or a value that
+    has kept its inputs."""
+    if node.__class__ is Input:
+        return node.traced_by()  # type: ignore[attr-defined]
+    if not node.inputs or node.value is None:
+        return None
+    mine = threading.get_ident()
+    return min([first for who, (_, first) in [*OPEN.items()] if who != mine and first <= node.id], default=None)
+
+
+class following:
+    """While open, this thread evaluates for a trace of another one that opened at this id."""
+
+    __slots__ = ("_first",)
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+
+    def __enter__(self) -> None:
+        _traces.open.insert(0, self._first)
+
+    def __exit__(self, *error: object) -> None:
+        _traces.open.pop(0)
 
 
 def note_change(array: Any) -> None:

@@ -349,7 +349,18 @@ class Assembly:
             self._table(word, address.first, address.back, address.by, address.end, address.start)
         return first
 
+    def _copies(self, scope: _Scope, step: int, copies: Sequence[tuple[Pointer, Pointer, int]]) -> None:
+        """Copies, which a loop of no steps makes before the first one."""
+        find = functools.partial(self._find, scope, step)
+        table = self._table(*(x for to, source, n in copies for x in (find(to), find(source), n)))
+        fields = self._table(0, None, 0, 0, 0, 0, len(copies), table, 0, 0, 0, 0, None, None, 0)
+        number = len(self.commands)
+        self.commands.append(Command(CommandKind.LOOP, number + 1, fields))
+        self.commands.append(Command(CommandKind.NEXT, number, fields))
+
     def _choose(self, scope: _Scope, step: int, code: Choose) -> None:
+        if code.before:
+            self._copies(scope, step, code.before)
         first = self._table(self._find(scope, step, code.index), *[0] * len(code.plans))
         self.commands.append(Command(CommandKind.CHOOSE, 0, first))
         arena = self._find(scope, step, code.arena)

@@ -341,7 +341,7 @@ class GroupLowering:
         units = product(outer)
         if n >= LONG_ROW and units < FEW_ROWS and cpu.Phases(kernel).count == 1:
             return self._two_stages(kernel, outer, inner, units, n)
-        if outer and _is_short(n, to_int(outer[-1].size)) and cpu.is_neutral(kernel):
+        if outer and _is_short(inner.size, outer[-1].size) and cpu.is_neutral(kernel):
             return self._short(outer, inner)
         words = self.fill({"n": n, "block": BLOCK, "units": units}, outer, inner)
         return _Built([_Part(kernel, words, grain_of(n, self.cost()), cpu.row_scratch(kernel, n))])
@@ -529,12 +529,12 @@ def _shapeless(op: Any) -> Any:
     return type(op)(()) if isinstance(op, Reduction) else op
 
 
-def _is_short(n: int, rows: int) -> bool:
-    """Whether rows of n elements are so short and so many that lanes go across them. Numbers are asked before
-    symbols."""
-    if type(n) is Dim:
-        return rows >= MANY_ROWS and 0 < n <= short.LONGEST
-    return 0 < n <= short.LONGEST and rows >= MANY_ROWS
+def _is_short(n: Size, rows: Size) -> bool:
+    """Whether rows of n elements are so short and so many that lanes go across them. A number is asked before a
+    symbol."""
+    if type(n) is int:
+        return 0 < n <= short.LONGEST and rows >= MANY_ROWS
+    return rows >= MANY_ROWS and 0 < n <= short.LONGEST
 
 
 def product(axes: Sequence[Axis]) -> int:

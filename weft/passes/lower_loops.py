@@ -35,7 +35,7 @@ from weft.passes.lower import (
     to_int,
 )
 from weft.passes.views import Strides, is_contiguous
-from weft.primitives.base import Parameter, Pick
+from weft.primitives.base import Opaque, Parameter, Pick
 from weft.primitives.control import Loop, Switch
 
 cpu.FORMS["steps"] = steps.emit_steps
@@ -62,15 +62,81 @@ def _lower_switch(lowerer: Lowerer, group: Group, node: Node, writes: Sequence[N
     assert isinstance(node.op, Switch)
     reads, places, layouts = lowerer.operands(node)
     results = [Pointer(len(reads) + i) for i in range(len(writes))]
-    plans, outputs = [], []
-    for branch in node.op.branches:
-        plan = plan_body(branch, _body_layouts(branch.inputs, layouts[1:]), {})
-        plans.append(plan)
-        outputs.append(tuple(results[branch_output(plan, i)] for i in range(len(plan.outputs))))
+    bodies = [(branch, _body_layouts(branch.inputs, layouts[1:])) for branch in node.op.branches]
+    pairs = _updated(node.op, layouts[1:])
+    branches = [_Branch(body, inputs, pairs, plan_body) for body, inputs in bodies]
+    if not all(branch.in_place for branch in branches):
+        pairs = {}
+        branches = [_Branch(body, inputs, pairs, plan_body) for body, inputs in bodies]
+    inputs = [results[pairs[j]] if j in pairs else place for j, place in enumerate(places[1:])]
+    outputs = tuple(tuple(results[i] for i in branch.outputs) for branch in branches)
+    before = tuple((results[i], places[1 + j], nbytes_of(writes[i])) for j, i in pairs.items())
     arena = Pointer(len(reads) + len(writes))
-    code = Choose(tuple(plans), places[0], tuple(places[1:]), tuple(outputs), arena)
-    room = functools.reduce(dim_max, [plan.arena for plan in plans])
-    return Item(group, (), tuple(reads), tuple(writes), (room,), frozenset(), code)
+    code = Choose(tuple(branch.plan for branch in branches), places[0], tuple(inputs), outputs, arena, before)
+    room = functools.reduce(dim_max, [branch.plan.arena for branch in branches])
+    over = {
+        (places[1 + j].value, i)
+        for j, i in pairs.items()
+        if lowerer.lies_like(writes[i].kind, node.inputs, 1 + j, places)
+    }
+    return Item(group, (), tuple(reads), tuple(writes), (room,), frozenset(over), code)
+
+
+class _Branch:
+    """The plan of one of several bodies, some of whose operands are updated in place: `{operand: result}`. A branch
+    that only hands one on has nothing to do for it."""
+
+    def __init__(
+        self, body: Body, layouts: Mapping[Node, Strides | None], pairs: Mapping[int, int], plan_body: PlanBody
+    ) -> None:
+        handed_on = {i for j, i in pairs.items() if body.outputs[i] is body.inputs[j]}
+        computed = [i for i in range(len(body.outputs)) if i not in handed_on]
+        if handed_on:
+            whole, key = body, ("computed", tuple(computed))
+            body = whole.once(key, lambda: body_of(whole.inputs, [whole.outputs[i] for i in computed]))
+            layouts = dict(zip(body.inputs, (layouts[x] for x in whole.inputs), strict=True))
+        carried = {j: computed.index(i) for j, i in pairs.items() if i not in handed_on}
+        self.plan = plan = plan_body(body, layouts, carried)
+        self.in_place = all(plan.places[plan.graph.inputs[j]].where == "output" for j in carried)
+        self.outputs = [computed[branch_output(plan, i)] for i in range(len(plan.outputs))]
+
+
+def _updated(op: Switch, layouts: Sequence[Layout]) -> dict[int, int]:
+    """Operands of which every branch makes a result by writing into it, or hands it on: to compute that result is to
+    copy the operand first, unless it may be overwritten."""
+    found: dict[int, int] = {}
+    for i in range(len(op.branches[0].outputs)):
+        bases = {_written_to(branch.outputs[i]) for branch in op.branches}
+        base = bases.pop()
+        if bases or base is None or base in found or not is_contiguous(layouts[base].shape, layouts[base].strides):
+            continue
+        if all(branch.outputs[i].kind is branch.inputs[base].kind for branch in op.branches):
+            found[base] = i
+    return found
+
+
+def _written_to(node: Node) -> int | None:
+    """The parameter that a value consists of, but for what was written over; None if it is something new."""
+    while True:
+        op = node.op
+        if isinstance(op, Parameter):
+            return op.index
+        if isinstance(op, Pick):
+            whole = node.inputs[0]
+            if isinstance(whole.op, Loop) and op.index < whole.op.carries:
+                node = whole.inputs[whole.op.counted + whole.op.invariants + op.index]
+                continue
+            if isinstance(whole.op, Switch):
+                bases = {_written_to(branch.outputs[op.index]) for branch in whole.op.branches}
+                base = bases.pop()
+                if bases or base is None:
+                    return None
+                node = whole.inputs[1 + base]
+                continue
+            return None
+        if not isinstance(op, Opaque) or not op.overwrites:
+            return None
+        node = node.inputs[op.overwrites[0]]
 
 
 def branch_output(plan: Any, position: int) -> int:

@@ -108,8 +108,8 @@ class _Home:
     output: int | None = None
     given: int | None = None
     """The number of the input whose memory this is."""
-    heir: Node | None = None
-    """The only value that may take the place of a loop's carry."""
+    heirs: set[Node] | None = None
+    """The only values that may take the place of a loop's carry: its next value, and what that is made in."""
 
 
 def base_of(output: Node) -> Node:
@@ -181,7 +181,8 @@ def _homes(
     home_of: dict[Node, _Home] = {}
     homes: list[_Home] = []
     for node, (number, heir) in free.items():
-        home_of[node] = _Home([node], nbytes_of(node), -1, last.get(node, -1), given=number, heir=heir)
+        heirs = None if heir is None else _heirs(node, heir, items, last)
+        home_of[node] = _Home([node], nbytes_of(node), -1, last.get(node, -1), given=number, heirs=heirs)
     reuse: list[str] = []
     for step, item in enumerate(items):
         taken: set[int] = set()
@@ -216,14 +217,30 @@ def _dying_operand(
         if (
             home.last == step
             and home.output is None
-            and home.heir in (None, item.writes[w])
+            and (home.heirs is None or item.writes[w] in home.heirs)
             and home.nodes[-1] is operand
             and provably_equal(home.nbytes, nbytes_of(item.writes[w]))
         ):
-            if not lasts or home.given is not None:
+            if home.given is not None and (lasts or home.heirs is not None):
                 return home
             found = found or home
     return found
+
+
+def _heirs(node: Node, heir: Node, items: Sequence[Item], last: Mapping[Node, int]) -> set[Node]:
+    """The results that may lie one after the other where an input does, the last of which is its heir; the heir alone
+    if there is no such way to it."""
+    found: list[Node] = []
+    here = node
+    while here is not heir and 0 <= last.get(here, -1) < len(items):
+        item = items[last[here]]
+        over = [item.writes[w] for r, w in item.overwritable if item.reads[r] is here]
+        over = [x for x in over if x is heir] or over
+        if len(over) != 1 or not provably_equal(nbytes_of(over[0]), nbytes_of(node)):
+            return {heir}
+        here = over[0]
+        found.append(here)
+    return {*found, heir} if here is heir else {heir}
 
 
 def _temporary_homes(items: Sequence[Item]) -> list[list[_Home]]:

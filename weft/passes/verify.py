@@ -91,16 +91,16 @@ def _check_permission(plan: Plan, carried: Mapping[int, int], donated: Collectio
 
 
 def _check_input(plan: Plan, number: int, node: Node) -> None:
-    """An input is where the caller put it, and nothing else is, unless it may be overwritten; a loop's carry only by
-    the result that is its next value."""
+    """An input is where the caller put it, and nothing else is, unless it may be overwritten; in the place of a loop's
+    carry, the result that is its next value is what remains."""
     inside = [n for item in plan.items for n in item.writes if plan.places.get(n) == plan.places[node]]
     if plan.places[node] != Place("input", number, nbytes_of(node)) and not inside:
         raise VerifyError(f"input {node} is not where the caller put it")
     if inside and number not in plan.free:
         raise VerifyError(f"{inside[0]} is written over an input, {node}, that is not free")
     heir = plan.free.get(number)
-    if heir is not None and inside not in ([], [heir]):
-        raise VerifyError(f"{inside[0]} takes the place of {node}, which only {heir} may")
+    if heir is not None and inside and inside[-1] is not heir:
+        raise VerifyError(f"{inside[-1]} is left in the place of {node}, which only {heir} may be")
     if any(code is not None for code in (item.code for item in plan.items)) and inside and heir is None:
         raise VerifyError(f"input {node} is overwritten by a program that may stop midway")
 

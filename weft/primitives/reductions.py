@@ -207,7 +207,7 @@ class Extremum(Fold):
     op: ClassVar[Elementwise]
 
     def combine(self, b: Builder, x: Any, y: Any) -> Any:
-        return self.op.emit(b, x, y)
+        return self.op.emit(b, y, x)  # which is the other way round so that it is the new element whose NaN takes time
 
     def _share(self, out: Node, x: Node) -> Node:
         """Each winner's part of the gradient."""

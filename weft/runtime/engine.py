@@ -11,6 +11,7 @@ code generator alone. No level may fuse or reorder floating-point operations: th
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import functools
 import hashlib
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from weft.config import config
 from weft.errors import CompileError, ConfigError
@@ -95,17 +96,67 @@ def load(sources: Sequence[Source]) -> list[int]:
 
 def llvm_text(source: Source) -> str:
     """The LLVM IR of `source` as codegen writes it, comments and all, once LLVM has accepted it."""
-    text = source.ir()
-    with _target(config.cpu, config.llvm_level).module(source.name, text):
-        return text
+    target, text = _target(config.cpu, config.llvm_level), source.ir()
+
+    def accepted() -> str:
+        with target.module(source.name, text):
+            return text
+
+    return _undisturbed(accepted)
 
 
 def assembly(source: Source) -> str:
     """The assembly of `source` for the current CPU and level."""
-    target = _target(config.cpu, config.llvm_level)
-    with target.module(source.name, source.ir()) as (module, machine):
-        machine.optimise(module)
-        return machine.assembly(module)
+    target, text = _target(config.cpu, config.llvm_level), source.ir()
+
+    def translated() -> str:
+        with target.module(source.name, text) as (module, machine):
+            machine.optimise(module)
+            return machine.assembly(module)
+
+    return _undisturbed(translated)
+
+
+T = TypeVar("T")
+
+
+def _undisturbed(work: Callable[[], T]) -> T:
+    """work(), where no handler of a signal can raise in the middle of it: Ctrl-C is raised when it is done. LLVM's
+    objects must be given up in order (a module before its context), or the process crashes, maybe much later.
+
+    Handlers run on the main thread, so the work is done on another one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    results: list[T | BaseException] = []
+    done = threading.Lock()
+    done.acquire()
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            results.append(error)
+        finally:
+            done.release()
+
+    raised: BaseException | None = None
+    try:
+        _thread.start_new_thread(run, ())  # one step of Python's: what a handler raises comes after it
+    except RuntimeError:  # there is no room for a thread, or Python is ending
+        return work()
+    except BaseException as error:
+        raised = error
+    while not results:
+        try:
+            done.acquire(timeout=1.0)
+        except BaseException as error:
+            raised = error
+    if raised is not None:
+        raise raised
+    if isinstance(results[0], BaseException):
+        raise results[0]
+    return results[0]
 
 
 def _load_missing(target: Target, sources: list[Source]) -> None:
@@ -120,7 +171,7 @@ def _load_missing(target: Target, sources: list[Source]) -> None:
         if store is not None:
             store.put(digests[i], made)
     symbols = [_symbol(source, digest) for source, digest in zip(sources, digests, strict=True)]
-    addresses = _linker().link(symbols, [made for made in objects if made is not None])
+    addresses = _undisturbed(lambda: _linker().link(symbols, [made for made in objects if made is not None]))
     target.addresses.update(zip((source.key for source in sources), addresses, strict=True))
     stats.compiled += len(cold)
     stats.disk_hits += len(sources) - len(cold)
@@ -342,16 +393,32 @@ def _compile(target: Target, jobs: list[tuple[Source, str]]) -> list[bytes]:
             except BaseException as error:
                 made[i] = error
 
-    helpers = [threading.Thread(target=work) for _ in range(min(config.threads, len(jobs), _COMPILERS) - 1)]
-    for helper in helpers:
-        helper.start()
-    work()
-    for helper in helpers:
-        helper.join()
+    def work_together() -> None:
+        helpers = _started(work, min(config.threads, len(jobs), _COMPILERS) - 1)
+        work()
+        for helper in helpers:
+            helper.join()
+
+    if jobs:
+        _undisturbed(work_together)
     for result in made:
         if isinstance(result, BaseException):
             raise result
     return [result for result in made if isinstance(result, bytes)]
+
+
+def _started(work: Callable[[], None], count: int) -> list[threading.Thread]:
+    """Threads that do this work: fewer of them, or none, where Python starts no more, as functions that run at its exit
+    find since 3.12."""
+    threads: list[threading.Thread] = []
+    for _ in range(count):
+        thread = threading.Thread(target=work)
+        try:
+            thread.start()
+        except RuntimeError:
+            break
+        threads.append(thread)
+    return threads
 
 
 def _compile_one(target: Target, name: str, symbol: str, text: str) -> bytes:

@@ -33,7 +33,8 @@ one beside an int; and the nodes of floats and of ints, by the kind of the array
 def attributes_of(cls: type, names: Iterable[str]) -> dict[str, int] | None:
     """How many bytes into an instance of a class with `__slots__` each of these attributes lies: found by giving an
     instance one object after the other. None if it is not laid out as CPython's objects are."""
-    instance, mark = cls.__new__(cls), object()
+    instance: Any = object.__new__(cls)
+    mark = object()
     words = (ctypes.c_size_t * (cls.__basicsize__ // ctypes.sizeof(ctypes.c_size_t))).from_address(id(instance))
     if words[HEAD_WORDS - 1] != id(cls):
         return None

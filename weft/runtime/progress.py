@@ -47,7 +47,11 @@ def watching(counters: Sequence[Counter], block: int, stream: TextIO | None = No
     over = threading.Event()
     out = stream or sys.stderr
     thread = threading.Thread(target=_watch, args=(counters, block, out, over), name="weft progress", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # Python starts no more threads, as at its exit: nothing is drawn then
+        yield
+        return
     try:
         yield
     finally:

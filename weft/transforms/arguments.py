@@ -17,7 +17,7 @@ from weft.array import array, wrap
 from weft.dtypes import Dtype
 from weft.evaluate import PATIENCE
 from weft.graph.node import Kind, Node, kind_of
-from weft.graph.trace import is_tracing
+from weft.graph.trace import Input, is_tracing
 from weft.primitives.base import DATA, ONE, ZERO, Constant, ConstantValue, constant
 from weft.primitives.custom import IDENTITY
 from weft.runtime.data import Buffer
@@ -67,9 +67,10 @@ def fresh_inputs(leaves: Sequence[array]) -> tuple[list[array], list[Node]]:
 
 
 def _fresh(node: Node, inner: bool) -> Node:
-    if not inner and node.op is DATA and node.value.__class__ is Buffer:
-        return Node(node.op, (), node.kind, node.value)
-    return Node(IDENTITY, (node,), node.kind)
+    value = node.value
+    if not inner and node.op is DATA and value.__class__ is Buffer:
+        return Input(DATA, (), node.kind, value)
+    return Input(IDENTITY, (node,), node.kind)
 
 
 def second_names(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -189,6 +190,10 @@ class Filled:
 
     def __exit__(self, *error: object) -> None:
         self._put_back()
+
+    def __del__(self) -> None:
+        if self._undo or self._claimed:  # Ctrl-C has struck where nobody could do it
+            self._put_back()
 
     def _put_back(self) -> None:
         """The originals wherever the function left the replacements."""

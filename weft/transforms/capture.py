@@ -16,7 +16,6 @@ import enum
 import functools
 import sys
 import types
-import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -57,10 +56,6 @@ _MARKS = (
     dataclasses.Field,
     type(dataclasses.MISSING),
     type(getattr(dataclasses, "_HAS_DEFAULT_FACTORY", None)),  # a default value of `__init__` of dataclasses
-    typing.TypeVar,  # a variable's annotation captures what stands in it: all methods of `class Box[T]` may see T
-    typing.ParamSpec,
-    typing.TypeVarTuple,
-    *([typing.TypeAliasType] if sys.version_info >= (3, 12) else []),
 )
 """Classes whose objects say something and hold nothing that changes."""
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
@@ -205,6 +200,8 @@ class Walk:
             self._visit_class(value)
         elif isinstance(value, _CODE) or cls in _MARKS or (isinstance(value, enum.Enum) and not is_users_class(cls)):
             key.append(value)
+        elif cls.__module__ == "typing" or cls in (types.GenericAlias, types.UnionType):
+            self._visit_type_hint(value, cls)
         else:
             self._visit_wrapper(value, cls)
 
@@ -387,6 +384,14 @@ class Walk:
                 elif is_users_class(value if isinstance(value, type) else type(value)):
                     self.key.append(name)
                     self.visit(value)
+
+    def _visit_type_hint(self, value: Any, cls: type) -> None:
+        """`Optional`, a type variable (annotations of variables capture it), or `Box[int]`, which can be called."""
+        arguments = getattr(value, "__args__", None)
+        self.key.append(value if arguments is None else cls)
+        if arguments is not None:
+            for part in (getattr(value, "__origin__", None), arguments, getattr(value, "__metadata__", None)):
+                self.by_value(part)
 
     # ---- objects ----
 

@@ -25,7 +25,7 @@ from weft.primitives.base import DATA
 from weft.runtime.data import Buffer, numpy_view, to_buffer
 from weft.transforms.capture import Bindings, Slot, Walk, closed_bindings, number_key
 from weft.transforms.tracing import Attempt, Overwritten, Snapshot, placeholders
-from weft.transforms.turns import EPOCH, RANDOM_STATE, tracing, turn, wait
+from weft.transforms.turns import EPOCH, RANDOM_STATE, traced, turn, wait
 from weft.transforms.variant import STALE, Planned, Variant
 
 MOST_VARIANTS = 4096
@@ -248,8 +248,7 @@ class Compiled:
                 return None  # another thread was faster
             entry = self._variants.get(seen.key) or Entry()
             try:
-                with tracing():
-                    made, by_value = self._trace(seen, entry, args, kwargs)
+                made, by_value = traced(lambda: self._trace(seen, entry, args, kwargs))
             except Overwritten:
                 self._disturbed += 1
                 return None
@@ -448,13 +447,13 @@ def graph_of(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
     """The graph of what a call of the function returns and of the arrays that it changes or stores somewhere; nothing
     is run or changed."""
     walk = Walk()
-    with tracing():
+    with turn():
         for root in (*args, kwargs, getattr(fun, "__wrapped_function__", fun), RANDOM_STATE[0]):
             walk.visit(root)
         evaluate(walk.nodes)
         for a in walk.arrays:
             a._evaluated(a._node)
-        return _graph_of(walk, fun, args, kwargs)
+        return traced(lambda: _graph_of(walk, fun, args, kwargs))
 
 
 def _graph_of(walk: Walk, fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Traced:

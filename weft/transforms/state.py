@@ -190,17 +190,15 @@ _ABSENT = object()
 
 def get_item(place: Any, name: Any) -> Any:
     """One value of a place, or of a tuple; something else than any value if there is none of this name."""
-    if isinstance(place, (Fields, ClassFields)):
-        return place.read().get(name, _ABSENT)
-    if isinstance(place, Globals):
-        return place.scope.get(name, _ABSENT)
-    if isinstance(place, types.CellType):
-        return read(place).get(name, _ABSENT)
     if isinstance(place, dict):
         return dict.get(place, name, _ABSENT)
+    if isinstance(place, list):
+        return list.__getitem__(place, name) if name < len(place) else _ABSENT
     if isinstance(place, tuple):
         return tuple.__getitem__(place, name) if name < len(place) else _ABSENT
-    return list.__getitem__(place, name) if isinstance(place, list) and name < len(place) else _ABSENT
+    if isinstance(place, Globals):
+        return place.scope.get(name, _ABSENT)
+    return read(place).get(name, _ABSENT) if isinstance(place, (Fields, ClassFields, types.CellType)) else _ABSENT
 
 
 def owner_of(place: Any) -> Any:

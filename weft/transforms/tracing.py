@@ -21,7 +21,7 @@ from weft.runtime.data import Buffer
 from weft.transforms import state
 from weft.transforms.capture import Walk
 from weft.transforms.replay import Recorder
-from weft.transforms.turns import RANDOM_STATE
+from weft.transforms.turns import RANDOM_STATE, surely
 from weft.transforms.updating import Search, Updates
 from weft.transforms.variant import Effects, ShapelessVariant, SymbolicSizes, Trace, Variant, fixed_program
 
@@ -155,17 +155,20 @@ class Attempt:
             return made, sorted({*fixed, *scalars.by_value})
         finally:
             try:  # while sizes may still be read: they may be keys of dicts
-                if stand_ins is not None:
-                    stand_ins.remove()
-                others = self._overwritten_by_others(inputs, noted)
-                if any(others):
-                    for node in inputs:
-                        node.for_all()  # type: ignore[attr-defined]
-                snapshot.restore(others)
+                surely(lambda: self._put_back(snapshot, stand_ins, inputs, noted))
             finally:
                 over.set()
                 scalars.closed = True
                 sizes.env.close()
+
+    def _put_back(self, snapshot: Snapshot, stand_ins: StandIns | None, inputs: Sequence[Node], noted: changes) -> None:
+        if stand_ins is not None:
+            stand_ins.remove()
+        others = self._overwritten_by_others(inputs, noted)
+        if any(others):
+            for node in inputs:
+                node.for_all()  # type: ignore[attr-defined]
+        snapshot.restore(others)
 
     def _overwritten_by_others(self, inputs: Sequence[Node], noted: changes) -> list[bool]:
         """Of each array: whether it is not what this thread, which takes note of what it overwrites, has left."""

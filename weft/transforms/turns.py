@@ -2,14 +2,18 @@
 no other thread traces, calls of compiled functions wait, and so does whoever draws from the global random state.
 
 A fork waits too: a child that is born in the middle of another thread's trace would have placeholders for its arrays,
-and nobody to put them back.
+and nobody to put them back. Ctrl-C may strike between any two calls, but not inside `with lock:`, nor between a line
+without calls and the `try:` behind it: that is why things are written here as they are.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from typing import Any
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 from weft.evaluate import PATIENCE
 
@@ -20,44 +24,57 @@ RANDOM_STATE: list[Any] = [None]
 """The global random state (an array in a list), put here by weft.core.random: compiled functions draw new numbers at
 each call. It is replaced by threads that have the turn."""
 
+T = TypeVar("T")
+
 _lock = threading.RLock()  # a finalizer, or a signal's handler, may draw random numbers while this thread has the turn
+_tracer = [0]
+"""The thread that traces a function, while one does."""
 
 
-class turn:
+def turn() -> AbstractContextManager[Any]:
     """While open (`with turn():`), no other thread traces a function, or draws from the global random state."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        if not _lock.acquire(timeout=PATIENCE):
-            raise RuntimeError(
-                f"[compile] another thread has been tracing a function for {PATIENCE:.0f} seconds; a function that is "
-                "being compiled must not wait for threads that call compiled functions or draw random numbers."
-            )
-
-    def __exit__(self, *error: object) -> None:
-        _lock.release()
-
-
-class tracing(turn):
-    """A turn in which a function is traced."""
-
-    __slots__ = ("_outermost",)
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        self._outermost = not EPOCH[0] & 1  # explain may look at a function from inside one that is traced
-        EPOCH[0] += self._outermost
-
-    def __exit__(self, *error: object) -> None:
-        EPOCH[0] += self._outermost
-        super().__exit__()
+    wait()
+    return _lock
 
 
 def wait() -> None:
     """Until no other thread traces a function."""
+    if not EPOCH[0] & 1 or _tracer[0] == threading.get_ident():
+        return
+    end = time.monotonic() + PATIENCE
+    while EPOCH[0] & 1:
+        if time.monotonic() > end:
+            raise RuntimeError(
+                f"[compile] another thread has been tracing a function for {PATIENCE:.0f} seconds; a function that is "
+                "being compiled must not wait for threads that call compiled functions or draw random numbers."
+            )
+        time.sleep(1e-4)
+
+
+def traced(work: Callable[[], T]) -> T:
+    """work(), which traces a function."""
     with turn():
-        pass
+        me, outermost = threading.get_ident(), not EPOCH[0] & 1  # explain may be called by a function that is traced
+        _tracer[0] = me
+        EPOCH[0] += outermost
+        try:
+            return work()
+        finally:
+            EPOCH[0] += outermost
+
+
+def surely(work: Callable[[], None]) -> None:
+    """work(), which puts things back, and can be done again: as long as it is interrupted."""
+    raised: BaseException | None = None
+    for _ in range(4):
+        try:
+            work()
+        except BaseException as error:
+            raised = error
+        else:
+            break
+    if raised is not None:
+        raise raised
 
 
 class _Forking(threading.local):

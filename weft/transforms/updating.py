@@ -211,8 +211,12 @@ class Census:
     def _count(self, number: int) -> bool:
         walk = self.walk
         value = walk.arrays[number] if number >= 0 else walk.objects[~number]
+        slots = self.slots[number]
+        if number >= 0 and len(slots) == 1 and slots[0].holder >= 0:  # the usual case: one slot, in a place
+            holder, name = slots[0]
+            return state.get_item(walk.containers[holder], name) is value and owners((value,)) == [3]
         found = set()
-        for holder, name in self.slots[number]:
+        for holder, name in slots:
             if holder < 0 and not self.goes(holder):
                 continue
             place = walk.containers[holder] if holder >= 0 else walk.objects[~holder]
@@ -337,7 +341,7 @@ class Claim(Taken):
         return self.progress.results if self.progress.finished else None
 
     def _let_go(self) -> None:
-        """Of those who wait, each lets the next one go. Twice does no harm: an end that was interrupted is made again."""
+        """Of those who wait, each lets the next one go. Twice is harmless: an end that is interrupted is made again."""
         with contextlib.suppress(RuntimeError):
             self._end_of_call.release()
 

@@ -1,0 +1,96 @@
+"""Rows of a few elements: lanes across rows give the bits that the specified order (docs/numerics.md) gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import weft.core as mx
+
+LENGTHS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 40)
+COUNTS = (1, 63, 64, 65, 300)
+
+
+def elements(rows: int, n: int) -> np.ndarray:
+    made = np.random.default_rng(rows * 100 + n).standard_normal((rows, n)).astype(np.float32)
+    made[np.random.default_rng(n).random((rows, n)) < 0.1] = -0.0
+    return made
+
+
+def tree(lanes: list[np.ndarray]) -> np.ndarray:
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        lanes = [low + high for low, high in zip(lanes[:half], lanes[half:], strict=True)]
+    return lanes[0]
+
+
+def specified_sum(x: np.ndarray) -> np.ndarray:
+    """The sum of each row, shorter than one block, in the order of docs/numerics.md."""
+    nothing = np.full(x.shape[0], -0.0, np.float32)
+    lanes = [nothing] * 16
+    for i in range(x.shape[1]):
+        lanes[i % 16] = lanes[i % 16] + x[:, i]
+    return tree([nothing + tree(lanes), *[nothing] * 15])
+
+
+def bits(x: mx.array | np.ndarray) -> list[int]:
+    return np.array(x).view(np.int32).tolist()
+
+
+@pytest.mark.parametrize("rows", COUNTS)
+@pytest.mark.parametrize("n", LENGTHS)
+def test_sums_have_the_specified_order_in_every_layout(rows: int, n: int) -> None:
+    x = elements(rows, n)
+    wide = np.zeros((rows, 2 * n), np.float32)
+    wide[:, ::2] = x
+    expected = bits(specified_sum(x))
+    assert bits(mx.sum(mx.array(x), axis=1)) == expected
+    assert bits(mx.sum(mx.array(np.ascontiguousarray(x.T)), axis=0)) == expected
+    assert bits(mx.sum(mx.array(wide)[:, ::2], axis=1)) == expected
+
+
+@pytest.mark.parametrize("rows", COUNTS)
+@pytest.mark.parametrize("n", LENGTHS)
+def test_extremes_see_every_element_and_every_nan(rows: int, n: int) -> None:
+    x = elements(rows, n)
+    x[np.random.default_rng(n + 1).random((rows, n)) < 0.03] = np.nan
+    pairs = ((mx.max, np.max), (mx.min, np.min), (mx.argmax, np.argmax), (mx.argmin, np.argmin))
+    for ours, theirs in pairs:
+        np.testing.assert_array_equal(np.array(ours(mx.array(x), axis=1)), theirs(x, axis=1))
+        np.testing.assert_array_equal(np.array(ours(mx.array(np.ascontiguousarray(x.T)), axis=0)), theirs(x, axis=1))
+
+
+FUSED: dict[str, Callable[[mx.array], object]] = {
+    "softmax": lambda x: mx.softmax(x, axis=-1),
+    "logsumexp": lambda x: mx.logsumexp(x, axis=-1),
+    "norm": lambda x: (x - mx.mean(x, axis=-1, keepdims=True)) * mx.rsqrt(mx.var(x, axis=-1, keepdims=True) + 1e-5),
+    "several": lambda x: (mx.exp(x), mx.sum(mx.exp(x), axis=-1), mx.max(x, axis=-1)),
+    "gradient": mx.grad(lambda x: mx.sum(mx.softmax(x, axis=-1)[:, 0])),
+}
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float64, mx.bfloat16], ids=str)
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("n", [1, 3, 16])
+def test_a_row_has_the_same_bits_among_many_as_among_few(n: int, name: str, dtype: mx.Dtype) -> None:
+    """Few rows are too few for lanes across rows, so they come from the other kernel."""
+
+    def flat(result: object) -> list[mx.array]:
+        return list(result) if isinstance(result, tuple) else [result]  # type: ignore[list-item]
+
+    x = mx.array(elements(70, n)).astype(dtype)
+    many = flat(FUSED[name](x))
+    for start in (0, 16, 64):
+        few = flat(FUSED[name](x[start : start + 6]))
+        for ours, theirs in zip(many, few, strict=True):
+            assert bytes(memoryview(ours[start : start + 6].view(mx.uint8))) == bytes(memoryview(theirs.view(mx.uint8)))
+
+
+def test_complex_products_are_left_to_the_other_kernels() -> None:
+    """(1 + 0j) * x is not x where x is infinite, so no identity may be left out of their tree."""
+    x = np.full((100, 3), 1 + 1j, np.complex64)
+    x[:, 1] = complex(np.inf, 2)
+    whole, few = np.array(mx.prod(mx.array(x), axis=1)), np.array(mx.prod(mx.array(x[:4]), axis=1))
+    np.testing.assert_array_equal(whole[:4].view(np.float32), few.view(np.float32))
