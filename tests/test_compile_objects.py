@@ -8,6 +8,7 @@ import datetime
 import enum
 import functools
 import json
+import operator
 import os
 import sys
 import types
@@ -348,6 +349,56 @@ def test_functions_that_python_made_around_the_users() -> None:
 
     same(context_managers)
     same(dispatch)
+
+
+def test_caches_of_python_run_plain_also_as_methods() -> None:
+    class Tables:
+        rate = 2.0
+
+        @functools.cache  # noqa: B019
+        def table(self, n: int) -> Any:
+            return mx.arange(n) * self.rate
+
+    tables = Tables()
+    f = mx.compile(lambda x: x * tables.table(3))
+    with pytest.warns(UserWarning, match="runs uncompiled.*lru_cache"):
+        assert bits(f(X)) == bits(X * tables.table(3))
+    assert bits(tables.table(3)) == bits(mx.arange(3) * 2.0)
+
+
+def test_properties_made_of_operators_and_methods_that_dispatch() -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.held = {"w": 2.0}
+            self.k = 1.0
+
+        same = property(operator.attrgetter("k"))
+
+        @functools.singledispatchmethod
+        def weight(self, value: Any) -> float:
+            return 1.0
+
+    def program(compile: Any) -> Iterator[Any]:
+        owner = Owner()
+        f = compile(lambda x, v: x * owner.same * owner.weight(v))
+        for k in (1.0, 2.0, 3.0):
+            owner.k = k
+            yield f(X, "a")
+        Owner.weight.register(str, lambda self, value: 5.0 * self.k)
+        yield f(X, "a")
+        Owner.weight.register(str, lambda self, value: 1.0)
+
+    assert all(f.traces > 0 for f in same(program))
+
+
+def test_modules_with_a_getattr_of_their_own() -> None:
+    module = types.ModuleType("hunted_lazily")
+    exec("RATES = {'slow': 2.0}\ndef __getattr__(name): return RATES[name]", vars(module))
+    f = mx.compile(eval("lambda x: x * module.slow", {"module": module}))
+    for rate in (2.0, 3.0, 4.0):
+        module.RATES["slow"] = rate
+        assert bits(f(X)) == bits(X * rate)
+    assert f.traces > 0
 
 
 def test_modules_imported_in_the_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -283,3 +283,17 @@ assert y[0].shape == ()
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_compile_does_not_look_into_machine_code() -> None:
+    """What it is bound to is Weft's own, and filled as programs run: nobody may put that back."""
+    call = mx.add.operator.call
+    compiled = mx.compile(lambda a: call(a, a) + mx.exp(a))
+    before = len(mx.add.operator.results)
+    assert compiled(X).tolist() == ((X + X) + mx.exp(X)).tolist()
+    assert compiled(X[:2]).tolist() == ((X[:2] + X[:2]) + mx.exp(X[:2])).tolist()
+    assert len(mx.add.operator.results) >= before
+    for function in (mx.tanh, mx.exp, mx.sin, call.__self__[2]):
+        arguments = (X, X) if function is call.__self__[2] else (X,)
+        assert mx.compile(function)(*arguments).tolist() == function(*arguments).tolist()
+    assert (mx.array([1]) + mx.array([2.0])).tolist() == [3.0]

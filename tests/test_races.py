@@ -3,6 +3,7 @@ running the other party's code in the middle of ours."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -261,7 +262,7 @@ def test_containers_are_put_back_in_spite_of_signals(monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch.setattr(arguments.Filled, "__exit__", strike)
-        with pytest.raises(Struck):
+        with contextlib.suppress(Struck):  # nobody keeps what was raised, and with it the frames
             mx.grad(lambda p: p["w"].sum())(weights)
     gc.collect()
     assert weights["w"] is original

@@ -91,7 +91,7 @@ def traced_elsewhere(node: Node) -> int | None:
     """The id at which the trace of another thread opened to which this node belongs: an input of it, or a value that
     has kept its inputs."""
     if node.__class__ is Input:
-        return node.traced_by()  # type: ignore[attr-defined]
+        return node.traced_by()
     if not node.inputs or node.value is None:
         return None
     mine = threading.get_ident()

@@ -28,8 +28,9 @@ MOST_ELEMENTS = 64
 """Elements of one array of a body."""
 MOST_VALUES = 400
 """Numbers that a body computes."""
-WORTH = 64
-"""How much may be computed number by number, and not in vectors, to save one move: about what a kernel costs."""
+WORTH = 24
+"""How many numbers may be computed, read and written one by one, and not in vectors, to save one move: about what a
+kernel costs."""
 
 
 def by_elements(op: Loop, operands: Sequence[Node]) -> list[Node] | None:
@@ -79,7 +80,7 @@ class _Elements:
         self.values: list[Node] = []
         self.numbers: dict[Node, np.ndarray] = {}
         self.made: dict[tuple[Any, ...], int] = {}
-        self.cost = 0
+        self.cost = sum(map(_count, (*op.body.inputs[op.invariants :], *op.body.outputs)))
         for param in op.body.inputs:
             fresh = [Node(Placeholder("a body"), (), _single(param)) for _ in range(_count(param))]
             self.numbers[param] = self._add(fresh).reshape(param.shape)

@@ -21,7 +21,7 @@ class _MethodDefinition(ctypes.Structure):
 
 
 _new = ctypes.pythonapi["PyCFunction_NewEx"]
-_new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+_new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
 _definitions: dict[tuple[str, int], _MethodDefinition] = {}
 
 
@@ -31,7 +31,7 @@ def builtin(name: str, address: int, bound: Any = None) -> Callable[..., Any]:
     if definition is None:
         definition = _definitions[name, address] = _MethodDefinition(name.encode(), address, _METH_FASTCALL, None)
         keep(definition)
-    return _new(ctypes.addressof(definition), bound, None)  # type: ignore[no-any-return]
+    return _new(ctypes.addressof(definition), bound, __name__)  # type: ignore[no-any-return]
 
 
 def keep(value: Any) -> None:

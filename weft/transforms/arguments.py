@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from weakref import ref
 
 from weft import tree
 from weft.array import array, wrap
@@ -98,7 +99,7 @@ def array_leaves(name: str, what: str, value: Any) -> tuple[list[array], tree.St
     return leaves, structure
 
 
-_OWNERS: dict[int, Filled] = {}
+_OWNERS: dict[int, ref[Filled]] = {}
 """Who has filled the containers (by id) that are filled at the moment."""
 _ends = threading.Lock()
 
@@ -118,11 +119,12 @@ class Filled:
     thread at a time: who puts back what another thread had filled in would leave it there for good.
     """
 
-    __slots__ = ("_claimed", "_end", "_over", "_thread", "_undo", "value")
+    __slots__ = ("__weakref__", "_claimed", "_end", "_me", "_over", "_thread", "_undo", "value")
 
     def __init__(self, arguments: Sequence[Any], replacements: Sequence[array]) -> None:
         self._undo: list[tuple[Any, Any, array, array]] = []
         self._claimed: list[Any] = []
+        self._me = ref(self)
         self._thread = threading.get_ident()
         self._end: threading.Event | None = None
         while True:
@@ -155,10 +157,12 @@ class Filled:
             )
 
     def _claim(self, container: Any) -> None:
-        owner = _OWNERS.setdefault(id(container), self)
-        if owner is self:
+        held = _OWNERS.setdefault(id(container), self._me)
+        if held is self._me:
             self._claimed.append(container)
-        elif owner._thread != self._thread:
+            return
+        owner = held()
+        if owner is not None and owner._thread != self._thread:
             raise _Owned(owner)
 
     def _fill(self, value: Any, source: Iterator[array]) -> Any:

@@ -14,6 +14,7 @@ import builtins
 import dataclasses
 import enum
 import functools
+import operator
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,6 +43,11 @@ MOST_BYTES = 1 << 16
 """Bytes of a NumPy array that are compared at each call; a larger one makes the function run plain."""
 
 _PLAIN = frozenset({type(None), bool, str, bytes, type(Ellipsis), Dtype, type(NotImplemented)})
+_USUAL = _PLAIN | {
+    types.FunctionType, types.GetSetDescriptorType, types.MemberDescriptorType, property, staticmethod, classmethod,
+    dict, tuple,
+}  # fmt: skip
+"""What stands in classes beside data, and is no class of the user's."""
 _CODE = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
@@ -52,7 +58,11 @@ _CODE = (
     np.dtype,
 )
 _BY_IDENTITY = ("weft.core", "weft.primitives", "weft.transforms", "weft.graph", "weft.dtypes", "weft.array")
+_Cached = type(functools.cache(lambda: None))
 _MARKS = (
+    operator.attrgetter,
+    operator.itemgetter,
+    operator.methodcaller,
     dataclasses.Field,
     type(dataclasses.MISSING),
     type(getattr(dataclasses, "_HAS_DEFAULT_FACTORY", None)),  # a default value of `__init__` of dataclasses
@@ -337,6 +347,8 @@ class Walk:
         elif first in scope:
             self.key.append(first)
             self.visit(inner, scope, first)
+        elif "__getattr__" in scope:
+            self.visit(scope["__getattr__"])
 
     def _visit_whole_module(self, module: types.ModuleType) -> None:
         self.key.append(module)
@@ -352,6 +364,9 @@ class Walk:
     def _visit_builtin(self, value: Any) -> None:
         """A function of Python's, or a method of a list, a dict or the like, which sees what that holds."""
         owner = value.__self__
+        if (value.__module__ or "").partition(".")[0] == "weft":  # has no state of the user's
+            self.key.append(value)
+            return
         if isinstance(owner, (types.ModuleType, type, type(None))):
             self.key.append(value)
             module, name = (owner.__module__, owner.__name__) if isinstance(owner, type) else (None, value.__name__)
@@ -381,7 +396,9 @@ class Walk:
                 if is_class_field(name, value):
                     self.key.append(name)
                     self.visit(value, base, name)
-                elif is_users_class(value if isinstance(value, type) else type(value)):
+                elif value.__class__ not in _USUAL and is_users_class(
+                    value if isinstance(value, type) else type(value)
+                ):
                     self.key.append(name)
                     self.visit(value)
 
@@ -475,7 +492,10 @@ def _functions_of(value: Any) -> list[Any]:
         return [value]
     if not hasattr(type(value), "__get__") or is_users_class(type(value)):
         return []
-    names = ("__func__", "fget", "fset", "fdel", "func", "args", "keywords", "__wrapped_function__", "__wrapped__")
+    if isinstance(value, _Cached):
+        return [value]  # which is itself what cannot be followed
+    names = ("__func__", "fget", "fset", "fdel", "func", "args", "keywords", "dispatcher",
+             "__wrapped_function__", "__wrapped__")  # fmt: skip
     found = [getattr(value, name, None) for name in names]
     return [part for part in found if part is not None and not isinstance(part, _CODE)]
 

@@ -78,9 +78,9 @@ def is_users(module: types.ModuleType) -> bool:
     """Whether a module is neither Python's, nor an installed package's, nor ours."""
     if module.__name__.partition(".")[0] == "weft" or module.__name__ in sys.builtin_module_names:
         return False
-    file = getattr(module, "__file__", None)
+    file = vars(module).get("__file__")  # without asking the module's own `__getattr__`
     if file is None:
-        return module.__name__ == "__main__" or getattr(module, "__spec__", None) is None
+        return module.__name__ == "__main__" or vars(module).get("__spec__") is None
     return not is_installed(file)
 
 

@@ -20,7 +20,7 @@ from weft.evaluate import PATIENCE
 EPOCH = [0]
 """Odd while a function is traced, on any thread. A call that walked over what it sees meanwhile walks again."""
 
-RANDOM_STATE: list[Any] = [None]
+RANDOM_STATE: list[Any] = [[]]
 """The global random state (an array in a list), put here by weft.core.random: compiled functions draw new numbers at
 each call. It is replaced by threads that have the turn."""
 
