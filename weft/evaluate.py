@@ -441,7 +441,7 @@ class Claim:
             self.taken.end()
 
     def __del__(self) -> None:
-        if self.held or self.results:  # Ctrl-C has struck where nobody could do it
+        if getattr(self, "held", None) or getattr(self, "results", None):  # Ctrl-C has struck where nobody could do it
             self.settle()
 
 

@@ -196,7 +196,7 @@ class Filled:
         self._put_back()
 
     def __del__(self) -> None:
-        if self._undo or self._claimed:  # Ctrl-C has struck where nobody could do it
+        if getattr(self, "_undo", None) or getattr(self, "_claimed", None):  # struck by Ctrl-C in between
             self._put_back()
 
     def _put_back(self) -> None:

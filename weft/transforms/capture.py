@@ -364,7 +364,7 @@ class Walk:
     def _visit_builtin(self, value: Any) -> None:
         """A function of Python's, or a method of a list, a dict or the like, which sees what that holds."""
         owner = value.__self__
-        if (value.__module__ or "").partition(".")[0] == "weft":  # has no state of the user's
+        if (getattr(value, "__module__", None) or "").partition(".")[0] == "weft":  # has no state of the user's
             self.key.append(value)
             return
         if isinstance(owner, (types.ModuleType, type, type(None))):
