@@ -4,7 +4,6 @@
 every output written once. A copy of half as many bytes moves the same number, so its time is the yardstick.
 """
 
-import itertools
 import random
 from collections.abc import Iterator
 
@@ -30,7 +29,11 @@ PEERS = {
 }
 
 
-def never_seen() -> Iterator[int]:
-    """Numbers to make programs from: the first is the same in every process, so that a second process can find it in a
-    cache on disk; the others are not, so that it cannot find those."""
-    return itertools.chain([0], itertools.count(random.SystemRandom().randrange(1, 6**7)))
+def never_seen(length: int, steps: int) -> Iterator[list[int]]:
+    """Programs of this length, as numbers of steps: every one has all steps equally often, so all take the same work,
+    in an order of its own. The first is the same in every process, so that a second process can find it in a cache on
+    disk; the others are not, so that it cannot find those."""
+    program = [place % steps for place in range(length)]
+    while True:
+        yield list(program)
+        random.SystemRandom().shuffle(program)

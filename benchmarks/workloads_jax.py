@@ -46,14 +46,14 @@ def eager_chain():
 @workload
 def new_graph_20():
     steps = (jnp.sin, jnp.exp, jnp.abs, jnp.tanh, lambda y: y * 0.5, lambda y: y + 1.0)
-    x, count = jnp.ones((256,)), never_seen()
+    x, programs = jnp.ones((256,)), never_seen(20, len(steps))
 
     def run():
-        n = next(count)
+        order = next(programs)
 
         def program(y):
-            for place in range(20):
-                y = steps[n // len(steps) ** (place % 8) % len(steps)](y)
+            for number in order:
+                y = steps[number](y)
             return y
 
         jax.jit(program)(x).block_until_ready()

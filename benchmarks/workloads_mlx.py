@@ -45,14 +45,14 @@ def eager_chain(mx):
 def new_graph_20(mx):
     """A program of 20 operations that nobody has seen before, on every call."""
     steps = (mx.sin, mx.exp, mx.abs, mx.tanh, lambda y: y * 0.5, lambda y: y + 1.0)
-    x, count = mx.ones((256,)), never_seen()
+    x, programs = mx.ones((256,)), never_seen(20, len(steps))
 
     def run():
-        n = next(count)
+        order = next(programs)
 
         def program(y):
-            for place in range(20):
-                y = steps[n // len(steps) ** (place % 8) % len(steps)](y)
+            for number in order:
+                y = steps[number](y)
             return y
 
         mx.eval(mx.compile(program)(x))

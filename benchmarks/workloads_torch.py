@@ -46,15 +46,15 @@ def eager_chain(compiled):
 @workload
 def new_graph_20(compiled):
     steps = (torch.sin, torch.exp, torch.abs, torch.tanh, lambda y: y * 0.5, lambda y: y + 1.0)
-    x, count = torch.ones(256), never_seen()
+    x, programs = torch.ones(256), never_seen(20, len(steps))
 
     def run():
-        n = next(count)
+        order = next(programs)
         torch._dynamo.reset()  # otherwise its limit on recompiling one function sends the later programs to eager mode
 
         def program(y):
-            for place in range(20):
-                y = steps[n // len(steps) ** (place % 8) % len(steps)](y)
+            for number in order:
+                y = steps[number](y)
             return y
 
         compiled(program)(x)
