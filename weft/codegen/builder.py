@@ -12,10 +12,11 @@ interleaved.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -195,6 +196,11 @@ class Loop:
         self.next = values
 
 
+_NAME: Final = re.compile(r"%[\w.]+")
+_RARE_LINES: Final = 24
+"""Seldom needed code of at least so many lines is a function of its own."""
+
+
 class Builder:
     """Writes one native function. `lanes` is the vector length of the kernel (1 on a GPU thread)."""
 
@@ -205,6 +211,9 @@ class Builder:
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}
         self.metadata: dict[str, str] = {}
+        self._rare: dict[str, str] = {}
+        """Functions of this module's own, by what stands between their braces."""
+        self._types: dict[str, str] = {}
         self.block = "entry"
         self._names = 0
         self._params = ", ".join(f"{_LLVM[dtype]} %{param}" for param, dtype in params)
@@ -222,6 +231,7 @@ class Builder:
         """Emit `%new = text`."""
         name = self.fresh()
         self.lines.append(f"  {name} = {text}")
+        self._types[name] = llvm_type(dtype, lanes)
         return Value(self, name, dtype, lanes)
 
     def raw(self, line: str) -> None:
@@ -232,7 +242,9 @@ class Builder:
         body = "\n".join(self.lines)
         declared = "".join(line + "\n" for line in self.declarations.values())
         metadata = "".join(f"{name} = {text}\n" for name, text in self.metadata.items())
-        return f"{declared}\ndefine {self._result} @{self.name}({self._params}) {{\nentry:\n{body}\n}}\n{metadata}"
+        rare = "".join(f"\n{text}\n" for text in self._rare.values())
+        whole = f"{declared}\ndefine {self._result} @{self.name}({self._params}) {{\nentry:\n{body}\n}}\n"
+        return f"{whole}{rare}{metadata}"
 
     def ret(self, value: Value | None = None) -> None:
         self.raw(f"ret {value.type} {value.text}" if value is not None else "ret void")
@@ -606,6 +618,7 @@ class Builder:
             self.raw(f"{raw} = load {shape}, ptr {pointer.text}, align {dtype.size}")
         else:
             raw = self._masked_load(pointer, kind, shape, lanes, mask, dtype.size)
+        self._types[raw] = shape
         return self._from_memory(raw, shape, dtype, lanes)
 
     def _masked_load(self, pointer: Value, kind: str, shape: str, lanes: int, mask: Value, align: int) -> str:
@@ -776,7 +789,13 @@ class Builder:
         tag, before = f"rare{self._names}", self.block
         self.raw(f"br i1 {condition.text}, label %{tag}.then, label %{tag}.end")
         self.start_block(f"{tag}.then")
+        outer, self.lines = self.lines, []
         corrected = correct()
+        inner, self.lines = self.lines, outer
+        if self.block == f"{tag}.then" and len(inner) >= _RARE_LINES:
+            corrected = self._by_function(inner, corrected)
+        else:
+            self.lines += inner
         after = self.block
         self.raw(f"br label %{tag}.end")
         self.start_block(f"{tag}.end")
@@ -784,6 +803,39 @@ class Builder:
             self.op(f"phi {old.type} [ {old.text}, %{before} ], [ {new.text}, %{after} ]", old.dtype, old.lanes)
             for old, new in zip(values, corrected, strict=True)
         )
+
+    def _by_function(self, lines: Sequence[str], results: Sequence[Value]) -> Sequence[Value]:
+        """The results of straight code by a call of a function, which equal pieces of code share: LLVM takes as long
+        for what runs once in a blue moon as for the rest, and a kernel may have it a dozen times."""
+        made = {line.split(" = ", 1)[0].strip() for line in lines if " = " in line}
+        names = dict.fromkeys(_NAME.findall("\n".join(lines)))
+        given = [name for name in names if name not in made]
+        if any(name not in self._types for name in given):  # an index of a loop, say
+            self.lines += lines
+            return results
+        new = {name: f"%a{i}" for i, name in enumerate(given)}
+        new.update({name: f"%t{i}" for i, name in enumerate([name for name in names if name in made])})
+        body = [_NAME.sub(lambda match: new[match[0]], line) for line in lines]
+        wanted = list({x.text: x for x in results if x.text in made}.values())
+        kind = wanted[0].type if len(wanted) == 1 else f"{{ {', '.join(x.type for x in wanted)} }}"
+        last = new[wanted[0].text] if len(wanted) == 1 else "poison"
+        for i, x in enumerate(wanted if len(wanted) > 1 else ()):
+            body.append(f"  %r{i} = insertvalue {kind} {last}, {x.type} {new[x.text]}, {i}")
+            last = f"%r{i}"
+        params = ", ".join(f"{self._types[name]} {new[name]}" for name in given)
+        code = f"({params}) noinline cold nounwind {{\n" + "\n".join([*body, f"  ret {kind} {last}", "}"])
+        if code not in self._rare:
+            self._rare[code] = f"define internal {kind} @rare{len(self._rare)}{code}"
+        name = self._rare[code].split("@", 1)[1].split("(", 1)[0]
+        called = self.fresh()
+        self.raw(f"{called} = call {kind} @{name}({', '.join(f'{self._types[n]} {n}' for n in given)})")
+        parts = {
+            x.text: self.op(f"extractvalue {kind} {called}, {i}", x.dtype, x.lanes)
+            if len(wanted) > 1
+            else Value(self, called, x.dtype, x.lanes)
+            for i, x in enumerate(wanted)
+        }
+        return [parts.get(x.text, x) for x in results]
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:

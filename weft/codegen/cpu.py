@@ -234,14 +234,20 @@ def vector_loop(
     body: Callable[[Value, Value | None, State], State],
     state: State = (),
     lanes: int = LANES,
+    once: bool = False,
 ) -> State:
-    """Run `body(j, mask, state)` over [start, stop) in steps of a vector: whole vectors first, then one masked rest."""
+    """Run `body(j, mask, state)` over [start, stop) in steps of a vector: whole vectors first, then one masked rest. If
+    the body shall be written only `once`, all are masked."""
     bits = lanes.bit_length() - 1
-    whole = start + (((stop - start) >> bits) << bits)
-    with b.loop(start, whole, lanes, *flatten(state)) as loop:
-        loop.carry(*flatten(body(loop.index, None, unflatten(state, loop.carried))))
-    with b.loop(whole, stop, lanes, *loop.carried) as rest:
-        mask = b.iota(dt.int64, lanes) < b.splat(stop - rest.index, lanes)
+    whole = start if once else start + (((stop - start) >> bits) << bits)
+    carried = tuple(flatten(state))
+    if not once:
+        with b.loop(start, whole, lanes, *carried) as loop:
+            loop.carry(*flatten(body(loop.index, None, unflatten(state, loop.carried))))
+        carried = loop.carried
+    with b.loop(whole, stop, lanes, *carried) as rest:
+        left = b.cast(b.choose(stop - rest.index < lanes, stop - rest.index, lanes), dt.int32)
+        mask = b.iota(dt.int32, lanes) < b.splat(left, lanes)
         rest.carry(*flatten(body(rest.index, mask, unflatten(state, rest.carried))))
     return unflatten(state, rest.carried)
 
@@ -251,6 +257,10 @@ def vector_loop(
 
 WIDE_COST = 16
 """Maps that cost more than this run on vectors of twice the length."""
+LONG_COST = 150
+"""But not those that cost more than this, for which LLVM would take tens of milliseconds longer."""
+ONCE_COST = 80
+"""Beside so much work a mask costs nothing, and LLVM has half the code to work on."""
 
 
 def emit_map(frame: Frame) -> None:
@@ -268,13 +278,15 @@ def emit_map(frame: Frame) -> None:
         bases = frame.bases(frame.indices(place))
         # Long chains of dependent instructions leave the units idle; twice the lanes give them a second chain
         # to work on.
-        lanes = 2 * LANES if sum(step.op.cost for step in kernel.steps) >= WIDE_COST else LANES
+        cost = sum(step.op.cost for step in kernel.steps)
+        lanes = 2 * LANES if WIDE_COST <= cost <= LONG_COST else LANES
+        once = cost >= ONCE_COST and all(access.dtype.size >= 4 for access in kernel.accesses())
 
         def body(j: Value, mask: Value | None, state: State) -> State:
             _store_all(Scope(frame, bases, j, lanes, mask, {}))
             return state
 
-        vector_loop(b, start, stop, body, lanes=lanes)
+        vector_loop(b, start, stop, body, lanes=lanes, once=once)
 
 
 def _store_all(scope: Scope) -> None:
