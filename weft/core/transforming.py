@@ -12,7 +12,7 @@ from weft.graph.node import Node, kind_of
 from weft.graph.trace import trace
 from weft.primitives.base import Placeholder, move_batch_to_front
 from weft.primitives.views import transpose
-from weft.transforms.arguments import Filled, array_leaves, call_filled, fresh_inputs, ones, or_zeros, second_names
+from weft.transforms.arguments import Filled, array_leaves, call_filled, fresh_inputs, ones, or_zeros, second_name
 from weft.transforms.bodies import random_state
 from weft.transforms.jvp import push_forward
 from weft.transforms.vjp import pull_back
@@ -171,13 +171,9 @@ class Differentiated:
 
     def call(self, fun: Function, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> Any:
         """What fun returns for the arguments of a call with others in place of those that are differentiated."""
-        new_args, new_kwargs = second_names(args, kwargs)
-        rest = iter(values)
-        for n in self.nums:
-            new_args[n] = next(rest)
-        for name in kwargs:
-            if name in self.names:
-                new_kwargs[name] = next(rest)
+        rest = iter(values)  # those by position first, each in the order of the call
+        new_args = [next(rest) if n in self.nums else second_name(x) for n, x in enumerate(args)]
+        new_kwargs = {name: next(rest) if name in self.names else second_name(x) for name, x in kwargs.items()}
         return fun(*new_args, **new_kwargs)
 
     def result(self, kwargs: dict[str, Any], gradients: Sequence[Any]) -> Any:

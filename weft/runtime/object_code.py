@@ -17,8 +17,8 @@ FUNCTIONS: Final = (
     "PyType_GenericAlloc", "PyType_IsSubtype", "PyIter_Next", "Py_IncRef", "Py_DecRef", "PyWeakref_NewRef",
     "PyObject_Vectorcall", "PyTuple_New", "PyTuple_SetItem", "PyTuple_GetItem", "PyDict_GetItemWithError",
     "PyErr_Occurred", "PyTuple_Size", "PyDict_SetItem", "PyBytes_AsString", "PyList_New", "PyList_SetItem",
-    "PyList_Size", "PyList_GetItem", "PyList_Append", "PySet_Contains", "PySet_Add", "PyLong_AsLongLong",
-    "PyLong_FromLongLong", "PyFloat_AsDouble",
+    "PyList_Size", "PyList_GetItem", "PyList_Append", "PySet_Contains", "PySet_Add", "PySet_Discard",
+    "PyLong_AsLongLong", "PyLong_FromLongLong", "PyFloat_AsDouble",
 )  # fmt: skip
 _OBJECTS: Final = ("node_type", "array_type", "counter", "none", "float_type", "int_type")
 NODE_SLOTS: Final = ("op", "inputs", "kind", "value", "stream", "handle", "id")

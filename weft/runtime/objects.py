@@ -115,7 +115,7 @@ class Makers:
         return self._function("spread", instead) if self._has_nodes else instead
 
     def follow(self, instead: Callable[..., Any]) -> Callable[..., Any]:
-        """`follow(found, active, path, start)`; see `instead`, which is the same."""
+        """`follow(found, seen, path, start)`; see `instead`, which is the same."""
         return self._function("follow", instead) if self._has_nodes else instead
 
     def pull(self, rules: dict[Any, Any], cls: type, one: Any, instead: Callable[..., Any]) -> Callable[..., Any]:

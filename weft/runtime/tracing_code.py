@@ -328,8 +328,8 @@ elsewhere:
   ret ptr %other
 }
 
-; follow(found, active, path, start): adds to `active` and to `path` the items of `found`, from `start` on, that have an
-; operand in `active`; stops at an item that is no plain node. The number of items done.
+; follow(found, seen, path, start): adds to `path` the items of `found`, from `start` on, that have an operand in
+; `seen`, and takes the others out of it; stops at an item that is no plain node. The number of items done.
 define internal ptr @follow(ptr %self, ptr %arguments, i64 %count) {
 entry:
   %table = load ptr, ptr @table
@@ -343,15 +343,15 @@ here:
   %list_item = get ptr %table.PyList_GetItem
   %append = get ptr %table.PyList_Append
   %contains = get ptr %table.PySet_Contains
-  %put = get ptr %table.PySet_Add
+  %discard = get ptr %table.PySet_Discard
   %tuple_size = get ptr %table.PyTuple_Size
   %tuple_item = get ptr %table.PyTuple_GetItem
   %as_integer = get ptr %table.PyLong_AsLongLong
   %from_integer = get ptr %table.PyLong_FromLongLong
   %node_type = get ptr %table.node_type
   %found = load ptr, ptr %arguments
-  %active_at = getelementptr ptr, ptr %arguments, i64 1
-  %active = load ptr, ptr %active_at
+  %seen_at = getelementptr ptr, ptr %arguments, i64 1
+  %seen = load ptr, ptr %seen_at
   %path_at = getelementptr ptr, ptr %arguments, i64 2
   %path = load ptr, ptr %path_at
   %start_at = getelementptr ptr, ptr %arguments, i64 3
@@ -359,7 +359,7 @@ here:
   %start = call i64 %as_integer(ptr %start_object)
   br label %next
 next:
-  %i = phi i64 [ %start, %here ], [ %i1, %operands ], [ %i1, %add ]
+  %i = phi i64 [ %start, %here ], [ %i1, %drop ], [ %i1, %add ]
   %size = call i64 %list_size(ptr %found)
   %more = icmp slt i64 %i, %size
   br i1 %more, label %look, label %stop
@@ -376,19 +376,20 @@ begin:
 operands:
   %k = phi i64 [ 0, %begin ], [ %k1, %operand ]
   %missing = icmp slt i64 %k, %arity
-  br i1 %missing, label %operand, label %next
+  br i1 %missing, label %operand, label %drop
 operand:
   %k1 = add i64 %k, 1
   %x = call ptr %tuple_item(ptr %inputs, i64 %k)
-  %known = call i32 %contains(ptr %active, ptr %x)
+  %known = call i32 %contains(ptr %seen, ptr %x)
   %depends = icmp eq i32 %known, 1
   br i1 %depends, label %add, label %operands
 add:
-  %status0 = call i32 %put(ptr %active, ptr %node)
-  %status1 = call i32 %append(ptr %path, ptr %node)
-  %status = or i32 %status0, %status1
+  %status = call i32 %append(ptr %path, ptr %node)
   %good = icmp eq i32 %status, 0
   br i1 %good, label %next, label %raise
+drop:
+  call i32 %discard(ptr %seen, ptr %node)
+  br label %next
 stop:
   %result = call ptr %from_integer(i64 %i)
   ret ptr %result

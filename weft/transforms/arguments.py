@@ -74,13 +74,15 @@ def _fresh(node: Node, inner: bool) -> Node:
     return Input(IDENTITY, (node,), node.kind)
 
 
+def second_name(x: Any) -> Any:
+    """An argument that the function may overwrite, if it is an array: in-place operators inside a transformed function
+    are not seen outside."""
+    return wrap(x._node) if x.__class__ is array else x
+
+
 def second_names(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments whose arrays the function may overwrite: in-place operators inside a transformed function are not seen
-    outside."""
-    return (
-        [wrap(x._node) if x.__class__ is array else x for x in args],
-        {name: wrap(x._node) if x.__class__ is array else x for name, x in kwargs.items()},
-    )
+    """The same for all arguments."""
+    return [second_name(x) for x in args], {name: second_name(x) for name, x in kwargs.items()}
 
 
 def array_leaves(name: str, what: str, value: Any) -> tuple[list[array], tree.Structure]:

@@ -21,11 +21,10 @@ def between(inputs: Sequence[Node], outputs: Sequence[Node], rule: str | None = 
     `rule` names the rule that is going to be applied: what a function with such a rule of its own does inside is left
     out. Nodes older than all inputs cannot depend on them, so the walk never leaves the trace.
     """
-    active = set(inputs)
+    seen = set(inputs)
     if not inputs:
-        return [], active
+        return [], seen
     oldest = min([node.id for node in inputs])
-    seen = active.copy()
     found = [node for node in dict.fromkeys(outputs) if node.id >= oldest and node not in seen]
     seen.update(found)
     done = _spread(found, seen, oldest, 0)
@@ -37,14 +36,15 @@ def between(inputs: Sequence[Node], outputs: Sequence[Node], rule: str | None = 
         done = _spread(found, seen, oldest, done + 1)
     found.sort(key=_by_id)  # of a chain it is the order reversed, which sorts in linear time
     path: list[Node] = []
-    done = _follow(found, active, path, 0)
+    done = _follow(found, seen, path, 0)
     while done < len(found):
         node = found[done]
-        if not active.isdisjoint(_operands(node, rule)):
-            active.add(node)
+        if seen.isdisjoint(_operands(node, rule)):
+            seen.discard(node)
+        else:
             path.append(node)
-        done = _follow(found, active, path, done + 1)
-    return path, active
+        done = _follow(found, seen, path, done + 1)
+    return path, seen
 
 
 def _spread_by_python(found: list[Node], seen: set[Node], oldest: int, start: int) -> int:
@@ -59,12 +59,13 @@ def _spread_by_python(found: list[Node], seen: set[Node], oldest: int, start: in
     return start
 
 
-def _follow_by_python(found: list[Node], active: set[Node], path: list[Node], start: int) -> int:
-    """Adds to `active` and to `path` the items of `found`, from `start` on, that have an operand in `active`. Stops as
-    `_spread_by_python` does. The number of items done."""
+def _follow_by_python(found: list[Node], seen: set[Node], path: list[Node], start: int) -> int:
+    """Adds to `path` the items of `found`, from `start` on, that have an operand in `seen`, and takes the others out of
+    it. Stops as `_spread_by_python` does. The number of items done."""
     while start < len(found) and found[start].__class__ is Node:
-        if not active.isdisjoint(found[start].inputs):
-            active.add(found[start])
+        if seen.isdisjoint(found[start].inputs):
+            seen.discard(found[start])
+        else:
             path.append(found[start])
         start += 1
     return start
