@@ -297,6 +297,8 @@ def test_threads_that_read_what_one_updates() -> None:
         x += 1
 
     look = mx.compile(lambda x: x * 1.0)
+    step(fresh())  # traced before others read: meanwhile they may see the new state, and then the old one again
+    look(fresh())
     reads: list[Callable[[], np.ndarray]] = [
         lambda: np.array(x),
         lambda: np.array(x * 1.0),
