@@ -19,12 +19,13 @@ from weft.dtypes import Dtype
 from weft.graph.dims import Dim, broadcast_dims, same_shape
 from weft.graph.node import Kind, Node, Shape, kind_of, make
 from weft.graph.scalars import SCALARS
-from weft.primitives.base import DATA, ZERO, Constant, Primitive, bind, constant
+from weft.primitives.base import DATA, ZERO, Constant, Placeholder, Primitive, bind, constant
 from weft.primitives.creation import Extent
 from weft.primitives.elementwise import astype
 from weft.primitives.views import Broadcast, reshape, transpose
 from weft.runtime.data import to_buffer
-from weft.runtime.objects import MAKERS, Known, Step
+from weft.runtime.objects import MAKERS, Known
+from weft.transforms.rules import Forward
 
 Scalar = bool | int | float | complex
 ArrayLike = Any
@@ -218,7 +219,7 @@ class Binary:
         """Result kind for two operands of one kind that need no conversion: the fast path."""
         self.kinds: dict[tuple[Kind, type], tuple[Kind, Kind]] = {}
         """(operand kind, result kind) for an array and a Python number."""
-        self.pairs: dict[tuple[Kind, Kind], Callable[[Node, Node], Node]] = {}
+        self.pairs: dict[tuple[Kind, Kind], Callable[..., Any]] = {}
         """For other pairs of arrays: what brings them to a common kind and makes the node."""
         self._known: Known = (self.results, {}, {}, _NUMBERS[float], _NUMBERS[int])
         self.call: Callable[[Any, Any], array] = MAKERS.binary(op, self._known, self.general)
@@ -252,14 +253,16 @@ class Binary:
         return self.slow(b, a)
 
     def slow(self, a: Any, b: Any) -> array:
-        x, y = promoted(self.name, a, b)
-        dtype = self.operand(x.dtype)
-        refuse_dtype(self.name, self.op, dtype)
-        x, y = astype(x, dtype), astype(y, dtype)
-        node = bind(self.op, x, y)
+        node = self._made(a, b)
         if not node.kind.symbolic:
             self._remember(a, b, node)
         return wrap(node)
+
+    def _made(self, a: Any, b: Any) -> Node:
+        x, y = promoted(self.name, a, b)
+        dtype = self.operand(x.dtype)
+        refuse_dtype(self.name, self.op, dtype)
+        return bind(self.op, astype(x, dtype), astype(y, dtype))
 
     def _remember(self, a: Any, b: Any, made: Node) -> None:
         operand, result = made.inputs[0].kind, made.kind
@@ -267,9 +270,9 @@ class Binary:
             if a._node.kind is operand and b._node.kind is operand:
                 _bounded(self.results)[operand] = result
                 return
-            pair = _pair(a._node, b._node, made)
-            if pair is not None:
-                _bounded(self.pairs)[a._node.kind, b._node.kind] = pair
+            given = [Node(Placeholder(self.name), (), x._node.kind) for x in (a, b)]
+            steps = Forward(given, self._made(wrap(given[0]), wrap(given[1])))
+            _bounded(self.pairs)[a._node.kind, b._node.kind] = steps.run
         elif a.__class__ is array and a._node.kind is operand and b.__class__ in _SCALARS:
             self._remember_number(b.__class__, operand, result)
         elif b.__class__ is array and b._node.kind is operand and a.__class__ in _SCALARS:
@@ -279,42 +282,6 @@ class Binary:
         _bounded(self.kinds)[operand, number] = (operand, result)
         if number is float or number is int:
             _bounded(self._known[1 if number is float else 2])[operand] = result
-
-
-def _pair(x: Node, y: Node, made: Node) -> Callable[[Node, Node], Node] | None:
-    """A function that makes of others what `made` is of x and y; None if there is more to it than operations of one
-    operand (conversions, broadcasts) on the way."""
-    first, second = made.inputs
-    steps: list[Step] = []
-    places: list[int] = []
-    for place, given, end in ((0, x, first), (1, y, second)):
-        chain = _chain(given, end)
-        if chain is None:
-            return None
-        for node in chain:
-            steps.append((node.op, node.kind, (place,)))
-            place = 1 + len(steps)
-        places.append(place)
-    steps.append((made.op, made.kind, (places[0], places[1])))
-
-    def by_steps(*given: Node) -> Node:
-        nodes = list(given)
-        for op, kind, operands in steps:
-            nodes.append(make(op, tuple([nodes[i] for i in operands]), kind))
-        return nodes[-1]
-
-    return MAKERS.recipe(2, [1 + len(steps)], steps, by_steps)
-
-
-def _chain(given: Node, made: Node) -> list[Node] | None:
-    """The operations of one operand that led from one node to another; None if others did."""
-    chain: list[Node] = []
-    while made is not given:
-        if len(made.inputs) != 1:
-            return None
-        chain.append(made)
-        (made,) = made.inputs
-    return chain[::-1]
 
 
 def _bounded(table: dict[Any, Any]) -> dict[Any, Any]:

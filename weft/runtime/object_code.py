@@ -417,32 +417,13 @@ elsewhere:
 }
 """
 
-_BINDING = r"""
+_BINDING = f"""
 ; Remember the table, and write the addresses of the functions into it.
-define void @weft_objects(ptr %table) {
+define void @weft_objects(ptr %table) {{
   store ptr %table, ptr @table
-  %make_at = at %table.make
-  store ptr @make, ptr %make_at
-  %wrap_at = at %table.wrap
-  store ptr @wrap, ptr %wrap_at
-  %unary_at = at %table.unary
-  store ptr @unary, ptr %unary_at
-  %binary_at = at %table.binary
-  store ptr @binary, ptr %binary_at
-  %reflected_at = at %table.reflected
-  store ptr @reflected, ptr %reflected_at
-  %forward_at = at %table.forward
-  store ptr @forward, ptr %forward_at
-  %backward_at = at %table.backward
-  store ptr @backward, ptr %backward_at
-  %spread_at = at %table.spread
-  store ptr @spread, ptr %spread_at
-  %follow_at = at %table.follow
-  store ptr @follow, ptr %follow_at
-  %pull_at = at %table.pull
-  store ptr @pull, ptr %pull_at
+{"".join(f"  %at_{name} = at %table.{name}{chr(10)}  store ptr @{name}, ptr %at_{name}{chr(10)}" for name in _ENTRIES)}\
   ret void
-}
+}}
 """
 
 
