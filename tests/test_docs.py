@@ -76,6 +76,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "environment.md": {},
     "explain.md": {"step": lambda w, x: mx.tanh(x @ w), "model": mx.ones((3, 3)), "batch": mx.ones((2, 3))},
     "export.md": {"mx": mx, "model": lambda x: mx.tanh(x) * 2, "x": mx.ones((3,))},
+    "files.md": {},
     "gradients.md": {"mx": mx},
     "memory.md": {
         "mx": mx, "wk": mx.ones((64, 64)), "wv": mx.ones((64, 64)),

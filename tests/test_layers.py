@@ -31,7 +31,7 @@ ROWS = (
     ("passes", "reference"),
     ("primitives",),
     ("graph",),
-    ("codegen",),
+    ("codegen", "files"),
     ("runtime",),
     ("interop", "printing"),
     ("dtypes", "tree"),

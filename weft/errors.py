@@ -24,6 +24,11 @@ class BadIndex(IndexError, ValueError):
     written for either catches this."""
 
 
+class FileError(RuntimeError, ValueError):
+    """A file that cannot be opened, or is not what its format says. MLX raises RuntimeError for some formats and
+    ValueError for others; code written for either catches this."""
+
+
 class ConfigError(ValueError):
     """A setting, from the environment or made in Python, that is not allowed or not possible on this machine."""
 

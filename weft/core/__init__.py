@@ -192,6 +192,7 @@ from weft.core.reducing import (
     var,
 )
 from weft.core.reducing import prod_ as prod
+from weft.core.saving import load, save, save_gguf, save_safetensors, savez, savez_compressed
 from weft.core.scanning import cummax, cummin, cumprod, cumsum, cumulative_prod, cumulative_sum, logcumsumexp
 from weft.core.selecting import argwhere, bincount, nonzero
 from weft.core.shaping import (
@@ -275,8 +276,8 @@ NAMESPACE.append(sys.modules[__name__])
 _NOT_YET = frozenset((
     "block_masked_mm", "conv1d", "conv2d", "conv3d", "conv_general", "conv_transpose1d", "conv_transpose2d",
     "conv_transpose3d", "convolve", "cuda", "dequantize", "distributed", "fast", "fft", "gather_mm", "gather_qmm",
-    "gather_qqmm", "hadamard_transform", "linalg", "load", "matrix_norm", "metal", "qqmm", "quantize",
-    "quantized_matmul", "save", "save_gguf", "save_safetensors", "savez", "savez_compressed", "segmented_mm",
+    "gather_qqmm", "hadamard_transform", "linalg", "matrix_norm", "metal", "qqmm", "quantize",
+    "quantized_matmul", "segmented_mm",
 ))  # fmt: skip
 """What MLX has, and Weft does not have yet."""
 _OWN = frozenset(("TYPE_CHECKING", "ModuleType", "NAMESPACE", "NoReturn", "annotations", "attach", "math", "sys"))

@@ -9,9 +9,10 @@ from typing import IO, Any
 
 from weft import tree
 from weft.array import array
+from weft.files.paths import check_writable
 from weft.graph.dot import dot
 from weft.graph.node import Node, kind_of
-from weft.transforms.exportfile import DamagedFile, check_writable, opened, read_header, read_tensors
+from weft.transforms.exportfile import DamagedFile, opened, read_header, read_tensors
 from weft.transforms.exporting import Export
 from weft.transforms.importing import FORMAT, Imported, Reader, call_text, item, spread
 from weft.transforms.telling import tell
@@ -45,7 +46,7 @@ def export_function(
     export = _export("export_function", fun, shapeless, metadata)
     if is_file:
         if isinstance(file_or_callback, (str, os.PathLike)):
-            check_writable(file_or_callback)
+            check_writable("export_function", file_or_callback)
         export.trace(args, kwargs)
         export.write(file_or_callback)  # type: ignore[arg-type]
         return
@@ -110,7 +111,7 @@ def exporter(
     ((array(10, dtype=int32),), (array(30, dtype=int32),))
     """
     if isinstance(file, (str, os.PathLike)):
-        check_writable(file)
+        check_writable("export_function", file)
     elif not hasattr(file, "write"):
         raise TypeError(f"[exporter] the first argument is a file; got {type(file).__name__}.")
     return FunctionExporter(file, _export("exporter", fun, shapeless, metadata))

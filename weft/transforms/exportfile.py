@@ -11,18 +11,17 @@ import ctypes
 import io
 import json
 import os
-import secrets
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
 import numpy as np
 
 from weft.dtypes import Dtype, by_name
+from weft.files.paths import Path_, bytes_of, writing
 from weft.runtime.buffer import allocate
 from weft.runtime.data import Buffer
 
@@ -32,8 +31,6 @@ ALIGNMENT: Final = 64
 PREFIX: Final = struct.Struct("<8sIIQQ")  # magic, version, crc32 of the header, length of the header, of the file
 MOST_HEADER: Final = 1 << 30
 _PIECE: Final = 1 << 24
-
-Path_ = str | os.PathLike[str]
 
 
 class DamagedFile(RuntimeError):
@@ -68,12 +65,6 @@ def _aligned(at: int) -> int:
     return -(-at // ALIGNMENT) * ALIGNMENT
 
 
-def bytes_of(values: np.ndarray) -> memoryview:
-    """The elements in row-major order, as they lie in a file."""
-    flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    return memoryview(flat)  # type: ignore[arg-type]
-
-
 def write(file: Path_ | IO[bytes], header: dict[str, Any], tensors: Sequence[tuple[Dtype, np.ndarray]]) -> None:
     """Write a file, or into an open one. A file is complete or not there: what was there before stays until then."""
     entries: list[dict[str, Any]] = []
@@ -88,7 +79,7 @@ def write(file: Path_ | IO[bytes], header: dict[str, Any], tensors: Sequence[tup
     first = _aligned(PREFIX.size + len(text))
     end = first + (entries[-1]["offset"] + bytes_of(tensors[-1][1]).nbytes if tensors else 0)
     prefix = PREFIX.pack(MAGIC, VERSION, zlib.crc32(text), len(text), end)
-    with _target(file) as out:
+    with writing("export_function", file) as out:
         out.write(prefix + text)
         position = PREFIX.size + len(text)
         for entry, (_, values) in zip(entries, tensors, strict=True):
@@ -98,41 +89,6 @@ def write(file: Path_ | IO[bytes], header: dict[str, Any], tensors: Sequence[tup
             out.write(raw)
             position = start + raw.nbytes
         out.write(bytes(end - position))
-
-
-@contextmanager
-def _target(file: Path_ | IO[bytes]) -> Iterator[IO[bytes]]:
-    if not isinstance(file, (str, os.PathLike)):
-        yield file
-        return
-    path = Path(file)
-    number, name = _open_beside(path)
-    try:
-        with os.fdopen(number, "wb") as out:
-            yield out
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _open_beside(path: Path) -> tuple[int, str]:
-    """A new file in the same directory: (descriptor, name)."""
-    name = str(path.parent / f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(f"{path} is a directory")
-        return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), name
-    except (OSError, ValueError) as error:
-        problem = getattr(error, "strerror", None) or error  # the name in the error is not the user's
-        raise RuntimeError(f"[export_function] Failed to open {path}: {problem}.") from error
-
-
-def check_writable(file: Path_) -> None:
-    """Raise RuntimeError if there is no way to write this file."""
-    number, name = _open_beside(Path(file))
-    os.close(number)
-    Path(name).unlink()
 
 
 # ---- reading ----
