@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 from weft.array import NAMESPACE, ArrayIterator, ArrayLike, array
-from weft.core import random
+from weft.core import cuda, distributed, fast, metal, random
 from weft.core._methods import attach
 from weft.core.comparing import allclose, array_equal, isclose
 from weft.core.creating import (
@@ -275,11 +275,12 @@ NAMESPACE.append(sys.modules[__name__])
 
 _NOT_YET = frozenset((
     "block_masked_mm", "conv1d", "conv2d", "conv3d", "conv_general", "conv_transpose1d", "conv_transpose2d",
-    "conv_transpose3d", "convolve", "cuda", "dequantize", "distributed", "fast", "fft", "gather_mm", "gather_qmm",
-    "gather_qqmm", "hadamard_transform", "linalg", "matrix_norm", "metal", "qqmm", "quantize",
+    "conv_transpose3d", "convolve", "dequantize", "fft", "gather_mm", "gather_qmm",
+    "gather_qqmm", "hadamard_transform", "linalg", "matrix_norm", "qqmm", "quantize",
     "quantized_matmul", "segmented_mm",
 ))  # fmt: skip
 """What MLX has, and Weft does not have yet."""
+_SUBMODULES = frozenset(("cuda", "distributed", "fast", "metal", "random"))
 _OWN = frozenset(("TYPE_CHECKING", "ModuleType", "NAMESPACE", "NoReturn", "annotations", "attach", "math", "sys"))
 
 
@@ -294,5 +295,5 @@ if not TYPE_CHECKING:  # it would make every name a known one
 
 def __dir__() -> list[str]:
     """What users are meant to find: neither the modules that this one is made of, nor what it uses itself."""
-    parts = {name for name, value in globals().items() if isinstance(value, ModuleType)} - {"random"}
+    parts = {name for name, value in globals().items() if isinstance(value, ModuleType)} - _SUBMODULES
     return sorted(globals().keys() - parts - _OWN)

@@ -37,6 +37,65 @@ def _key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | Non
     return None if rest is None else (*args, *[type(value) for value in args], *kwargs, *rest)
 
 
+def _number_key(value: Any) -> Any:
+    """What tells plain arguments apart: 0.0 and -0.0, 1 and 1.0 and True are different numbers."""
+    cls = type(value)
+    if cls is float:
+        return value.hex()
+    return (cls, value) if cls in _PLAIN or cls is str else None
+
+
+def remembered_all(arrays: int) -> Callable[[F], F]:
+    """For a function whose first `arrays` arguments are arrays or None, whose others are plain numbers, strings and
+    None, and which gives one array that depends on nothing but the kinds of the arrays and the other arguments."""
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nodes: list[Node] = []
+            key: list[Any] = [function]
+            for value in args[:arrays]:
+                if value.__class__ is array:
+                    nodes.append(value._node)
+                    key.append(value._node.kind)
+                elif value is None:
+                    key.append(None)
+                else:
+                    return function(*args, **kwargs)
+            rest = [*args[arrays:], *kwargs.values()]
+            others = [_number_key(value) for value in rest]
+            if len(args) < arrays or None in others:
+                return function(*args, **kwargs)
+            found = (*key, *others, *kwargs)
+            steps = KNOWN.get(found)
+            if steps is not None:
+                return wrap(cast(Node, steps.run(*nodes)))
+            if any(node.kind.symbolic for node in nodes):
+                return function(*args, **kwargs)
+            return _learnt_all(found, function, nodes, args, kwargs)
+
+        return cast(F, call)
+
+    return decorate
+
+
+def _learnt_all(
+    key: tuple[Any, ...],
+    function: Callable[..., Any],
+    nodes: list[Node],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> array:
+    """The first call of a function that may also get None in place of arrays."""
+    given = [Node(Placeholder(function.__name__), (), node.kind) for node in nodes]
+    left = iter(given)
+    result = function(*[wrap(next(left)) if a.__class__ is array else a for a in args], **kwargs)
+    if len(KNOWN) >= MOST:
+        KNOWN.clear()
+    steps = KNOWN[key] = Forward(given, result._node)
+    return wrap(cast(Node, steps.run(*nodes)))
+
+
 def remembered(arrays: int) -> Callable[[F], F]:
     """For a function whose first `arrays` arguments (one or two) are arrays, and which gives one array that depends on
     nothing but their kinds and its other arguments."""
