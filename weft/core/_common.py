@@ -45,10 +45,8 @@ _MOST_NUMBERS = 256
 def scalar_node(value: Any, kind: Kind, name: str = "array") -> Node:
     """A constant of this kind; recent ones are shared, so that a number in a loop is one node. Errors name `name`."""
     if type(value) in _STAND_INS:
-        if type(value) is Dim:
-            return size_node(value, kind)
         refuse_overflow(name, value, kind.dtype)
-        return constant(value, kind)
+        return size_node(value, kind) if type(value) is Dim else constant(value, kind)
     numbers = _NUMBERS.get(value.__class__)
     found = numbers[kind].get(value) if numbers is not None and kind in numbers else None
     # 0.0 and -0.0 are one key of a dict; NaN is none.
@@ -70,8 +68,9 @@ def _keep_number(numbers: _Numbers, value: Any, node: Node) -> None:
 
 
 def refuse_overflow(name: str, value: Any, dtype: Dtype) -> None:
-    """A Python integer that meets an integer array must be one of its numbers: to wrap it would be a wrong answer."""
-    if type(value) is Dim or value.__class__ is not int or not dtype.is_integer:
+    """A Python integer that meets an integer array must be one of its numbers: to wrap it would be a wrong answer. What
+    stands for a number in a trace decides that for later calls too."""
+    if value.__class__ is not int or not dtype.is_integer:
         return
     low, high = (-(1 << dtype.bits - 1), 1 << dtype.bits - 1) if dtype.kind == "i" else (0, 1 << dtype.bits)
     if not low <= value < high:
@@ -82,6 +81,8 @@ def size_node(n: Any, kind: Kind) -> Node:
     """A size (or a number computed from sizes) in every element of `kind`; symbols stay symbols."""
     if type(n) is not Dim:
         return scalar_node(n, kind)
+    if not -(1 << 63) <= n < 1 << 63:  # more than a value of a program holds: as the number that it is here
+        return constant(n.__index__(), kind)
     return broadcast_node(astype(bind(Extent(n)), kind.dtype), kind.shape)
 
 
@@ -91,7 +92,7 @@ def to_node(value: Any, dtype: Dtype | None = None) -> Node:
         return value._node
     cls = value.__class__
     if type(value) is Dim:
-        return size_node(value, kind_of((), dtype or dt.int32))
+        return size_node(value, kind_of((), dtype or default_dtype(value)))
     if cls in _SCALARS:
         return constant(value, kind_of((), dtype or default_dtype(value)))
     if hasattr(value, "__mlx_array__"):
@@ -100,8 +101,8 @@ def to_node(value: Any, dtype: Dtype | None = None) -> Node:
     return Node(DATA, (), kind_of(values.shape, kind), to_buffer(values))
 
 
-def default_dtype(value: Scalar) -> Dtype:
-    if value.__class__ is int and not -(1 << 31) <= value < 1 << 31:  # type: ignore[operator]
+def default_dtype(value: Any) -> Dtype:
+    if value.__class__ is int and not -(1 << 31) <= value < 1 << 31:
         return dt.int64
     return dt.default_of(value.__class__)
 

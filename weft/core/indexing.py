@@ -23,6 +23,7 @@ from weft.core._common import (
     constant,
     default_dtype,
     refuse_overflow,
+    scalar_node,
     to_node,
     wrap,
 )
@@ -386,7 +387,9 @@ def read_slice(x: Node, starts: tuple[Any, ...], sizes: Shape, steps: tuple[int,
 
 def values_node(value: Any, dtype: Dtype) -> Node:
     """What is to be written, in the dtype of the array."""
-    if type(value) in (bool, int, float, complex):
+    if type(value) is Dim:
+        return scalar_node(value, kind_of((), dtype), "setitem")
+    if value.__class__ in (bool, int, float, complex):
         refuse_overflow("setitem", value, dtype)
         return constant(value, kind_of((), dtype))  # not a shared one: it may become an array's own
     return astype(to_node(value), dtype)

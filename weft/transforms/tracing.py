@@ -3,9 +3,10 @@ becomes a variant. Whatever happens, the caller's objects are as before afterwar
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,13 +43,29 @@ class Snapshot:
         return [x for now in changed for x in tree.leaves(now) if isinstance(x, array)]
 
     def restore(self, others: Sequence[bool] | None = None) -> None:
-        """Put all back, but for the arrays that other threads have overwritten meanwhile."""
-        for place, before in self.places:
-            if not state.same(before, state.read(place)):
-                state.write(place, before)
+        """Put all back, but for the arrays that other threads have overwritten meanwhile. A place that refuses keeps
+        none of the others from it."""
         for at, (a, node) in enumerate(self.nodes):
             if others is None or not others[at]:
                 a._node = node
+        each([functools.partial(_restore, place, before) for place, before in self.places])
+
+
+def _restore(place: Any, before: Any) -> None:
+    if not state.same(before, state.read(place)):
+        state.write(place, before)
+
+
+def each(steps: Iterable[Callable[[], None]]) -> None:
+    """Take all steps, whatever one of them raises; the first error is raised at the end."""
+    raised: BaseException | None = None
+    for step in steps:
+        try:
+            step()
+        except BaseException as error:
+            raised = raised or error
+    if raised is not None:
+        raise raised
 
 
 class Overwritten(Exception):
@@ -103,9 +120,10 @@ class StandIns:
         return {id(made): walk.seen[id(value)] for made, value in self._originals}
 
     def remove(self) -> None:
-        """Put the numbers back."""
-        for holder, name, old in reversed(self._undo):
-            state.set_item(holder, name, old)
+        """Put the numbers back. Lists are the snapshot's: in one that the function has made shorter, what stood at a
+        place stands elsewhere now, or nowhere."""
+        undo = [entry for entry in reversed(self._undo) if not isinstance(entry[0], list)]
+        each([functools.partial(state.set_item, *entry) for entry in undo])
 
 
 class Attempt:
@@ -162,13 +180,11 @@ class Attempt:
                 sizes.env.close()
 
     def _put_back(self, snapshot: Snapshot, stand_ins: StandIns | None, inputs: Sequence[Node], noted: changes) -> None:
-        if stand_ins is not None:
-            stand_ins.remove()
         others = self._overwritten_by_others(inputs, noted)
         if any(others):
             for node in inputs:
                 node.for_all()  # type: ignore[attr-defined]
-        snapshot.restore(others)
+        each([stand_ins.remove if stand_ins is not None else lambda: None, lambda: snapshot.restore(others)])
 
     def _overwritten_by_others(self, inputs: Sequence[Node], noted: changes) -> list[bool]:
         """Of each array: whether it is not what this thread, which takes note of what it overwrites, has left."""
