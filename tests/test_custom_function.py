@@ -20,6 +20,7 @@ from weft.passes.simplify import simplify
 from weft.primitives.contraction import Matmul
 from weft.primitives.custom import Barrier, Called
 from weft.primitives.elementwise import Exp, Sin
+from weft.targets import CPU
 
 Function = Callable[..., Any]
 
@@ -646,7 +647,7 @@ def test_inner_values_are_computed_again_and_not_merged() -> None:
     assert computed(Matmul, again, checkpointed) - computed(Matmul, value, gradient) == 3
     assert computed(Barrier, again, checkpointed) == 1, "the weight stays where it is"
     graph, layouts = closed(again, checkpointed)
-    made = plan(graph, layouts)
+    made = plan(graph, CPU, layouts)
     assert any(isinstance(node.op, Barrier) for item in made.items for node in item.writes)
 
 

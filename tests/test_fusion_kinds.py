@@ -11,10 +11,10 @@ import weft.core as mx
 from tests import contract
 from weft import dtypes as dt
 from weft.array import array
-from weft.passes import fuse
 from weft.passes.memory import ALIGNMENT, Plan
 from weft.passes.pipeline import plan
 from weft.passes.verify import verify_plan
+from weft.targets import CPU
 
 
 def leaf(*shape: int, dtype: dt.Dtype = dt.float32, layout: str = "contiguous") -> array:
@@ -24,7 +24,8 @@ def leaf(*shape: int, dtype: dt.Dtype = dt.float32, layout: str = "contiguous") 
 
 def planned(*results: array) -> Plan:
     """The plan by which these results would be computed now."""
-    made = plan(*contract.closed(*results))
+    graph, layouts = contract.closed(*results)
+    made = plan(graph, CPU, layouts)
     verify_plan(made)
     return made
 
@@ -119,25 +120,25 @@ def test_siblings_that_read_the_same_values_share_the_pass() -> None:
 
 
 def test_too_many_operands_are_split() -> None:
-    inputs = [leaf(40, 50) for _ in range(2 * fuse.MOST_OPERANDS)]
+    inputs = [leaf(40, 50) for _ in range(2 * CPU.fusion.operands)]
     total = inputs[0]
     for x in inputs[1:]:
         total = total + x
     made = planned(total)
     assert len(made.items) > 1
     for item in made.items:
-        assert len(item.reads) <= fuse.MOST_OPERANDS
+        assert len(item.reads) <= CPU.fusion.operands
 
 
 def test_too_many_nodes_are_split() -> None:
     x = leaf(40, 50)
     y = x
-    for _ in range(3 * fuse.MOST_NODES):
+    for _ in range(3 * CPU.fusion.nodes):
         y = mx.sin(y)
     made = planned(y)
     assert len(made.items) >= 3
     for item in made.items:
-        assert len(item.group.nodes) <= fuse.MOST_NODES
+        assert len(item.group.nodes) <= CPU.fusion.nodes
     # The pieces write over each other's results.
     assert made.arena <= 2 * x.nbytes + ALIGNMENT
 
@@ -222,7 +223,7 @@ def test_rows_of_any_number_of_leading_axes(name: str) -> None:
 
 
 def test_rows_that_leave_the_caches_are_not_read_again_in_the_same_kernel() -> None:
-    long = fuse.LONGEST_ROW + 16
+    long = CPU.fusion.row + 16
     made = planned(mx.softmax(mx.zeros((2, long)) + leaf(long), axis=-1))
     assert len(made.items) > 1
 

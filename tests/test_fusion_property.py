@@ -22,9 +22,9 @@ from weft import evaluate as evaluation
 from weft.array import array, wrap
 from weft.dtypes import Dtype
 from weft.graph.node import Node, reachable
-from weft.passes import lower
 from weft.primitives.elementwise import draw as random_values
 from weft.runtime import threads
+from weft.targets.cpu import schedule
 
 SHAPES = (
     (3,), (2, 3), (3, 1), (), (17,), (1, 17), (3, 17), (33, 17), (17, 33), (16, 16), (2, 3, 17), (3, 2, 1),
@@ -403,7 +403,7 @@ def _verified(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Two threads, and kernels that share even the smallest work."""
-    monkeypatch.setattr(lower, "grain_of", lambda elements, cost: 1)
+    monkeypatch.setattr(schedule, "grain_of", lambda elements, cost: 1)
     monkeypatch.setattr(evaluation, "PROGRAMS", {})
     before = threads.set_threads(2)
     yield

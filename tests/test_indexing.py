@@ -19,9 +19,9 @@ from tests.contract import assert_values as same
 from tests.gradients import check_batch, check_derivatives
 from weft import dtypes as dt
 from weft.array import array
-from weft.codegen import moves
 from weft.dtypes import Dtype
 from weft.primitives.elementwise import draw as draw_values
+from weft.targets.cpu import moves
 
 DTYPES = (dt.bool_, dt.uint8, dt.int16, dt.bfloat16, dt.float32, dt.int64, dt.float64, dt.complex64, dt.complex128)
 PLAIN = ("contiguous", "shifted", "reversed", "transposed", "spaced", "cut")

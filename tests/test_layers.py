@@ -28,6 +28,7 @@ ROWS = (
     ("array",),
     ("evaluate",),
     ("checking",),
+    ("targets",),
     ("passes", "reference"),
     ("primitives",),
     ("graph",),

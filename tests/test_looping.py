@@ -19,6 +19,7 @@ from weft.array import array
 from weft.codegen.launch import Repeat
 from weft.graph.node import reachable
 from weft.passes import pipeline
+from weft.targets import CPU
 
 MIB = 1 << 20
 
@@ -849,7 +850,7 @@ def test_a_cache_is_updated_in_place() -> None:
     for update in (by_index, lambda held, x, i: mx.slice_update(held, x[None], i, (0,))):
         result = run(update)
         graph, layouts = closed(result)
-        plan = pipeline.plan(graph, layouts)
+        plan = pipeline.plan(graph, CPU, layouts)
         (code,) = [item.code for item in plan.items if isinstance(item.code, Repeat)]
         carried = [node for node in code.plan.graph.inputs if node.shape == cache.shape]
         assert [code.plan.places[node].where for node in carried] == ["output"]

@@ -17,6 +17,7 @@ from weft.evaluate import close
 from weft.graph.node import reachable
 from weft.passes import elements, pipeline
 from weft.passes.memory import Plan
+from weft.targets import CPU
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "uint8", "int64", "complex64")
 
@@ -80,7 +81,7 @@ def plan_of(*results: array) -> Plan:
     """How the arrays would be computed."""
     nodes = [x._node for x in results]
     graph, layouts = close(reachable(nodes), nodes)
-    return pipeline.plan(graph, layouts)
+    return pipeline.plan(graph, CPU, layouts)
 
 
 def kernels_of_steps(plan: Plan) -> list[int]:

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft import dtypes as dt
-from weft.codegen import matmul
 from weft.codegen.launch import Layout, Lowering, Pointer
-from weft.codegen.matmul import dot, gemm
 from weft.config import CPUS, config
 from weft.dtypes import Dtype
 from weft.errors import ConfigError
 from weft.runtime import engine, threads
 from weft.runtime.program import Command, Kind, Program, Reloc
+from weft.targets.cpu import matmul
+from weft.targets.cpu.matmul import dot, gemm
 
 NUMBERS = tuple(dtype for dtype in dt.ALL if not dtype.is_bool)
 GUARD = 64  # bytes on either side of an output that nobody may write

@@ -21,11 +21,13 @@ from hypothesis import strategies as st
 import weft.core as mx
 from weft import evaluate
 from weft.graph.node import Node
-from weft.passes import fuse, memory, pipeline
+from weft.passes import memory, pipeline
+from weft.passes.fuse import Limits
 from weft.passes.memory import Packing, Plan
 from weft.passes.pipeline import plan
 from weft.passes.verify import verify_plan
 from weft.primitives.base import Constant
+from weft.targets import CPU
 from weft.transforms.compile import graph_of
 
 N = 48
@@ -36,14 +38,14 @@ X, Y, Z = (RNG.uniform(0.5, 1.5, (N, N)).astype(np.float32) for _ in range(3))
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every operation has a kernel of its own."""
-    monkeypatch.setattr(fuse, "MOST_NODES", 1)
+    monkeypatch.setattr(CPU, "fusion", Limits(nodes=1))
     monkeypatch.setattr(evaluate, "PROGRAMS", {})
 
 
 def planned(function: Callable[..., Any], *values: np.ndarray, donated: Sequence[int] = ()) -> Plan:
     """The verified plan of what the function returns."""
     traced = graph_of(function, *map(mx.array, values))
-    made = plan(traced.graph, traced.layouts, donated=donated)
+    made = plan(traced.graph, CPU, traced.layouts, donated=donated)
     verify_plan(made)
     return made
 
@@ -481,8 +483,8 @@ def workloads(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_arena_is_close_to_the_lower_bound(name: str, workloads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[Plan] = []
 
-    def seen(graph: Any, items: Any, carried: Any = None, donated: Any = ()) -> Plan:
-        plans.append(memory.plan_memory(graph, items, carried, donated))
+    def seen(graph: Any, items: Any, target: Any, carried: Any = None, donated: Any = ()) -> Plan:
+        plans.append(memory.plan_memory(graph, items, target, carried, donated))
         return plans[-1]
 
     monkeypatch.setattr(evaluate, "PROGRAMS", {})

@@ -28,6 +28,7 @@ from weft.primitives.creation import Extent, Iota
 from weft.primitives.elementwise import AsType, Conjugate, Identity, Imag, Real, StopGradient, astype, exp, select, sin
 from weft.primitives.reductions import Max, Prod, Sum
 from weft.primitives.views import Broadcast, Slice, SliceUpdate, reshape, restore_axes, transpose
+from weft.targets import CPU
 
 M = (4, 8)
 
@@ -477,7 +478,7 @@ def test_fuse() -> None:
 
 
 def test_a_plan_as_text() -> None:
-    assert show_plan(plan(graph(softmax, M)), kernels=True) == text(
+    assert show_plan(plan(graph(softmax, M), CPU), kernels=True) == text(
         """
         plan: 1 kernels, arena 0 bytes
           row [max subtract exp sum divide] (%0@input 0) -> %1@output 0 : f32[4, 8]
@@ -497,7 +498,7 @@ def test_kernels_name_no_sizes() -> None:
     """A larger call is the same kernel: nothing is compiled for it."""
 
     def keys(*shape: int) -> list[str]:
-        return [launch.source.key for item in plan(graph(softmax, shape)).items for launch in item.launches]
+        return [launch.source.key for item in plan(graph(softmax, shape), CPU).items for launch in item.launches]
 
     assert keys(4, 8) == keys(5, 100) == keys(300, 70)
     assert keys(300, 7) == keys(2000, 16)  # many rows of a few elements, which have lanes across rows
@@ -508,7 +509,7 @@ def test_loads_are_described_by_how_the_inner_loop_steps() -> None:
         flipped = bind(Slice((39, 47), (40, 48), (-1, -1)), b)
         return ((a + flipped) * transpose(c, (1, 0))) - bind(Broadcast((40, 48), (0,)), d)
 
-    (item,) = plan(graph(build, (40, 48), (40, 48), (48, 40), (40,))).items
+    (item,) = plan(graph(build, (40, 48), (40, 48), (48, 40), (40,)), CPU).items
     key = item.launches[0].source.key
     assert key.startswith("tile ")
     for load in ("memory full unit", "memory full reverse", "memory full tile", "memory full repeat"):
@@ -520,7 +521,7 @@ def test_memory() -> None:
         first = exp(bind(Matmul(), x, y))
         return bind(Matmul(), sin(bind(Matmul(), first, y)), y)
 
-    assert show_plan(plan(graph(build, (16, 16), (16, 16)))) == text(
+    assert show_plan(plan(graph(build, (16, 16), (16, 16)), CPU)) == text(
         """
         plan: 5 kernels, arena 2048 bytes
           opaque [matmul] (%0@input 0, %1@input 1) -> %2@arena+0 : f32[16, 16]
@@ -535,7 +536,7 @@ def test_memory() -> None:
 
 
 def test_an_input_is_returned_as_it_is() -> None:
-    planned = plan(graph(lambda x: [x, transpose(x, (1, 0))], M))
+    planned = plan(graph(lambda x: [x, transpose(x, (1, 0))], M), CPU)
     assert planned.items == []
     assert planned.outputs == []
 

@@ -20,6 +20,7 @@ from weft.passes.loops import loops
 from weft.passes.memory import Plan
 from weft.primitives.base import Pick
 from weft.primitives.control import Loop
+from weft.targets import CPU
 
 
 def random(*shape: int, seed: int = 0) -> array:
@@ -44,7 +45,8 @@ def loops_in(graph: Graph) -> list[Node]:
 
 
 def plan_of(result: Any) -> Plan:
-    return pipeline.plan(*graph_behind(result))
+    graph, layouts = graph_behind(result)
+    return pipeline.plan(graph, CPU, layouts)
 
 
 def code_of(result: Any) -> Any:

@@ -15,11 +15,11 @@ import weft.core as mx
 from tests.contract import LAYOUTS, native, place, same_bits, settings, values_of
 from tests.gradients import check_batch, check_derivatives
 from weft import dtypes as dt
-from weft.codegen import sorting as kernels
 from weft.dtypes import Dtype
 from weft.errors import ConfigError
 from weft.evaluate import PROGRAMS
 from weft.primitives.sorting import ArgSort, Sort
+from weft.targets.cpu import sorting as kernels
 
 LEADERS = (dt.bool_, dt.int8, dt.uint16, dt.bfloat16, dt.float32, dt.int64, dt.float64, dt.complex64, dt.complex128)
 """One dtype for each form that records have."""

@@ -11,12 +11,13 @@ import pytest
 import weft.core as mx
 from tests.test_shapeless import ONE_TRACE, bits, loss, sample
 from weft.passes import template as module
-from weft.passes.executable import assemble, launches_of
+from weft.passes.executable import launches_of
 from weft.passes.memory import ALIGNMENT, Packing
 from weft.passes.pipeline import compile_graph
 from weft.passes.template import Sized, Template
 from weft.passes.verify import verify_plan
 from weft.runtime.threads import MAX_THREADS
+from weft.targets import CPU
 from weft.transforms.variant import ShapelessVariant
 
 RNG = np.random.default_rng(11)
@@ -51,7 +52,7 @@ def check_programs(f: Any) -> int:
                 continue
             count += 1
             verify_plan(made.plan)
-            same = assemble(made.plan)
+            same = CPU.assemble(made.plan)
             assert (made.sizes, made.kinds, made.results, made.simple) == (
                 same.sizes, same.kinds, same.results, same.simple
             )  # fmt: skip
@@ -73,7 +74,7 @@ def differences(f: Any) -> list[str]:
     found = []
     for variant in variants(f):
         for sizes, recipe in variant.recipes.items():
-            alone = compile_graph(variant._concrete(sizes))
+            alone = compile_graph(variant._concrete(sizes), CPU)
             ours, theirs = launches_of(recipe.executable.plan), launches_of(alone.plan)
             if [x.source.key for x in ours] != [y.source.key for y in theirs]:
                 found.append(f"{sizes}: other kernels")
@@ -216,9 +217,9 @@ def test_what_reads_numbers_is_not_tried_for_ever(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "MOST_MISSES", 2)
     real = module.plan
 
-    def pinned(graph: Any, **options: Any) -> Any:
+    def pinned(graph: Any, target: Any, **options: Any) -> Any:
         int(graph.inputs[0].shape[0])
-        return real(graph, **options)
+        return real(graph, target, **options)
 
     monkeypatch.setattr(module, "plan", pinned)
     f = mx.compile(lambda x: x * 2, shapeless=True)

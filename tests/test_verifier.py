@@ -31,6 +31,7 @@ from weft.primitives.contraction import Matmul
 from weft.primitives.elementwise import astype, cos, exp, sin
 from weft.primitives.reductions import Max, Sum
 from weft.primitives.views import Broadcast, Slice, transpose
+from weft.targets import CPU
 
 SQUARE = (32, 32)
 
@@ -207,7 +208,7 @@ def planned(name: str) -> Plan:
     """The plan as the planner makes it now, unverified."""
     build, shape = PROGRAMS[name]
     with settings(check=False):
-        return plan(graph(build, shape, shape), **given_to(name))
+        return plan(graph(build, shape, shape), CPU, **given_to(name))
 
 
 def verify(name: str) -> None:
@@ -380,7 +381,7 @@ def everything(parts: Any, kernel: Any, reads: Sequence[Node]) -> frozenset[tupl
 
 
 def ignoring(*rules: str) -> dict[str, Any]:
-    return {"memory._dying_operand": dying_operand(*rules)}
+    return {"passes.memory._dying_operand": dying_operand(*rules)}
 
 
 # name: (what is replaced by what in weft.passes, program that this ruins)
@@ -393,48 +394,57 @@ MUTATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "results on what the program returns": (ignoring("last", "output"), "returned_and_read"),
     "results on what the program returns a part of": (ignoring("last", "output"), "returned_view"),
     "returning a value is no read of it": (
-        {"memory._homes": homes_without_results, **ignoring("output")},
+        {"passes.memory._homes": homes_without_results, **ignoring("output")},
         "returned_and_read",
     ),
     "results of another size": (ignoring("size", "overwritable"), "wider"),
-    "the first read counts as the last": ({"memory.last_reads": first_reads}, "read_again"),
-    "the first read counts as the last, when packing": ({"memory.last_reads": first_reads}, "many_alive"),
-    "a value dies one step early": ({"memory.last_reads": early_reads}, "chain"),
-    "reads through views do not count": ({"memory.last_reads": direct_reads}, "read_again_through_a_view"),
-    "reads of library calls do not count": ({"memory.last_reads": mapped_reads}, "read_again"),
-    "no reads count": ({"memory.last_reads": no_reads}, "many_alive"),
-    "everything at the start of the arena": ({"memory._pack": pack_at(lambda n, h: 0)}, "many_alive"),
-    "pieces overlap by a line": ({"memory._pack": pack_at(lambda n, h: n * (h.nbytes - 64))}, "many_alive"),
-    "pieces overlap by a byte": ({"memory._pack": pack_at(lambda n, h: n * (h.nbytes - 1))}, "many_alive"),
+    "the first read counts as the last": ({"passes.memory.last_reads": first_reads}, "read_again"),
+    "the first read counts as the last, when packing": ({"passes.memory.last_reads": first_reads}, "many_alive"),
+    "a value dies one step early": ({"passes.memory.last_reads": early_reads}, "chain"),
+    "reads through views do not count": ({"passes.memory.last_reads": direct_reads}, "read_again_through_a_view"),
+    "reads of library calls do not count": ({"passes.memory.last_reads": mapped_reads}, "read_again"),
+    "no reads count": ({"passes.memory.last_reads": no_reads}, "many_alive"),
+    "everything at the start of the arena": ({"passes.memory._pack": pack_at(lambda n, h: 0)}, "many_alive"),
+    "pieces overlap by a line": ({"passes.memory._pack": pack_at(lambda n, h: n * (h.nbytes - 64))}, "many_alive"),
+    "pieces overlap by a byte": ({"passes.memory._pack": pack_at(lambda n, h: n * (h.nbytes - 1))}, "many_alive"),
     "lifetimes end one step early": (
-        {"memory._pack": pack_lifetimes(lambda h: (h.first, max(h.first, h.last - 1)))},
+        {"passes.memory._pack": pack_lifetimes(lambda h: (h.first, max(h.first, h.last - 1)))},
         "chain",
     ),
     "lifetimes begin one step late": (
-        {"memory._pack": pack_lifetimes(lambda h: (min(h.first + 1, h.last), h.last))},
+        {"passes.memory._pack": pack_lifetimes(lambda h: (min(h.first + 1, h.last), h.last))},
         "chain",
     ),
-    "pieces are smaller than they are": ({"memory._pack": pack_small}, "many_alive"),
-    "temporaries are forgotten": ({"memory._pack": pack_without_temporaries}, "long_row"),
-    "the arena is too small": ({"memory._pack": pack_too_small}, "many_alive"),
-    "kernels allow what they cannot do": ({"lower.GroupLowering._overwritable": everything}, "turned"),
-    "rows are overwritten before their last pass": ({"lower.cpu.Phases.written_last": any_pass}, "read_again_in_a_row"),
-    "inputs that were not given": ({"memory._free_inputs": all_inputs_free}, "carried"),
-    "inputs of plain programs": ({"memory._free_inputs": all_inputs_free}, "turned"),
+    "pieces are smaller than they are": ({"passes.memory._pack": pack_small}, "many_alive"),
+    "temporaries are forgotten": ({"passes.memory._pack": pack_without_temporaries}, "long_row"),
+    "the arena is too small": ({"passes.memory._pack": pack_too_small}, "many_alive"),
+    "kernels allow what they cannot do": ({"targets.cpu.schedule.GroupLowering._overwritable": everything}, "turned"),
+    "rows are overwritten before their last pass": (
+        {"targets.cpu.kernels.Phases.written_last": any_pass},
+        "read_again_in_a_row",
+    ),
+    "inputs that were not given": ({"passes.memory._free_inputs": all_inputs_free}, "carried"),
+    "inputs of plain programs": ({"passes.memory._free_inputs": all_inputs_free}, "turned"),
     "donated inputs that are returned": (
-        {"memory._homes": homes_without_results},
+        {"passes.memory._homes": homes_without_results},
         "donated_and_returned",
     ),
-    "donated inputs of which a part is returned": ({"memory._homes": homes_without_results}, "donated_and_viewed"),
+    "donated inputs of which a part is returned": (
+        {"passes.memory._homes": homes_without_results},
+        "donated_and_viewed",
+    ),
     "donated inputs that are read later": (ignoring("last"), "donated_and_read_later"),
-    "donated inputs whose last read comes too early": ({"memory.last_reads": first_reads}, "donated_and_read_later"),
+    "donated inputs whose last read comes too early": (
+        {"passes.memory.last_reads": first_reads},
+        "donated_and_read_later",
+    ),
     "donated inputs that are read in another order": (ignoring("overwritable"), "donated_and_turned"),
     "donated inputs of another size": (ignoring("size", "overwritable"), "donated_and_widened"),
     "one donated input for two results": (ignoring("taken", "latest", "last", "output"), "both_overwritten"),
-    "donated inputs of loops": ({"memory._free_inputs": free_in_loops_too}, "donated_to_a_loop"),
+    "donated inputs of loops": ({"passes.memory._free_inputs": free_in_loops_too}, "donated_to_a_loop"),
     "the next value of another carry": (ignoring("heir"), "carried_crosswise"),
-    "carries are free for anybody": ({"memory._free_inputs": carries_for_anybody}, "carried_crosswise"),
-    "carries that are mistaken for each other": ({"memory._free_inputs": carries_crossed}, "carried"),
+    "carries are free for anybody": ({"passes.memory._free_inputs": carries_for_anybody}, "carried_crosswise"),
+    "carries that are mistaken for each other": ({"passes.memory._free_inputs": carries_crossed}, "carried"),
     "carries that are read later": (ignoring("last"), "carried_and_read_later"),
     "carries that are read in another order": (ignoring("overwritable"), "carried_and_turned"),
 }
@@ -444,7 +454,7 @@ MUTATIONS: dict[str, tuple[dict[str, Any], str]] = {
 def test_broken_planners_are_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     changes, program = MUTATIONS[name]
     for place, mutant in changes.items():
-        monkeypatch.setattr(f"weft.passes.{place}", mutant)
+        monkeypatch.setattr(f"weft.{place}", mutant)
     with pytest.raises(VerifyError):
         verify(program)
 
@@ -454,9 +464,9 @@ def test_planning_verifies_when_asked_to(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(memory, "_dying_operand", dying_operand("last"))
     made = graph(read_again, SQUARE, SQUARE)
     with settings(check=False):
-        plan(made)
+        plan(made, CPU)
     with settings(check=True), pytest.raises(VerifyError, match="overwritten"):
-        plan(made)
+        plan(made, CPU)
 
 
 # ---- mutations of plans ----
@@ -588,7 +598,7 @@ def test_two_results_may_not_share_an_output() -> None:
 
 def test_a_value_must_fit_the_output_that_it_lies_in() -> None:
     build = graph(lambda x, y: [bind(Sum((1,)), product(x, y)), product(x, y)], SQUARE, SQUARE)
-    made = plan(build)
+    made = plan(build, CPU)
     small, large = sorted(made.outputs, key=nbytes_of)
     made.places[large] = made.places[small]
     with pytest.raises(VerifyError, match="fit"):

@@ -27,7 +27,7 @@ from weft.graph.body import Body
 from weft.graph.lines import Line, line_of
 from weft.graph.node import Bundle, Graph, Kind, Node, Tape, kind_of
 from weft.passes import pipeline
-from weft.passes.executable import Executable, assemble
+from weft.passes.executable import Executable
 from weft.passes.views import contiguous, is_contiguous
 from weft.primitives.base import Constant, ConstantValue, Parameter, Pick, RunTimeConstant, View, picks, words_of
 from weft.primitives.control import Loop, Switch
@@ -35,6 +35,7 @@ from weft.primitives.indexing import Indexed, Scatter
 from weft.reference import apply_reference
 from weft.runtime.data import Buffer, numpy_view, to_buffer
 from weft.runtime.program import Progress
+from weft.targets import CPU
 
 SLACK = 4
 """How much larger than its stated tolerance an error may be: those hold on the samples of the contract tests, and what
@@ -204,7 +205,7 @@ class Checked(Executable):
         for node in self.order[:MOST_SEARCHED]:
             if isinstance(node.op, (Parameter, Constant)):
                 continue
-            part = assemble(pipeline.plan(Graph(self.graph.inputs, [node]), self.layouts))
+            part = CPU.assemble(pipeline.plan(Graph(self.graph.inputs, [node]), CPU, self.layouts))
             words = [word for value in part.constants for word in numbers.get(id(value), value.words)]
             alone = Checked(part, Graph(self.graph.inputs, [node]), self.layouts)
             with collected():
@@ -327,7 +328,7 @@ def _new_single(node: Node, operands: Sequence[Any]) -> _Single:
         nodes.append(parameter)
     again = node.again(tuple(nodes), {})
     graph = Graph(inputs, picks(again) if isinstance(node.kind, Bundle) else [again])
-    return _Single(assemble(pipeline.plan(graph, layouts)), nodes)
+    return _Single(CPU.assemble(pipeline.plan(graph, CPU, layouts)), nodes)
 
 
 def _scalar(words: Sequence[int], dtype: Dtype) -> Any:
@@ -425,7 +426,7 @@ def _compare_body(node: Node, body: Body, inputs: Sequence[Buffer], got: np.ndar
     if same_bits(got, wanted):
         return
     layouts = {param: x.strides for param, x in zip(body.inputs, inputs, strict=True)}
-    alone = Checked(assemble(pipeline.plan(body.graph, layouts)), body.graph, layouts)
+    alone = Checked(CPU.assemble(pipeline.plan(body.graph, CPU, layouts)), body.graph, layouts)
     culprit = alone.culprit(inputs, {}) or node
     message = f"differs from its operations one by one: {difference(got, wanted)}"
     report(Finding("program", str(culprit.op), line_of(culprit), message))

@@ -23,7 +23,6 @@ from weft.config import config
 from weft.graph.lines import inherit
 from weft.graph.node import Graph, Kind, Node, Tape, has_handle
 from weft.graph.trace import OPEN, following, keeps_inputs, traced_elsewhere, unknown_value
-from weft.passes.copying import copy_program
 from weft.passes.executable import Executable
 from weft.passes.pipeline import compile_graph
 from weft.passes.views import contiguous, is_contiguous, map_strides
@@ -33,6 +32,7 @@ from weft.reference import evaluate_reference
 from weft.runtime.buffer import allocate
 from weft.runtime.data import COUNTED, Buffer, Busy, Taken, is_whole, owners
 from weft.runtime.program import Program, Progress
+from weft.targets import CPU
 
 if config.compare:
     import weft.checking  # noqa: F401  (it puts itself around all programs; others need not wait for it)
@@ -782,7 +782,7 @@ def _copy(kind: Kind, source: Buffer | ConstantValue, target: Buffer, progress: 
         if len(_COPIES) >= _MOST_COPIES:
             _COPIES.clear()
         constant = strides is ConstantValue
-        program = _COPIES[key] = copy_program(kind, None if constant else strides, target.strides, constant)
+        program = _COPIES[key] = CPU.copy_program(kind, None if constant else strides, target.strides, constant)
     if isinstance(source, Buffer):
         program.run((source.address, target.address), progress)
     else:
@@ -799,7 +799,7 @@ def _compile(
 ) -> Recipe:
     graph, layouts = close(order, results)
     _still(mine)  # or the graph is another one than the key says
-    recipe = Recipe(compile_graph(graph, layouts, donated), constants)
+    recipe = Recipe(compile_graph(graph, CPU, layouts, donated), constants)
     if len(PROGRAMS) >= MOST_PROGRAMS:
         for old in list(PROGRAMS)[: MOST_PROGRAMS // 2]:
             PROGRAMS.pop(old, None)

@@ -19,8 +19,7 @@ from weft.passes.lower import nbytes_of, to_int
 from weft.passes.memory import Plan, base_of
 from weft.passes.views import Strided, is_contiguous
 from weft.primitives.base import Constant, ConstantValue, Parameter
-from weft.runtime import engine
-from weft.runtime.buffer import Storage, allocate
+from weft.runtime.buffer import Storage
 from weft.runtime.data import Buffer
 from weft.runtime.program import INLINE, LOOP_FIELDS, Command, Program, Progress, Reloc
 from weft.runtime.program import Kind as CommandKind
@@ -46,12 +45,25 @@ class Executable:
     """A program with what a call needs to know: sizes of outputs, constants, and how results are read from the
     buffers."""
 
-    __slots__ = ("adopted", "constants", "kinds", "largest", "plan", "program", "results", "simple", "sizes", "spent")
+    __slots__ = (
+        "adopted",
+        "allocate",
+        "constants",
+        "kinds",
+        "largest",
+        "plan",
+        "program",
+        "results",
+        "simple",
+        "sizes",
+        "spent",
+    )
 
     def __init__(
         self, plan: Plan, program: Program | None, constants: list[ConstantValue], results: list[Result]
     ) -> None:
         self.plan, self.program, self.results = plan, program, results
+        self.allocate = plan.target.allocate
         self.sizes = [nbytes_of(node) for node in plan.outputs]
         self.kinds = [node.kind for node in plan.graph.outputs]
         self.adopted, self.spent = plan.adopted, plan.spent
@@ -66,6 +78,7 @@ class Executable:
         """Compute all outputs. `words` are the words of the program's constants, in the order of `constants`."""
         addresses = [buffer.address for buffer in inputs]
         stores = []
+        allocate = self.allocate
         for size in self.sizes:
             store = allocate(size)
             stores.append(store)
@@ -81,7 +94,7 @@ class Executable:
         """`run`, for a plan with donated inputs: some results take over their memory. `progress` knows the results
         before there is anything in them, and later whether there is."""
         at = self.adopted
-        stores = [inputs[at[k]].storage if k in at else allocate(size) for k, size in enumerate(self.sizes)]
+        stores = [inputs[at[k]].storage if k in at else self.allocate(size) for k, size in enumerate(self.sizes)]
         if self.simple:
             progress.results = [Buffer(store, store.address) for store in stores]
         else:
@@ -204,7 +217,7 @@ class Assembly:
             self.places[node] = self.given
             self.constants.append(node.value)
             self.given += -(-node.dtype.size // 8)
-        self.functions = iter(engine.load([launch.source for launch in launches_of(plan)]))
+        self.functions = iter(plan.target.load(launches_of(plan)))
         self.commands: list[Command] = []
         self.words: list[int] = []
         self.relocations: list[Reloc] = []

@@ -23,11 +23,16 @@ from weft.passes.views import Materialize, Strided, Strides, contiguous, walked_
 from weft.primitives.base import Constant, Elementwise, Parameter, Pick, Reduction
 from weft.primitives.creation import Iota
 
-MOST_NODES = 96
-MOST_OPERANDS = 24
-LONGEST_ROW = 1 << 16
-"""Rows beyond this many elements leave the caches: later phases would read memory again, so they get kernels (and
-threads) of their own."""
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may share a kernel; a target has its own."""
+
+    nodes: int = 96
+    operands: int = 24
+    row: int = 1 << 16
+    """Rows beyond this many elements leave the caches: later phases would read memory again, so they get kernels (and
+    threads) of their own."""
 
 
 @dataclass(slots=True)
@@ -87,8 +92,8 @@ class Fuser:
     """Greedy merging in topological order: each node starts a group and takes in the groups it reads from where that is
     right."""
 
-    def __init__(self, graph: Graph, layouts: dict[Node, Strides | None]) -> None:
-        self.graph, self.layouts = graph, layouts
+    def __init__(self, graph: Graph, layouts: dict[Node, Strides | None], limits: Limits) -> None:
+        self.graph, self.layouts, self.limits = graph, layouts, limits
         self.group_of: dict[Node, Group] = {}
         self.groups: list[Group] = []
 
@@ -185,10 +190,10 @@ class Fuser:
         if "opaque" in (producer.form, group.form):
             own = group if group.form == "opaque" else producer
             return f"{own.nodes[0].op.title} has kernels of its own"
-        if len(producer.nodes) + len(group.nodes) > MOST_NODES:
-            return f"together they would have more than {MOST_NODES} operations"
-        if self._operands(producer, group) > MOST_OPERANDS:
-            return f"together they would read more than {MOST_OPERANDS} values"
+        if len(producer.nodes) + len(group.nodes) > self.limits.nodes:
+            return f"together they would have more than {self.limits.nodes} operations"
+        if self._operands(producer, group) > self.limits.operands:
+            return f"together they would read more than {self.limits.operands} values"
         merged = self._merged_domain(producer, group)
         if merged is None:
             return "they loop over different shapes, or reduce differently"
@@ -257,12 +262,11 @@ class Fuser:
                 return False
         return True
 
-    @staticmethod
-    def _short(domain: Shape, axes: tuple[int, ...]) -> bool:
+    def _short(self, domain: Shape, axes: tuple[int, ...]) -> bool:
         length: Size = 1
         for axis in axes:
             length = length * domain[axis]
-        return length <= LONGEST_ROW
+        return length <= self.limits.row
 
     def _operands(self, *groups: Group) -> int:
         inside = {node for g in groups for node in g.nodes}
@@ -304,12 +308,12 @@ class Fuser:
     def _are_siblings(self, first: Group, second: Group) -> bool:
         if first.form != second.form or first.form == "opaque" or first.axes != second.axes:
             return False
-        if not same_shape(first.domain, second.domain) or len(first.nodes) + len(second.nodes) > MOST_NODES:
+        if not same_shape(first.domain, second.domain) or len(first.nodes) + len(second.nodes) > self.limits.nodes:
             return False
         if (
             first.ancestors & second.bit
             or second.ancestors & first.bit
-            or self._operands(first, second) > MOST_OPERANDS
+            or self._operands(first, second) > self.limits.operands
         ):
             return False
         return bool(self._memory_reads(first) & self._memory_reads(second))
@@ -346,9 +350,11 @@ class Fuser:
         return done
 
 
-def obstacles(graph: Graph, groups: list[Group], layouts: dict[Node, Strides | None]) -> dict[tuple[int, int], str]:
+def obstacles(
+    graph: Graph, groups: list[Group], layouts: dict[Node, Strides | None], limits: Limits
+) -> dict[tuple[int, int], str]:
     """For explain: why kernels that pass values to each other stayed apart, by their (producer's, reader's) numbers."""
-    fuser = Fuser(graph, layouts)
+    fuser = Fuser(graph, layouts, limits)
     fuser.groups = list(groups)
     fuser.group_of = {node: group for group in groups for node in group.nodes}
     number = {id(group): i for i, group in enumerate(groups)}
@@ -362,6 +368,6 @@ def obstacles(graph: Graph, groups: list[Group], layouts: dict[Node, Strides | N
     return found
 
 
-def fuse(graph: Graph, layouts: dict[Node, Strides | None] | None = None) -> list[Group]:
+def fuse(graph: Graph, layouts: dict[Node, Strides | None] | None = None, limits: Limits | None = None) -> list[Group]:
     """Partition the compute nodes of a graph into kernels, in an order that can be run."""
-    return Fuser(graph, layouts or {}).run()
+    return Fuser(graph, layouts or {}, limits or Limits()).run()

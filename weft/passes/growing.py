@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from weft.graph.node import Graph, Tape
-from weft.passes.executable import Executable, assemble
+from weft.passes.executable import Executable
 from weft.passes.lower import TAPE_ROWS
 from weft.passes.memory import Plan
 from weft.primitives.base import RunTimeConstant
@@ -46,7 +46,7 @@ class Growing(Executable):
     __slots__ = ("_again", "_now", "rows")
 
     def __init__(self, first: Plan, again: Callable[[], Plan]) -> None:
-        made = assemble(first)
+        made = first.target.assemble(first)
         super().__init__(made.plan, made.program, made.constants, made.results)
         self._now, self._again = made, again
         self.rows = TAPE_ROWS.get()
@@ -82,4 +82,5 @@ class Growing(Executable):
                 TAPE_ROWS.set(self.rows)
                 return self._again()
 
-            self._now = assemble(contextvars.copy_context().run(planned))
+            made = contextvars.copy_context().run(planned)
+            self._now = made.target.assemble(made)

@@ -1,5 +1,5 @@
-"""Lowering of loops and branches: their bodies are planned for operands as they lie here, and become commands; a loop
-whose body is one elementwise kernel becomes a kernel itself.
+"""Lowering of loops and branches: their bodies are planned for operands as they lie here, and become commands,
+unless the target has one kernel for a whole loop.
 
 A carry is updated in place if the body's plan proves that it may be; else it lives in two places in turn. Rows are read
 and written where they lie in their operands and results. Nothing is allocated and nothing copied from step to step.
@@ -10,35 +10,17 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from weft.codegen import cpu, steps
-from weft.codegen.kernel import LANES, Kernel, Recurrence
-from weft.codegen.launch import Choose, Done, Launch, Layout, Pointer, Repeat, Row, Slot, Steps
+from weft.codegen.launch import Choose, Layout, Pointer, Repeat, Row, Slot
 from weft.graph.body import Body, body_of
 from weft.graph.dims import dim_max
-from weft.graph.node import Bundle, Node
+from weft.graph.node import Node
 from weft.passes.fuse import Group
-from weft.passes.lower import (
-    TAPE_ROWS,
-    Axis,
-    GroupLowering,
-    Item,
-    Lowerer,
-    Operand,
-    grain_of,
-    kernel_source,
-    nbytes_of,
-    product,
-    same_walk,
-    to_int,
-)
+from weft.passes.lower import TAPE_ROWS, Item, Lowerer, nbytes_of, results_of, to_int
 from weft.passes.views import Strides, is_contiguous
 from weft.primitives.base import Opaque, Parameter, Pick
 from weft.primitives.control import Loop, Switch
-
-cpu.FORMS["steps"] = steps.emit_steps
 
 PlanBody = Callable[[Body, Mapping[Node, Strides | None], Mapping[int, int]], Any]
 """Plans the body of a loop or branch: `(body, layouts of its inputs, {number of a carry among them: its result})`."""
@@ -49,13 +31,11 @@ ALIGNMENT = 64
 def lower_bodies(lowerer: Lowerer, group: Group, plan_body: PlanBody) -> Item:
     """A loop or a branch: its bodies are planned for operands as they lie here."""
     node = group.nodes[0]
-    assert isinstance(node.kind, Bundle)
-    known = {pick.op.index: pick for pick in group.nodes[1:] if isinstance(pick.op, Pick)}
-    writes = [known.get(i) or Node(Pick(i), (node,), part) for i, part in enumerate(node.kind.parts)]
+    writes = results_of(group)
     if isinstance(node.op, Switch):
         return _lower_switch(lowerer, group, node, writes, plan_body)
     assert isinstance(node.op, Loop)
-    return _LoopLowering(lowerer, group, node.op, writes, plan_body).item()
+    return LoopLowering(lowerer, group, node.op, writes, plan_body).item()
 
 
 def _lower_switch(lowerer: Lowerer, group: Group, node: Node, writes: Sequence[Node], plan_body: PlanBody) -> Item:
@@ -156,7 +136,7 @@ def _body_layouts(inputs: Sequence[Node], layouts: Sequence[Layout]) -> dict[Nod
     }
 
 
-class _LoopLowering:
+class LoopLowering:
     """A loop on its way to commands."""
 
     def __init__(self, lowerer: Lowerer, group: Group, op: Loop, writes: Sequence[Node], plan_body: PlanBody) -> None:
@@ -180,7 +160,7 @@ class _LoopLowering:
         return Pointer(len(self.reads) + number)
 
     def item(self) -> Item:
-        return self._in_one_kernel() or self._as_commands()
+        return self.lowerer.target.lower_loop(self) or self._as_commands()
 
     def _as_commands(self) -> Item:
         """The body's commands, step after step."""
@@ -227,7 +207,7 @@ class _LoopLowering:
             tuple(inputs),
             tuple(outputs[branch_output(plan, i)] for i in range(len(plan.outputs))),
             arena,
-            self._most(),
+            self.most(),
             op.reverse,
             count[0] if count else None,
             flag,
@@ -235,11 +215,11 @@ class _LoopLowering:
             tuple(before),
             tuple(after),
             tuple(clears),
-            op.length is None and self._most() is not None,
+            op.length is None and self.most() is not None,
             op.progress,
         )
         return Item(
-            self.group, (), tuple(self.reads), tuple(self.writes), tuple(self.temporaries), self._overwritable(), code
+            self.group, (), tuple(self.reads), tuple(self.writes), tuple(self.temporaries), self.overwritable(), code
         )
 
     def _without(self, delays: _Delays) -> Any:
@@ -252,24 +232,24 @@ class _LoopLowering:
         alone = {first + k: computed.index(k) for k in range(self.op.carries) if k not in delays.places}
         return self.plan_body(smaller, layouts, alone)
 
-    def _in_one_kernel(self) -> Item | None:
-        """If the body is a single elementwise kernel whose elements do not see each other's carries, the whole loop can
-        be one (codegen/steps.py)."""
+    def elementwise_body(self) -> Lowerer | None:
+        """The body as a single elementwise kernel, if it is one: then a target may make the whole loop one."""
         op, plan = self.op, self.plan
-        if len(plan.items) != 1 or plan.items[0].group.form != "map" or (self._most() is None and not op.reports):
+        if len(plan.items) != 1 or plan.items[0].group.form != "map" or (self.most() is None and not op.reports):
             return None
         if op.length is None and op.split_body()[1]:
             return None  # a tape may turn out to be too short
         body = dict(zip(plan.graph.inputs, (self.layouts.get(x) for x in op.body.inputs), strict=True))
-        return _StepsLowering(self, Lowerer(plan.graph, [plan.items[0].group], body)).item()
+        return Lowerer(plan.graph, [plan.items[0].group], body, self.lowerer.target)
 
-    def _most(self) -> int | None:
+    def most(self) -> int | None:
+        """Steps at most, as far as that is known (None: any number)."""
         op = self.op
         if op.length is not None:
             return to_int(op.length)
         return TAPE_ROWS.get() if op.split_body()[1] else None
 
-    def _overwritable(self) -> frozenset[tuple[int, int]]:
+    def overwritable(self) -> frozenset[tuple[int, int]]:
         """The last carries may lie on the first ones: those are copied before anything is written, or are it
         already."""
         start = self.op.counted + self.op.invariants
@@ -311,123 +291,3 @@ class _Delays:
             chain.append(readers[chain[-1]])
         for age, k in enumerate(chain):
             self.places[k] = (newest, len(chain) - 1 - age, len(chain) + spare)
-
-
-class _StepsLowering:
-    """A loop that is one kernel."""
-
-    def __init__(self, loop: _LoopLowering, lowerer: Lowerer) -> None:
-        self.loop, self.op, self.plan = loop, loop.op, loop.plan
-        self.reads = list(loop.reads)
-        self.group = GroupLowering(lowerer, loop.plan.items[0].group)
-        outputs = list(loop.plan.graph.outputs)
-        self.go_on = outputs.pop() if self.op.stops else None
-        self.group.stores = [s for s in self.group.stores if s.node is not self.go_on]
-        self.outputs = outputs
-
-    def item(self) -> Item | None:
-        op, group = self.op, self.group
-        carries = self._carries()
-        outer, _ = group.merged()
-        inner = outer.pop() if outer else Axis(1, [1] * (len(group.loads) + len(group.stores)))
-        n, places = to_int(inner.size), product(outer)
-        if carries is None or group.tile_axis(outer, inner) is not None or n * places == 0:
-            return None
-        if op.stops and n * places != 1:
-            return None
-        # Elements of a recurrence wait for their own last step: several vectors side by side keep the units busy.
-        lanes = 1 if n * places == 1 else 4 * LANES if n >= 4 * LANES and group.cost() < cpu.WIDE_COST else LANES
-        rows = self._rows()
-        stop = None if self.go_on is None else group.numbers[self.go_on]
-        recurrence = Recurrence(carries, tuple(rows), op.reverse, op.counted, op.reports, stop, lanes)
-        kernel = replace(group.kernel("map", outer, inner), form="steps", recurrence=recurrence)
-        most = self.loop._most()
-        share = max(64, min(1 << 20, (1 << 24) // (n * places * (4 + group.cost()))))
-        chunks = -(-n // lanes)
-        numbers = {"n": n, "width": lanes, "chunks": chunks, "units": places * chunks, "share": share}
-        numbers["most"] = (1 << 62) if most is None else most
-        numbers |= {f"w{k}": stride for k, stride in rows.items()}
-        words = group.fill(numbers, outer, inner)
-        grain = grain_of(lanes * min(share, numbers["most"]), group.cost())
-        return self._item(kernel, words, share, grain)
-
-    def _role(self, operand: Operand) -> int | None:
-        """The number of the body's input that a load reads."""
-        return operand.node.op.index if isinstance(operand.node.op, Parameter) else None
-
-    def _carries(self) -> tuple[tuple[int, int], ...] | None:
-        """(load, store) of each carry; None if some carry is read in another order than it is written in."""
-        op, group = self.op, self.group
-        pairs = []
-        nodes = [store.node for store in group.stores]
-        for k in range(op.carries):
-            store = nodes.index(self.outputs[k])
-            loads = [i for i, load in enumerate(group.loads) if self._role(load) == op.invariants + k]
-            if len(loads) > 1 or not all(same_walk(group.loads[i], group.stores[store]) for i in loads):
-                return None
-            pairs.append((loads[0] if loads else -1, len(group.loads) + store))
-        return tuple(pairs)
-
-    def _rows(self) -> dict[int, int]:
-        """The accesses that move with the steps, and the bytes that they move by."""
-        op, group = self.op, self.group
-        first = op.invariants + op.carries
-        found = {}
-        for k, load in enumerate(group.loads):
-            role = self._role(load)
-            if role is not None and role >= first:
-                found[k] = self.loop.row_strides[role - first]
-        for k, store in enumerate(group.stores, len(group.loads)):
-            if self.outputs.index(store.node) >= op.carries:
-                found[k] = nbytes_of(store.node)
-        return found
-
-    def _pointer(self, operand: Operand) -> int | Pointer:
-        """Where a load begins."""
-        if operand.source == "iota":
-            return to_int(operand.offset)
-        role, offset = self._role(operand), to_int(operand.offset) * operand.dtype.size
-        if role is None:  # a constant of the body
-            if operand.node not in self.reads:
-                self.reads.append(operand.node)
-            return Pointer(self.reads.index(operand.node), offset)
-        place = self.loop.places[self.op.counted + role]
-        return Pointer(place.value, place.offset + offset)
-
-    def _item(self, kernel: Kernel, numbers: dict[str, int], share: int, grain: int) -> Item:
-        op, group, loop = self.op, self.group, self.loop
-        loads = [self._pointer(load) for load in group.loads]
-        first = len(self.reads)
-        flag = Pointer(first + len(loop.writes))
-        stores = [Pointer(first + self.outputs.index(store.node)) for store in group.stores]
-        words: list[int | Pointer | Done] = []
-        for name in kernel.fields():
-            if name == "qflag":
-                words.append(flag)
-            elif name == "qcount":
-                words.append(loop.places[0])
-            elif name == "qmade":
-                words.append(Pointer(first + len(loop.writes) - 1))
-            elif name == "done":
-                words.append(Done(share))
-            elif name[0] == "p":
-                words.append([*loads, *stores][int(name[1:])])
-            else:
-                words.append(numbers[name])
-        firsts = op.split(loop.places)[2]
-        before = [(Pointer(first + k), place, nbytes_of(loop.writes[k])) for k, place in enumerate(firsts)]
-        clears = []
-        if op.reports:
-            clears = [(Pointer(first + k), nbytes_of(loop.writes[k])) for k in range(op.carries, len(loop.writes) - 1)]
-        code = Steps(
-            Launch(kernel_source(kernel), tuple(words), grain),
-            flag,
-            tuple(before),
-            tuple(clears),
-            share,
-            self.loop._most(),
-            op.progress,
-        )
-        return Item(
-            loop.group, (), tuple(self.reads), tuple(loop.writes), (8,), loop._overwritable(), code
-        )  # fmt: skip

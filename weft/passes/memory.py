@@ -17,6 +17,7 @@ from typing import Any
 from weft.graph.dims import Dim, provably_equal
 from weft.graph.node import Graph, Node
 from weft.passes.lower import Item, nbytes_of
+from weft.passes.target import Target
 from weft.passes.views import Strided
 from weft.primitives.base import Parameter
 
@@ -47,6 +48,7 @@ class Plan:
     """A schedule with a place for every stored value."""
 
     graph: Graph
+    target: Target
     items: list[Item]
     places: dict[Node, Place]
     outputs: list[Node]
@@ -127,7 +129,11 @@ def last_reads(items: Sequence[Item]) -> dict[Node, int]:
 
 
 def plan_memory(
-    graph: Graph, items: list[Item], carried: Mapping[int, int] | None = None, donated: Collection[int] = ()
+    graph: Graph,
+    items: list[Item],
+    target: Target,
+    carried: Mapping[int, int] | None = None,
+    donated: Collection[int] = (),
 ) -> Plan:
     """Places for all values. `carried` gives, for inputs that are a loop's carries, the number of the output that is
     their next value: it may take their place. `donated` are inputs that nobody wants to see again."""
@@ -156,7 +162,7 @@ def plan_memory(
             else:
                 places[node] = Place("arena", arena.offsets[id(home)], nbytes_of(node))
     offsets = [[arena.offsets[id(t)] for t in step] for step in temporaries]
-    return Plan(graph, items, places, outputs, offsets, arena.size, reuse, pieces, free)
+    return Plan(graph, target, items, places, outputs, offsets, arena.size, reuse, pieces, free)
 
 
 def _free_inputs(

@@ -3,6 +3,7 @@ same bits."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Collection, Mapping
 
@@ -12,7 +13,7 @@ from weft.graph.dims import key_of
 from weft.graph.node import Graph, Node
 from weft.graph.show import show
 from weft.passes.cse import cse
-from weft.passes.executable import Executable, assemble
+from weft.passes.executable import Executable
 from weft.passes.fuse import fuse
 from weft.passes.growing import Growing, holds_tapes
 from weft.passes.loops import loops
@@ -21,6 +22,7 @@ from weft.passes.lower_loops import lower_bodies
 from weft.passes.memory import Plan, plan_memory
 from weft.passes.show import show_plan
 from weft.passes.simplify import simplify
+from weft.passes.target import Target
 from weft.passes.verify import verify_graph, verify_plan
 from weft.passes.views import Strides, compose_views, stored_apart
 
@@ -38,14 +40,15 @@ WRAPPERS: list[Wrapper] = []
 
 def plan(
     graph: Graph,
+    target: Target,
     layouts: Mapping[Node, Strides | None] | None = None,
     observe: Observer | None = None,
     carried: Mapping[int, int] | None = None,
     donated: Collection[int] = (),
 ) -> Plan:
-    """All passes. `layouts` gives the strides of inputs that are not contiguous; `observe` sees the graph after each
-    pass. The body of a loop or branch says what is `carried` (plan_memory), and has its results stored apart. The
-    `donated` inputs may be overwritten."""
+    """All passes, for the machine that `target` is. `layouts` gives the strides of inputs that are not contiguous;
+    `observe` sees the graph after each pass. The body of a loop or branch says what is `carried` (plan_memory), and has
+    its results stored apart. The `donated` inputs may be overwritten."""
     layouts = dict(layouts or {})
 
     def stage(name: str, result: Graph) -> Graph:
@@ -58,9 +61,10 @@ def plan(
     graph = stage("views", cse(compose_views(graph, layouts)))
     if carried is not None:
         graph = stage("results apart", stored_apart(graph))
-    groups = fuse(graph, layouts)
-    items = lower(graph, groups, layouts, lambda lowerer, group: lower_bodies(lowerer, group, plan_body))
-    planned = plan_memory(graph, items, carried, donated)
+    groups = fuse(graph, layouts, target.fusion)
+    inside = functools.partial(plan_body, target)
+    items = lower(graph, groups, layouts, target, lambda lowerer, group: lower_bodies(lowerer, group, inside))
+    planned = plan_memory(graph, items, target, carried, donated)
     if config.check and not planned.is_symbolic:
         verify_plan(planned, carried or {}, donated)
     return planned
@@ -68,31 +72,34 @@ def plan(
 
 def plan_over(made: Plan, donated: Collection[int]) -> Plan:
     """A plan of the same steps that may overwrite the `donated` inputs."""
-    planned = plan_memory(made.graph, made.items, None, donated)
+    planned = plan_memory(made.graph, made.items, made.target, None, donated)
     if config.check and not planned.is_symbolic:
         verify_plan(planned, {}, donated)
     return planned
 
 
-def plan_body(body: Body, layouts: Mapping[Node, Strides | None], carried: Mapping[int, int]) -> Plan:
+def plan_body(target: Target, body: Body, layouts: Mapping[Node, Strides | None], carried: Mapping[int, int]) -> Plan:
     """The plan of a loop's or branch's body; made once for operands that lie alike."""
     strides = key_of(tuple([layouts.get(node) for node in body.inputs]))
-    key = ("plan", strides, tuple(carried.items()), TAPE_ROWS.get())
-    found: Plan = body.once(key, lambda: plan(body.graph, layouts, carried=carried))
+    key = ("plan", target, strides, tuple(carried.items()), TAPE_ROWS.get())
+    found: Plan = body.once(key, lambda: plan(body.graph, target, layouts, carried=carried))
     return found
 
 
 def compile_graph(
-    graph: Graph, layouts: Mapping[Node, Strides | None] | None = None, donated: Collection[int] = ()
+    graph: Graph,
+    target: Target,
+    layouts: Mapping[Node, Strides | None] | None = None,
+    donated: Collection[int] = (),
 ) -> Executable:
     """An executable for the graph: its kernels loaded, its memory laid out. The `donated` inputs are the program's
     own: it may use their memory, and its plan says which it has."""
     if "graph" in config.dump:
         print(show(graph), file=sys.stderr)
-    planned = plan(graph, layouts, donated=donated)
+    planned = plan(graph, target, layouts, donated=donated)
     if config.dump & {"plan", "kernels"}:
         print(show_plan(planned, kernels="kernels" in config.dump), file=sys.stderr)
-    made = assemble(planned) if not holds_tapes(graph) else Growing(planned, lambda: plan(graph, layouts))
+    made = Growing(planned, lambda: plan(graph, target, layouts)) if holds_tapes(graph) else target.assemble(planned)
     return wrapped(made, graph, layouts or {})
 
 

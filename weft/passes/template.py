@@ -21,6 +21,7 @@ from weft.passes.growing import holds_tapes
 from weft.passes.lower import Item, nbytes_of
 from weft.passes.memory import Packing, Piece, Place, Plan
 from weft.passes.pipeline import plan
+from weft.passes.target import Target
 from weft.passes.views import is_contiguous
 from weft.primitives.base import ConstantValue, SizeConstant
 from weft.primitives.control import Loop, Switch
@@ -42,8 +43,8 @@ Number = Callable[[Any], Any]
 class Template:
     """A plan for all sizes that its guards allow, and what it takes to fill it in."""
 
-    def __init__(self, env: DimEnv, graph: Graph, donated: Collection[int] = ()) -> None:
-        self.env, self.plan = env, plan(graph, donated=donated)
+    def __init__(self, env: DimEnv, graph: Graph, target: Target, donated: Collection[int] = ()) -> None:
+        self.env, self.plan = env, plan(graph, target, donated=donated)
         assembly = Assembly(self.plan)
         assembly.lay_out()
         self._symbols = list(env.symbols)
@@ -114,6 +115,7 @@ class Sized(Executable):
 
     def __init__(self, template: Template, at: Sequence[int], known: Sequence[int], program: Program | None) -> None:
         self._template, self.at, self.program = template, at, program
+        self.allocate = template.plan.target.allocate
         self.sizes = list(known[template._outputs])
         self.kinds = [kind_of(tuple(known[shape]), dtype) for shape, dtype in template._shapes]
         self.constants: list[ConstantValue] = [
@@ -190,8 +192,10 @@ class Templates:
     """The templates of one trace. `env` is its environment, `make` its graph with something in place of its sizes,
     `donated` are the inputs that may be overwritten."""
 
-    def __init__(self, env: DimEnv, make: Callable[[Number], Graph], donated: Collection[int] = ()) -> None:
-        self._env, self._make, self._donated = env, make, donated
+    def __init__(
+        self, env: DimEnv, make: Callable[[Number], Graph], target: Target, donated: Collection[int] = ()
+    ) -> None:
+        self._env, self._make, self._target, self._donated = env, make, target, donated
         self.made: list[Template] = []
         """The ones used last first."""
         self._misses = 0
@@ -217,7 +221,7 @@ class Templates:
         graph = self._make(lambda n: substitute(n, symbols))
         if holds_tapes(graph) or not _is_general(graph):
             return None
-        return Template(env, graph, self._donated)
+        return Template(env, graph, self._target, self._donated)
 
 
 def _is_general(graph: Graph, inside: bool = False) -> bool:
@@ -253,6 +257,7 @@ def filled_plan(symbolic: Plan, number: Number) -> Plan:
         new[node] = Node(fill_primitive(node.op, number), inputs, fill_kind(node.kind, number), value)
     return Plan(
         Graph([new[i] for i in symbolic.graph.inputs], [new[o] for o in symbolic.graph.outputs]),
+        symbolic.target,
         [_filled_item(item, new, number) for item in symbolic.items],
         {new[node]: _filled(place, number) for node, place in symbolic.places.items()},
         [new[node] for node in symbolic.outputs],

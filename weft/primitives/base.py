@@ -19,6 +19,7 @@ import numpy as np
 from weft import dtypes as dt
 from weft import interop
 from weft.dtypes import Dtype
+from weft.graph.body import Body
 from weft.graph.dims import Dim, key_of, text_of
 from weft.graph.node import Bundle, Kind, Node, Shape, Size, kind_of
 from weft.graph.scalars import SCALARS, Scalar, plain
@@ -585,18 +586,13 @@ class Reduction(Primitive):
 
 
 class Opaque(Primitive):
-    """An operation with kernels of its own, which fusion does not look into (products, gathers, sorts).
-
-    Writes `lower`: launches over operands of any layout.
+    """An operation with kernels of its own, which fusion does not look into (products, gathers, sorts). Every target
+    has a table of them by class (weft/targets).
     """
 
     overwrites: ClassVar[tuple[int, ...]] = ()
     """Operands that the result may lie on, if they are contiguous and read once: the kernels then leave what is there
     already."""
-
-    def lower(self, operands: Sequence[Any], out: Any) -> Any:
-        """codegen.launch.Lowering for operands (Layouts) and a contiguous result."""
-        raise NotImplementedError
 
 
 class Multiple(Primitive):
@@ -607,6 +603,10 @@ class Multiple(Primitive):
     """
 
     recurs = False
+
+    def bodies(self) -> tuple[Body, ...]:
+        """The graphs that it runs, if it is a loop or a branch. Other operations have kernels of their own."""
+        return ()
 
     def wants_contiguous(self, position: int) -> bool:
         """Whether an operand must lie in memory in row-major order."""

@@ -7,16 +7,12 @@ and may change the size of elements.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen import moves
 from weft.codegen.builder import Builder, Complex, Value
-from weft.codegen.launch import Layout, Lowering, Pointer
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node, Size, kind_of
 from weft.primitives.base import ByOperand, Discrete, Elementwise, Opaque, Sample, bind, full_like, move_batch_to_front
@@ -110,18 +106,6 @@ class Reinterpret(Opaque, Discrete):
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         return bind(self, move_batch_to_front(inputs[0], axes[0], size)), 0
-
-    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
-        """One copy, in units of the smaller of the two elements."""
-        (x,) = operands
-        pieces = max(1, x.dtype.size // out.dtype.size)
-        unit = out.dtype if pieces > 1 else x.dtype
-        shape, strides = x.shape, x.strides
-        if pieces > 1:
-            shape, strides = (*shape, pieces), (*(pieces * stride for stride in strides), 1)
-        contiguous = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-        source, target = Layout(shape, strides, unit), Layout(shape, contiguous, unit)
-        return Lowering(tuple(moves.copy(source, target, Pointer(0), Pointer(1))))
 
 
 class IsInf(Comparison):

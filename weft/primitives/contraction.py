@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen import matmul
-from weft.codegen.launch import Layout, Lowering
 from weft.graph.node import Kind, Node, Size, kind_of
 from weft.primitives.base import Multilinear, Opaque, Sample, bind, move_batch_to_front
 from weft.primitives.checks import equal_shapes, need
@@ -54,9 +50,6 @@ class Matmul(Multilinear, Opaque):
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         x, y = (move_batch_to_front(operand, axis, size) for operand, axis in zip(inputs, axes, strict=True))
         return bind(self, x, y), 0
-
-    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
-        return matmul.lower(operands[0], operands[1], out)
 
 
 def swap_last(x: Node) -> Node:

@@ -84,6 +84,9 @@ class Loop(Multiple):
         first = self.invariants + self.carries
         return count, given[: self.invariants], given[self.invariants : first], given[first:]
 
+    def bodies(self) -> tuple[Body, ...]:
+        return (self.body,)
+
     def wants_contiguous(self, position: int) -> bool:
         first = self.counted + self.invariants
         return first <= position < first + self.carries
@@ -666,6 +669,9 @@ class Switch(Multiple):
     all of them."""
 
     branches: tuple[Body, ...]
+
+    def bodies(self) -> tuple[Body, ...]:
+        return self.branches
 
     def infer(self, *kinds: Kind) -> Bundle:
         return bundle_of(self.branches[0].kinds())

@@ -14,8 +14,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weft.codegen import moves
-from weft.codegen.launch import Layout, Lowering, Pointer
 from weft.graph.node import Kind, Node, Size
 from weft.primitives.base import Linear, Opaque, Sample, bind, move_batch_to_front
 from weft.primitives.elementwise import Identity, draw
@@ -148,6 +146,3 @@ class Barrier(Linear, Opaque):
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         return move_batch_to_front(bind(self, *inputs), axes[0], size), 0
-
-    def lower(self, operands: Sequence[Any], out: Layout) -> Lowering:
-        return Lowering(tuple(moves.copy(operands[0], out, Pointer(0), Pointer(len(operands)))))

@@ -14,8 +14,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen import moves
-from weft.codegen.launch import Layout, Lowering
 from weft.dtypes import Dtype
 from weft.graph.dims import is_now
 from weft.graph.node import Kind, Node, Shape, Size, kind_of
@@ -34,7 +32,6 @@ from weft.primitives.checks import check_axes, check_shape, equal_shapes, need
 from weft.primitives.creation import Iota
 from weft.primitives.elementwise import (
     Add,
-    AsType,
     Maximum,
     Minimum,
     Multiply,
@@ -211,9 +208,6 @@ class Gather(Linear, Indexed):
         x = inputs[0] if axes[0] is None else move_batch_to_front(inputs[0], axes[0], size)
         return bind(self.batched(axes[0] is not None, both), x, *indices), 0
 
-    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
-        return moves.gather(operands[0], operands[1:], out, self.where, self.axes)
-
 
 # ---- scatters ----
 
@@ -263,11 +257,6 @@ class Scatter(Indexed):
         x, updates = (move_batch_to_front(node, axis, size) for node, axis in zip(inputs[:2], axes[:2], strict=True))
         indices, both = _same_batch(inputs[2:], axes[2:], size)
         return bind(self.batched(True, both), x, updates, *indices), 0
-
-    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
-        wide = self.accumulator(out.dtype)
-        convert = (None, None) if wide is out.dtype else (AsType(wide), AsType(out.dtype))
-        return moves.scatter(self.op, operands[0], operands[1], operands[2:], out, self.where, self.axes, *convert)
 
 
 class ScatterSet(Linear, Scatter):

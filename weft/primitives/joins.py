@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from weft.codegen import moves
-from weft.codegen.launch import Layout, Lowering
 from weft.graph.node import Kind, Node, Shape, Size, kind_of
 from weft.primitives.base import ByOperand, Linear, Opaque, Sample, bind, move_batch_to_front, zeros
 from weft.primitives.checks import check_axis, equal_shapes, need
@@ -76,9 +72,6 @@ class Concatenate(Opaque):
         front = [move_batch_to_front(x, axis, size) for x, axis in zip(inputs, axes, strict=True)]
         return bind(Concatenate(self.axis + 1), *front), 0
 
-    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
-        return moves.concatenate(operands, out, self.axis)
-
 
 class Repeat(Linear, Opaque):
     """Every element of the last axis `count` times in a row. Its transpose adds them up.
@@ -119,6 +112,3 @@ class Repeat(Linear, Opaque):
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         return bind(self, move_batch_to_front(inputs[0], axes[0], size)), 0
-
-    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
-        return moves.repeat(operands[0], out, self.count)

@@ -6,15 +6,12 @@ operation. float16 and bfloat16 are carried in float32 and rounded where they ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen import scan
 from weft.codegen.builder import Builder
-from weft.codegen.launch import Layout, Lowering
 from weft.dtypes import Dtype
 from weft.graph.dims import is_now
 from weft.graph.node import Kind, Node, Size
@@ -113,9 +110,6 @@ class Scan(Opaque):
         """The same scan along another axis."""
         return type(self)(axis, self.reverse)
 
-    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
-        return scan.scan(type(self)(0), operands, out, self.axis, self.reverse, False, self.cost)
-
 
 def shift(x: Node, axis: int, reverse: bool) -> Node:
     """Every element one step further along a scan, with 0 at its start. The transpose goes the other way."""
@@ -181,9 +175,6 @@ class Cumulative(Scan):
 
     def along(self, axis: int) -> Scan:
         return type(self)(axis, self.reverse, self.exclusive)
-
-    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
-        return scan.scan(type(self)(0), operands, out, self.axis, self.reverse, self.exclusive, self.cost)
 
     def combine(self, b: Builder, carry: Any, *xs: Any) -> Any:
         return self.op.emit(b, carry, xs[0])

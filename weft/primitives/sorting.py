@@ -7,14 +7,12 @@ NaNs among them, keep their order, and all their bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen import selection, sorting
-from weft.codegen.launch import Layout, Lowering
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node, Size, kind_of
 from weft.primitives.base import ByOperand, Discrete, Opaque, Sample, bind, move_batch_to_front, zeros
@@ -116,9 +114,6 @@ class Sort(Sorting):
             0: bind(ScatterAdd(*self.along(out.ndim)), zeros(out.kind), cotangent, bind(ArgSort(self.axis), *primals))
         }
 
-    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
-        return sorting.lower(operands[0], out, self.axis, places=False)
-
 
 class ArgSort(Sorting, Discrete):
     """The places (uint32) along `axis` of the elements of x in sorted order."""
@@ -128,9 +123,6 @@ class ArgSort(Sorting, Discrete):
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return stable_order(values[0], self.axis).astype(np.uint32)
-
-    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
-        return sorting.lower(operands[0], out, self.axis, places=True)
 
 
 class ArgSelect(Sorting, Discrete):
@@ -180,9 +172,6 @@ class ArgSelect(Sorting, Discrete):
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         along = ArgSelect(self.axis + 1, self.count, self.largest, self.rest)
         return bind(along, move_batch_to_front(inputs[0], axes[0], size)), 0
-
-    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
-        return selection.select(operands[0], out, self.axis, self.count, self.largest, self.rest)
 
 
 # ---- search ----
@@ -245,9 +234,6 @@ class SearchSorted(Opaque, Discrete):
         if axes[0] is not None or rows.ndim > 1:  # one row for all values serves those of the whole batch
             rows = move_batch_to_front(rows, axes[0], size)
         return bind(self, rows, values), 0
-
-    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
-        return sorting.search(operands[0], operands[1], out, self.right)
 
 
 def _ranks(x: np.ndarray) -> np.ndarray:

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.codegen import moves
-from weft.codegen.launch import Layout, Lowering
 from weft.graph.dims import is_exactly, same_shape
 from weft.graph.node import Kind, Node, Shape, Size, kind_of
 from weft.primitives.base import (
@@ -232,9 +230,6 @@ class SliceUpdate(Linear, Opaque):
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         base, part = (move_batch_to_front(x, axis, size) for x, axis in zip(inputs, axes, strict=True))
         return bind(SliceUpdate((0, *self.starts), (1, *self.steps)), base, part), 0
-
-    def lower(self, operands: Sequence[Layout], out: Layout) -> Lowering:
-        return moves.slice_update(operands[0], operands[1], out, self.starts, self.steps)  # type: ignore[arg-type]
 
 
 # ---- node functions, for rules ----

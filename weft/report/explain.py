@@ -16,7 +16,7 @@ from weft.array import array
 from weft.graph import lines
 from weft.graph.lines import Line
 from weft.graph.node import Graph
-from weft.passes.executable import Executable, assemble
+from weft.passes.executable import Executable
 from weft.passes.growing import Growing, holds_tapes
 from weft.passes.memory import Plan
 from weft.passes.pipeline import Layouts, plan
@@ -119,7 +119,9 @@ def explain(
 
 def _executable(graph: Graph, layouts: Layouts, made: Plan) -> Executable:
     """What would run, without what check or a watch put around it."""
-    return Growing(made, lambda: plan(graph, layouts)) if holds_tapes(graph) else assemble(made)
+    if holds_tapes(graph):
+        return Growing(made, lambda: plan(graph, made.target, layouts))
+    return made.target.assemble(made)
 
 
 def _defined(fun: Any) -> Line | None:

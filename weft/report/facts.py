@@ -27,6 +27,7 @@ from weft.primitives.contraction import Matmul
 from weft.primitives.indexing import Indexed
 from weft.report.limits import Limits, Times
 from weft.runtime.engine import Source
+from weft.targets import CPU
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def gather(graph: Graph, layouts: Layouts, names: Sequence[str] = ()) -> _Gather
             seen = len(trail)
 
         made.layouts = dict(layouts)
-        made.plan = plan(graph, layouts, observe)
+        made.plan = plan(graph, CPU, layouts, observe)
     return made
 
 
@@ -265,7 +266,7 @@ class _Gatherer:
         made = self.plan
         groups = [item.group for item in made.items]
         assert self.graph is not None
-        apart = obstacles(self.graph, groups, self.layouts)
+        apart = obstacles(self.graph, groups, self.layouts, made.target.fusion)
         kernels = []
         for i, item in enumerate(made.items):
             seconds = times.kernels[i] if times is not None else None

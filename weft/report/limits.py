@@ -17,7 +17,7 @@ from weft import dtypes as dt
 from weft.config import config
 from weft.dtypes import Dtype
 from weft.graph.node import Graph, Node, kind_of
-from weft.passes.executable import Executable, assemble, commands_of
+from weft.passes.executable import Executable, commands_of
 from weft.passes.lower import Item
 from weft.passes.memory import Plan
 from weft.passes.pipeline import plan
@@ -28,6 +28,7 @@ from weft.runtime import engine
 from weft.runtime.buffer import allocate
 from weft.runtime.cache import ObjectCache
 from weft.runtime.data import Buffer, to_buffer
+from weft.targets import CPU
 from weft.version import __version__
 
 COPIES = (1 << 16, 1 << 20, 1 << 25)
@@ -102,14 +103,14 @@ def measure(cpu: str) -> Limits:
     bandwidth = []
     for nbytes in COPIES:
         x = Node(Parameter(0), (), kind_of((nbytes // 4,), dt.float32))
-        copy = assemble(plan(Graph([x], [bind(Negative(), x)])))
+        copy = CPU.assemble(plan(Graph([x], [bind(Negative(), x)]), CPU))
         seconds = _best(copy, [to_buffer(np.ones(nbytes // 4, np.float32))], budget=0.02)
         bandwidth.append((2 * nbytes, 2 * nbytes / seconds))
     flops = {}
     for dtype in (dt.float32, dt.float64):
         kind = kind_of((SIDE, SIDE), dtype)
         x, y = Node(Parameter(0), (), kind), Node(Parameter(1), (), kind)
-        product = assemble(plan(Graph([x, y], [bind(Matmul(), x, y)])))
+        product = CPU.assemble(plan(Graph([x, y], [bind(Matmul(), x, y)]), CPU))
         ones = to_buffer(np.ones((SIDE, SIDE), dtype.np))
         flops[dtype.name] = 2 * SIDE**3 / _best(product, [ones, ones], budget=0.02)
     return Limits(tuple(bandwidth), flops, config.threads, cpu)

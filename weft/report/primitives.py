@@ -19,7 +19,7 @@ from weft.primitives.base import Primitive
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "primitives.md"
 
 RULES = (
-    "infer", "check", "partials", "transpose", "jvp", "vjp", "batch", "index_map", "emit", "combine", "step", "lower",
+    "infer", "check", "partials", "transpose", "jvp", "vjp", "batch", "index_map", "emit", "combine", "step",
 )  # fmt: skip
 """What a primitive may write; each family derives the rest from what it asks for."""
 

@@ -44,7 +44,7 @@ _CPU_NEEDS: Final = {
 }
 
 # Code whose edits change kernels without changing their keys; part of every key on disk.
-_CODE: Final = ("codegen", "primitives", "runtime")
+_CODE: Final = ("codegen", "primitives", "runtime", "targets")
 
 _COMPILERS: Final = 8  # threads; more would wait for llvmlite's lock, which parsing and verifying take
 _MAPS_CHECKED_EVERY: Final = 1024  # objects

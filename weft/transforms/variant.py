@@ -15,7 +15,7 @@ from weft.evaluate import Recipe, close
 from weft.graph.dims import DimEnv
 from weft.graph.lines import inherit
 from weft.graph.node import Graph, Kind, Node, Size, kind_of
-from weft.passes.executable import Executable, assemble
+from weft.passes.executable import Executable
 from weft.passes.pipeline import WRAPPERS, Layouts, compile_graph, plan_over, wrapped
 from weft.passes.template import Sized, Templates
 from weft.passes.verify import verify_plan
@@ -31,6 +31,7 @@ from weft.primitives.base import (
 )
 from weft.primitives.filling import fill_kind, fill_primitive
 from weft.runtime.data import Buffer
+from weft.targets import CPU
 from weft.transforms import state
 from weft.transforms.capture import Walk
 from weft.transforms.replay import Call, Made, Template
@@ -252,7 +253,8 @@ class Variant:
     def _plan_over(self, recipe: Planned, donated: tuple[int, ...]) -> Executable:
         """The program that may overwrite these inputs."""
         assert recipe.source is not None
-        made = assemble(plan_over(recipe.executable.plan, donated))
+        planned = plan_over(recipe.executable.plan, donated)
+        made = planned.target.assemble(planned)
         return wrapped(made, *recipe.source()) if WRAPPERS else made
 
 
@@ -281,7 +283,7 @@ def fixed_program(traced: Trace, layouts: Sequence[Buffer], places: dict[int, in
         for node in traced.order:
             if id(node) in places:
                 node.value = None
-    return Planned(compile_graph(graph, strides), traced.constants, lambda: (graph, strides))
+    return Planned(compile_graph(graph, CPU, strides), traced.constants, lambda: (graph, strides))
 
 
 # ---- symbolic sizes ----
@@ -323,7 +325,7 @@ class ShapelessVariant(Variant):
         self._traced, self._sizes = traced.copy(), sizes
         self._check = sizes.env.compiled_check()
         self.recipes: dict[tuple[int, ...], Planned] = {}
-        self.templates = Templates(sizes.env, self._graph)
+        self.templates = Templates(sizes.env, self._graph, CPU)
         self._over: dict[tuple[int, ...], Templates] = {}
         """Templates by the inputs that they may overwrite."""
 
@@ -347,7 +349,7 @@ class ShapelessVariant(Variant):
         if isinstance(made, Sized):
             templates = self._over.get(donated)
             if templates is None:
-                templates = self._over[donated] = Templates(self._sizes.env, self._graph, donated)
+                templates = self._over[donated] = Templates(self._sizes.env, self._graph, CPU, donated)
             return self._executable(tuple(made.at), templates, donated)
         return super()._plan_over(recipe, donated)
 
@@ -355,13 +357,13 @@ class ShapelessVariant(Variant):
         # Many functions only ever see one size: the first is planned as it is.
         template = templates.find(sizes) if self.recipes and not config.dump else None
         if template is None:
-            return compile_graph(self._concrete(sizes), donated=donated)
+            return compile_graph(self._concrete(sizes), CPU, donated=donated)
         if WRAPPERS:
-            return wrapped(assemble(template.plan_for(sizes)), self._concrete(sizes), {})
+            return wrapped(CPU.assemble(template.plan_for(sizes)), self._concrete(sizes), {})
         try:
             made = template.executable(sizes)
         except OverflowError:  # something is larger than memory can be: planning says what
-            return compile_graph(self._concrete(sizes), donated=donated)
+            return compile_graph(self._concrete(sizes), CPU, donated=donated)
         if config.check:
             verify_plan(made.plan, {}, donated)
         return made

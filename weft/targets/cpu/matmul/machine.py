@@ -6,8 +6,8 @@ import functools
 import platform
 from dataclasses import dataclass
 
-from weft.codegen.matmul.elements import Elements
-from weft.codegen.matmul.gemm import Tile
+from weft.targets.cpu.matmul.elements import Elements
+from weft.targets.cpu.matmul.gemm import Tile
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
-from weft.codegen.matmul import combine, dot, gemm
-from weft.codegen.matmul.combine import Combine
-from weft.codegen.matmul.dot import Dot
-from weft.codegen.matmul.elements import Elements, elements_of
-from weft.codegen.matmul.frame import Word, block
-from weft.codegen.matmul.gemm import Gemm
-from weft.codegen.matmul.machine import machine
 from weft.config import config
 from weft.runtime.engine import Source
 from weft.runtime.threads import get_threads
+from weft.targets.cpu.matmul import combine, dot, gemm
+from weft.targets.cpu.matmul.combine import Combine
+from weft.targets.cpu.matmul.dot import Dot
+from weft.targets.cpu.matmul.elements import Elements, elements_of
+from weft.targets.cpu.matmul.frame import Word, block
+from weft.targets.cpu.matmul.gemm import Gemm
+from weft.targets.cpu.matmul.machine import machine
 
 # Work is counted in real multiply-adds, of which a core does some 50 in a nanosecond; an element that comes from memory
 # takes as long as _STREAM of them.

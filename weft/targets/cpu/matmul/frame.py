@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from weft import dtypes as dt
 from weft.codegen.builder import PTR, AnyValue, Builder, Value
 from weft.codegen.launch import Pointer
-from weft.codegen.matmul import elements as el
-from weft.codegen.matmul.elements import Elements
+from weft.targets.cpu.matmul import elements as el
+from weft.targets.cpu.matmul.elements import Elements
 
 Word = int | Pointer
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from weft.codegen.builder import AnyValue, Value
-from weft.codegen.matmul import elements as el
-from weft.codegen.matmul.elements import Elements
-from weft.codegen.matmul.frame import Frame, Part
+from weft.targets.cpu.matmul import elements as el
+from weft.targets.cpu.matmul.elements import Elements
+from weft.targets.cpu.matmul.frame import Frame, Part
 
 CHUNK: Final = 256
 """Terms of one partial sum. Part of the specified order: another number gives other bits."""

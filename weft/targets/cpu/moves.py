@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from weft import dtypes as dt
-from weft.codegen import cpu
 from weft.codegen.builder import PTR, AnyValue, Builder, Complex, Value
 from weft.codegen.kernel import LANES, Access, Kernel, Step, Store
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
 from weft.dtypes import Dtype
 from weft.runtime.engine import Source
+from weft.targets.cpu import kernels as cpu
 
 BLOCK: Final = 1 << 13
 """Elements of a long inner loop that are one unit of work."""

@@ -16,6 +16,6 @@ There is no BLAS here: on the processors that were tried these kernels are as fa
 library would make results depend on its version, its number of threads and the processor.
 """
 
-from weft.codegen.matmul.lowering import lower
+from weft.targets.cpu.matmul.lowering import lower
 
 __all__ = ["lower"]

@@ -19,8 +19,11 @@ from typing import ClassVar, Final
 from weft import dtypes as dt
 from weft.codegen.builder import AnyValue, Builder, Complex, Value
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
-from weft.codegen.matmul.machine import machine
-from weft.codegen.moves import (
+from weft.config import config
+from weft.dtypes import Dtype
+from weft.runtime.threads import get_threads
+from weft.targets.cpu.matmul.machine import machine
+from weft.targets.cpu.moves import (
     Axis,
     Frame,
     axes_of,
@@ -35,9 +38,6 @@ from weft.codegen.moves import (
     source,
     words_of,
 )
-from weft.config import config
-from weft.dtypes import Dtype
-from weft.runtime.threads import get_threads
 
 CACHED: Final = 1 << 17
 """Bytes of records that are sorted to the end before others are touched: with their copy, a part of a second-level

@@ -14,7 +14,8 @@ from weft import dtypes as dt
 from weft.codegen.builder import AnyValue, Builder, Complex, Value
 from weft.codegen.kernel import LANES
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
-from weft.codegen.moves import (
+from weft.dtypes import Dtype
+from weft.targets.cpu.moves import (
     Axis,
     Frame,
     assemble,
@@ -28,7 +29,6 @@ from weft.codegen.moves import (
     splat,
     words_of,
 )
-from weft.dtypes import Dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft.codegen.builder import PTR, AnyValue, Builder, Value
-from weft.codegen.cpu import (
+from weft.codegen.kernel import LANES, Kernel
+from weft.targets.cpu.kernels import (
     Frame,
     Phases,
     Scope,
@@ -25,7 +26,6 @@ from weft.codegen.cpu import (
     used_by_full,
     vector_loop,
 )
-from weft.codegen.kernel import LANES, Kernel
 
 LONGEST = LANES
 """The most elements of a row: one for each partial result."""

@@ -3,21 +3,20 @@ the slice begins."""
 
 from __future__ import annotations
 
-from weft.codegen import moves
 from weft.codegen.launch import Layout, Pointer
 from weft.graph.node import Kind
 from weft.passes.views import Strides, contiguous
 from weft.runtime import engine
 from weft.runtime.program import INLINE, Command, Program, Reloc
 from weft.runtime.program import Kind as CommandKind
+from weft.targets.cpu import moves
 
 _SOURCE, _TARGET, _WORDS = 0, 1, 2
 """What a call gives: two addresses, then the words of a constant."""
 
 
 def copy_program(kind: Kind, source: Strides | None, target: Strides | None, is_constant: bool = False) -> Program:
-    """target[...] = source, for elements of any dtype. Strides count elements; None means row-major. A run is given the
-    addresses of both, or 0, the target's and the words of the constant that all elements become."""
+    """See `Target.copy_program`."""
     shape = tuple(int(n) for n in kind.shape)
     plain = tuple(int(s) for s in contiguous(shape))
     given = (0,) * len(shape) if is_constant else plain if source is None else source

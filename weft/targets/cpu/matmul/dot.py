@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from weft.codegen.builder import AnyValue, Value
-from weft.codegen.matmul import elements as el
-from weft.codegen.matmul.elements import Elements
-from weft.codegen.matmul.frame import Frame, Part
+from weft.targets.cpu.matmul import elements as el
+from weft.targets.cpu.matmul.elements import Elements
+from weft.targets.cpu.matmul.frame import Frame, Part
 
 LANES: Final = 16
 CHUNK: Final = 2048

@@ -15,7 +15,7 @@ from typing import Final
 from weft import dtypes as dt
 from weft.codegen.builder import Builder, Value
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
-from weft.codegen.moves import (
+from weft.targets.cpu.moves import (
     Axis,
     Frame,
     axes_of,
@@ -29,7 +29,7 @@ from weft.codegen.moves import (
     source,
     words_of,
 )
-from weft.codegen.sorting import Network, Record, Records, Sequences, lanes_for, less, records_of, row_major_of
+from weft.targets.cpu.sorting import Network, Record, Records, Sequences, lanes_for, less, records_of, row_major_of
 
 COST: Final = 2
 """What looking at an element costs beside copying it."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from weft.codegen.builder import Value
-from weft.codegen.matmul import elements as el
-from weft.codegen.matmul.elements import Elements
-from weft.codegen.matmul.frame import Frame, Part
+from weft.targets.cpu.matmul import elements as el
+from weft.targets.cpu.matmul.elements import Elements
+from weft.targets.cpu.matmul.frame import Frame, Part
 
 WORDS: Final = ("tasks", "*parts", "*rest", "*out", "count", "elements", "block", "blocks")
 

@@ -1,0 +1,68 @@
+"""What the passes ask of a machine: the seam between planning, which is the same everywhere, and the code that runs.
+
+A `Target` (weft/targets has them) turns fused groups and operations with kernels of their own into launches, and plans
+into programs. Evaluation chooses one and hands it to the pipeline; no pass knows which it is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from weft.codegen.launch import Launch, Layout, Lowering
+from weft.graph.node import Kind
+from weft.passes.fuse import Group, Limits
+from weft.runtime.buffer import Storage
+
+if TYPE_CHECKING:
+    from weft.passes.executable import Executable
+    from weft.passes.lower import Item, Lowerer
+    from weft.passes.lower_loops import LoopLowering
+    from weft.passes.memory import Plan
+    from weft.passes.views import Strides
+    from weft.primitives.base import Primitive
+    from weft.runtime.program import Program
+
+
+class Target(ABC):
+    """One kind of machine."""
+
+    name: str
+    fusion: Limits = Limits()
+    """What may share a kernel."""
+
+    @abstractmethod
+    def schedule(self, lowerer: Lowerer, group: Group) -> Item:
+        """A fused group (elementwise operations and reductions) made ready to run."""
+
+    @abstractmethod
+    def lower(self, op: Primitive, operands: Sequence[Layout], results: Sequence[Layout]) -> Lowering:
+        """The launches of an operation with kernels of its own: operands of any layout, contiguous results. Pointers
+        count operands, then results, then temporaries."""
+
+    def lower_loop(self, loop: LoopLowering) -> Item | None:
+        """A loop as one kernel, if this machine can; else its body's commands are repeated."""
+        return None
+
+    @abstractmethod
+    def load(self, launches: Sequence[Launch]) -> list[int]:
+        """The native functions that the commands of a program call, one for each launch."""
+
+    @abstractmethod
+    def assemble(self, plan: Plan) -> Executable:
+        """The program of a plan, its kernels loaded."""
+
+    @abstractmethod
+    def copy_program(
+        self, kind: Kind, source: Strides | None, target: Strides | None, is_constant: bool = False
+    ) -> Program:
+        """target[...] = source, for elements of any dtype. Strides count elements; None means row-major. A run is given
+        the addresses of both, or 0, the target's and the words of the constant that all elements become."""
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> Storage:
+        """Memory that its programs can use, its contents undefined."""
+
+    def __repr__(self) -> str:
+        return f"<target {self.name}>"

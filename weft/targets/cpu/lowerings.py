@@ -1,0 +1,117 @@
+"""Operations with kernels of their own on the CPU: `LOWERINGS` has a function for each class of them.
+
+A function gets the operation, the layouts of its operands and those of its results, which are contiguous. The pointers
+of its launches count operands, then results, then temporaries. A class without an entry has its base's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from weft.codegen.launch import Layout, Lowering, Pointer
+from weft.primitives.base import Primitive
+from weft.primitives.bits import Reinterpret
+from weft.primitives.contraction import Matmul
+from weft.primitives.custom import Barrier
+from weft.primitives.elementwise import AsType
+from weft.primitives.indexing import Gather, Scatter
+from weft.primitives.joins import Concatenate, Repeat
+from weft.primitives.scans import Cumulative, Scan
+from weft.primitives.sorting import ArgSelect, ArgSort, SearchSorted, Sort
+from weft.primitives.views import SliceUpdate
+from weft.targets.cpu import matmul, moves, scan, selection, sorting
+
+Operands = Sequence[Layout]
+
+
+def _matmul(op: Matmul, operands: Operands, out: Layout) -> Lowering:
+    return matmul.lower(operands[0], operands[1], out)
+
+
+# ---- moves ----
+
+
+def _barrier(op: Barrier, operands: Operands, out: Layout) -> Lowering:
+    return Lowering(tuple(moves.copy(operands[0], out, Pointer(0), Pointer(len(operands)))))
+
+
+def _concatenate(op: Concatenate, operands: Operands, out: Layout) -> Lowering:
+    return moves.concatenate(operands, out, op.axis)
+
+
+def _repeat(op: Repeat, operands: Operands, out: Layout) -> Lowering:
+    return moves.repeat(operands[0], out, op.count)
+
+
+def _reinterpret(op: Reinterpret, operands: Operands, out: Layout) -> Lowering:
+    """One copy, in units of the smaller of the two elements."""
+    (x,) = operands
+    pieces = max(1, x.dtype.size // out.dtype.size)
+    unit = out.dtype if pieces > 1 else x.dtype
+    shape, strides = x.shape, x.strides
+    if pieces > 1:
+        shape, strides = (*shape, pieces), (*(pieces * stride for stride in strides), 1)
+    contiguous = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    source, target = Layout(shape, strides, unit), Layout(shape, contiguous, unit)
+    return Lowering(tuple(moves.copy(source, target, Pointer(0), Pointer(1))))
+
+
+def _slice_update(op: SliceUpdate, operands: Operands, out: Layout) -> Lowering:
+    return moves.slice_update(operands[0], operands[1], out, op.starts, op.steps)  # type: ignore[arg-type]
+
+
+def _gather(op: Gather, operands: Operands, out: Layout) -> Lowering:
+    return moves.gather(operands[0], operands[1:], out, op.where, op.axes)
+
+
+def _scatter(op: Scatter, operands: Operands, out: Layout) -> Lowering:
+    wide = op.accumulator(out.dtype)
+    convert = (None, None) if wide is out.dtype else (AsType(wide), AsType(out.dtype))
+    return moves.scatter(op.op, operands[0], operands[1], operands[2:], out, op.where, op.axes, *convert)
+
+
+# ---- scans, sorts ----
+
+
+def _scan(op: Scan, operands: Operands, out: Layout) -> Lowering:
+    exclusive = isinstance(op, Cumulative) and op.exclusive
+    return scan.scan(type(op)(0), operands, out, op.axis, op.reverse, exclusive, op.cost)
+
+
+def _sort(op: Sort, operands: Operands, out: Layout) -> Lowering:
+    return sorting.lower(operands[0], out, op.axis, places=False)
+
+
+def _arg_sort(op: ArgSort, operands: Operands, out: Layout) -> Lowering:
+    return sorting.lower(operands[0], out, op.axis, places=True)
+
+
+def _arg_select(op: ArgSelect, operands: Operands, out: Layout) -> Lowering:
+    return selection.select(operands[0], out, op.axis, op.count, op.largest, op.rest)
+
+
+def _search_sorted(op: SearchSorted, operands: Operands, out: Layout) -> Lowering:
+    return sorting.search(operands[0], operands[1], out, op.right)
+
+
+LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
+    Matmul: _matmul,
+    Barrier: _barrier,
+    Concatenate: _concatenate,
+    Repeat: _repeat,
+    Reinterpret: _reinterpret,
+    SliceUpdate: _slice_update,
+    Gather: _gather,
+    Scatter: _scatter,
+    Scan: _scan,
+    Sort: _sort,
+    ArgSort: _arg_sort,
+    ArgSelect: _arg_select,
+    SearchSorted: _search_sorted,
+}
+
+
+def lowering_of(cls: type[Primitive]) -> Callable[..., Lowering] | None:
+    """The function for a class of operations; None if there is none."""
+    return next((LOWERINGS[base] for base in cls.__mro__ if base in LOWERINGS), None)

@@ -1,0 +1,49 @@
+"""The CPU as a target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.codegen.launch import Launch, Layout, Lowering
+from weft.passes.executable import Executable, assemble
+from weft.passes.fuse import Group
+from weft.passes.lower import Item, Lowerer
+from weft.passes.lower_loops import LoopLowering
+from weft.passes.memory import Plan
+from weft.passes.target import Target
+from weft.primitives.base import Primitive
+from weft.runtime import buffer, engine
+from weft.targets.cpu import copying, steps
+from weft.targets.cpu.lowerings import lowering_of
+from weft.targets.cpu.schedule import GroupLowering
+
+
+class Cpu(Target):
+    """Kernels of explicit vectors in the process itself, run by the native interpreter on a team of threads."""
+
+    name = "cpu"
+    allocate = staticmethod(buffer.allocate)
+    copy_program = staticmethod(copying.copy_program)
+
+    def schedule(self, lowerer: Lowerer, group: Group) -> Item:
+        return GroupLowering(lowerer, group).item()
+
+    def lower(self, op: Primitive, operands: Sequence[Layout], results: Sequence[Layout]) -> Lowering:
+        found = lowering_of(type(op))
+        if found is None:
+            raise NotImplementedError(
+                f"[{op.title}] there is no kernel for it on the CPU: weft/targets/cpu/lowerings.py."
+            )
+        return found(op, operands, *results)
+
+    def lower_loop(self, loop: LoopLowering) -> Item | None:
+        return steps.lower_loop(loop)
+
+    def load(self, launches: Sequence[Launch]) -> list[int]:
+        return engine.load([launch.source for launch in launches])
+
+    def assemble(self, plan: Plan) -> Executable:
+        return assemble(plan)
+
+
+CPU = Cpu()
