@@ -17,7 +17,7 @@ from tests.contract import by_reference, leaf, same_bits, subsets, values_of
 from weft.array import array, wrap
 from weft.graph.node import Node
 from weft.primitives import MULTIPLE
-from weft.primitives.base import Multiple, bind_many
+from weft.primitives.base import MultiOutput, bind_many
 from weft.transforms.compile import compile
 from weft.transforms.jvp import push_forward
 from weft.transforms.vjp import pull_back
@@ -29,7 +29,7 @@ STEP = 1e-6
 class Case(NamedTuple):
     """One application: the operation and its operands' values."""
 
-    op: Multiple
+    op: MultiOutput
     operands: list[np.ndarray]
 
 
@@ -93,7 +93,7 @@ def bundle_behind(result: Any) -> Node:
     while not isinstance(first, array):
         first = first[0]
     node = first._node
-    while not isinstance(node.op, Multiple):
+    while not isinstance(node.op, MultiOutput):
         node = node.inputs[0]
     return node
 
@@ -101,7 +101,7 @@ def bundle_behind(result: Any) -> Node:
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> Case:
     whole = bundle_behind(CASES[request.param]())
-    assert isinstance(whole.op, Multiple)
+    assert isinstance(whole.op, MultiOutput)
     return Case(whole.op, [values_of(wrap(x)) for x in whole.inputs])
 
 
@@ -110,17 +110,17 @@ def real(case: Case) -> list[int]:
     return [i for i, x in enumerate(case.operands) if x.dtype.kind == "f" and x.size]
 
 
-def by_reference_values(op: Multiple, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+def by_reference_values(op: MultiOutput, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
     return by_reference(bind_many(op, *[leaf(x) for x in operands]))
 
 
 def test_every_operation_with_several_results_is_listed() -> None:
-    found = {cls for cls in Multiple.__subclasses__() if cls.__module__.startswith("weft.primitives.")}
+    found = {cls for cls in MultiOutput.__subclasses__() if cls.__module__.startswith("weft.primitives.")}
     assert found == set(MULTIPLE)
     for cls in MULTIPLE:
         assert cls.__doc__
         for rule in ("infer", "reference", "jvp", "vjp", "batch"):
-            assert getattr(cls, rule) is not getattr(Multiple, rule), f"{cls.name()} has no {rule} rule"
+            assert getattr(cls, rule) is not getattr(MultiOutput, rule), f"{cls.name()} has no {rule} rule"
 
 
 def test_native_is_reference(case: Case) -> None:

@@ -325,8 +325,8 @@ def test_small_state_is_not_asked_for_its_holders() -> None:
     assert x.tolist() == [2.0, 3.0]
 
 
-def test_programs_with_loops_overwrite_nothing() -> None:
-    """They can be interrupted midway, and must be able to start again."""
+def test_a_loop_does_not_overwrite_what_the_call_was_given() -> None:
+    """It can be interrupted midway, and must be able to start again."""
     state = {"k": fresh()}
 
     @mx.compile
@@ -338,7 +338,40 @@ def test_programs_with_loops_overwrite_nothing() -> None:
     assert at(state["k"]) != place
     same(state["k"], stepped(large(), 3))
     (variant,) = variants(step)
-    assert variant.updates.refused[0] == updating.LOOPS
+    assert variant.updates.refused[0] == updating.FAILS
+
+
+def test_what_comes_behind_a_loop_may_overwrite() -> None:
+    state = {"k": fresh()}
+
+    @mx.compile
+    def step(x: array) -> None:
+        scale = mx.fori_loop(0, 3, lambda i, c: c * 0.5, x)
+        state["k"] = state["k"] * scale + 1
+
+    place = at(state["k"])
+    for _ in range(3):
+        step(mx.array(4.0))
+    assert at(state["k"]) == place
+    same(state["k"], stepped(large(), 3))
+
+
+def test_a_loop_that_has_to_grow_runs_again_over_what_was_given() -> None:
+    """The first runs find too little room on the tape; the state is overwritten once, by the run that has enough."""
+    state = {"k": fresh()}
+
+    @mx.compile
+    def step(x: array) -> None:
+        def power(x: array) -> array:
+            return mx.while_loop(lambda s: s[1] < 300, lambda s: (mx.sin(s[0]) + s[0] * 0.5, s[1] + 1), (x, 0))[0]
+
+        state["k"] = state["k"] + mx.grad(power)(x) * 0
+
+    place = at(state["k"])
+    for _ in range(2):
+        step(mx.array(0.5))
+    assert at(state["k"]) == place
+    same(state["k"], large())
 
 
 def test_a_temporary_argument_is_the_callers() -> None:

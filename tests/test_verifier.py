@@ -160,6 +160,11 @@ def donated_to_a_loop(x: Node, y: Node) -> list[Node]:
     return [exp(x), looped]
 
 
+def donated_before_a_loop(x: Node, y: Node) -> list[Node]:
+    looped = fori_loop(0, 3, lambda i, c: mx.matmul(c, c), wrap(exp(x)))._node
+    return [looped + y]
+
+
 # Both inputs of these are carried by a loop: their next values are the results of the same number.
 
 
@@ -187,7 +192,7 @@ PLAIN = (
 )  # fmt: skip
 DONATED = (
     overwritten, both_overwritten, donated_and_returned, donated_and_viewed, donated_and_read_later, donated_and_turned,
-    donated_and_widened, donated_to_a_loop,
+    donated_and_widened, donated_to_a_loop, donated_before_a_loop,
 )  # fmt: skip
 CARRIED = (carried, carried_crosswise, carried_and_read_later, carried_and_turned)
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
@@ -226,6 +231,7 @@ def test_the_programs_do_what_they_are_here_for() -> None:
     assert sorted(planned("both_overwritten").adopted.values()) == [0, 1]
     for name in ("donated_and_returned", "donated_and_viewed", "donated_and_widened", "donated_to_a_loop"):
         assert planned(name).spent == [], name
+    assert planned("donated_before_a_loop").spent == [1]
     assert planned("carried").adopted == {0: 0, 1: 1}
     assert planned("carried_crosswise").adopted == {0: 0, 1: 1}  # one map, which computes both before it writes
     assert len(planned("read_again_in_a_row").items) == 4
@@ -252,6 +258,7 @@ def dying_operand(*ignored: str) -> Callable[..., Any]:
                 "latest": home.nodes[-1] is operand,
                 "size": home.nbytes == nbytes_of(item.writes[w]),
                 "heir": home.heirs is None or item.writes[w] in home.heirs,
+                "since": step >= home.since,
             }
             if all(holds for rule, holds in rules.items() if rule not in ignored):
                 found.append(home)
@@ -311,19 +318,15 @@ def homes_without_results(items: Sequence[Item], last: dict[Node, int], outputs:
     return TRUE["_homes"](items, TRUE["last_reads"](items), outputs, free)
 
 
-def all_inputs_free(graph: Any, items: Any, carried: Any, donated: Any) -> dict[int, Node | None]:
+def all_inputs_free(graph: Any, carried: Any, donated: Any) -> dict[int, Node | None]:
     return dict.fromkeys(range(len(graph.inputs)))
 
 
-def free_in_loops_too(graph: Any, items: Any, carried: Any, donated: Any) -> dict[int, Node | None]:
-    return dict.fromkeys(donated)
-
-
-def carries_for_anybody(graph: Any, items: Any, carried: Any, donated: Any) -> dict[int, Node | None]:
+def carries_for_anybody(graph: Any, carried: Any, donated: Any) -> dict[int, Node | None]:
     return dict.fromkeys([*carried, *donated])
 
 
-def carries_crossed(graph: Any, items: Any, carried: Any, donated: Any) -> dict[int, Node | None]:
+def carries_crossed(graph: Any, carried: Any, donated: Any) -> dict[int, Node | None]:
     outputs = [memory.base_of(output) for output in graph.outputs]
     return {i: outputs[1 - k] for i, k in carried.items()}
 
@@ -441,7 +444,9 @@ MUTATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "donated inputs that are read in another order": (ignoring("overwritable"), "donated_and_turned"),
     "donated inputs of another size": (ignoring("size", "overwritable"), "donated_and_widened"),
     "one donated input for two results": (ignoring("taken", "latest", "last", "output"), "both_overwritten"),
-    "donated inputs of loops": ({"passes.memory._free_inputs": free_in_loops_too}, "donated_to_a_loop"),
+    "donated inputs that a loop overwrites": (ignoring("since"), "donated_to_a_loop"),
+    "donated inputs that are overwritten before a loop": (ignoring("since"), "donated_before_a_loop"),
+    "no step can fail": ({"passes.memory.last_failure": lambda items: -1}, "donated_before_a_loop"),
     "the next value of another carry": (ignoring("heir"), "carried_crosswise"),
     "carries are free for anybody": ({"passes.memory._free_inputs": carries_for_anybody}, "carried_crosswise"),
     "carries that are mistaken for each other": ({"passes.memory._free_inputs": carries_crossed}, "carried"),

@@ -410,8 +410,8 @@ class Claim:
     """Leaves that a program is about to overwrite, with what they held. From now on, and until the program has run,
     nobody sees that.
 
-    If the program has run to its end its results are there, whatever was raised since; if it has not begun, nothing has
-    happened; else all that was to be computed from those leaves is lost.
+    If the program has run to its end its results are there, whatever was raised since; else it has overwritten nothing,
+    and the leaves have their values again.
     """
 
     __slots__ = ("held", "progress", "results", "taken")
@@ -432,7 +432,7 @@ class Claim:
                     if node.value is None:
                         node.value = buffer
                     node.inputs, node.op = (), DATA
-            elif not progress.started:
+            else:
                 for node, buffer in self.held:
                     if node.value is self.taken:
                         node.value = buffer

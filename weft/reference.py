@@ -11,7 +11,7 @@ import numpy as np
 from weft import dtypes as dt
 from weft.graph.body import Body
 from weft.graph.node import Graph, Node
-from weft.primitives.base import ConstantValue, Elementwise, Multiple, Pick, Primitive
+from weft.primitives.base import ConstantValue, ControlFlow, Elementwise, MultiOutput, Pick, Primitive
 from weft.runtime.data import Buffer, numpy_view, to_buffer
 
 
@@ -34,9 +34,10 @@ def evaluate_reference(graph: Graph, leaves: Sequence[Buffer]) -> list[Buffer]:
 
 def _applied(node: Node, values: dict[Node, np.ndarray]) -> Any:
     """One node; one with several results gives a tuple of them, of which `Pick` takes one."""
-    if isinstance(node.op, Multiple):
+    if isinstance(node.op, MultiOutput):
         with np.errstate(all="ignore"):
-            return node.op.reference(*[values[i] for i in node.inputs], run=run_body)
+            given = {"run": run_body} if isinstance(node.op, ControlFlow) else {}
+            return node.op.reference(*[values[i] for i in node.inputs], **given)
     if isinstance(node.op, Pick):
         return values[node.inputs[0]][node.op.index]
     return apply_reference(node.op, [values[i] for i in node.inputs], node.dtype)

@@ -1,7 +1,7 @@
 """Programs whose loops leave tapes: planned for some number of rows, and planned again when that is not enough.
 
-A program changes nothing but its own results, so one that stops for lack of room is simply run again. How much room it
-needed is remembered: the next call finds it there.
+A program that stops for lack of room has changed nothing of what it was given, so it is simply run again. How much room
+it needed is remembered: the next call finds it there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weft.passes.memory import Plan
 from weft.primitives.base import RunTimeConstant
 from weft.primitives.control import Loop, Switch
 from weft.runtime.data import Buffer
-from weft.runtime.program import FULL, ProgramError
+from weft.runtime.program import FULL, ProgramError, Progress
 
 GROWTH = 4
 
@@ -53,10 +53,16 @@ class Growing(Executable):
         """For how many rows there is room on each tape."""
 
     def run(self, inputs: Sequence[Buffer], words: Sequence[int]) -> list[Buffer]:
+        return self._run(words, lambda now, given: now.run(inputs, given))
+
+    def run_in_place(self, inputs: Sequence[Buffer], words: Sequence[int], progress: Progress) -> list[Buffer]:
+        return self._run(words, lambda now, given: now.run_in_place(inputs, given, progress))
+
+    def _run(self, words: Sequence[int], run: Callable[[Executable, Sequence[int]], list[Buffer]]) -> list[Buffer]:
         while True:
             now = self._now
             try:
-                return now.run(inputs, words if now.constants is self.constants else self._words(now, words))
+                return run(now, words if now.constants is self.constants else self._words(now, words))
             except ProgramError as error:
                 if error.status != FULL:
                     raise

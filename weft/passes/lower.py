@@ -17,7 +17,7 @@ from weft.graph.node import Bundle, Graph, Kind, Node, Size, Tape
 from weft.passes.fuse import Group
 from weft.passes.target import Target
 from weft.passes.views import Strided, Strides, contiguous, is_contiguous
-from weft.primitives.base import Constant, Multiple, Opaque, Pick
+from weft.primitives.base import Constant, ControlFlow, Opaque, Pick
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,14 @@ class Item:
     overwritable: frozenset[tuple[int, int]] = frozenset()
     code: Repeat | Steps | Choose | None = None
     """In place of launches: the plans of a loop's or a branch's bodies."""
+
+    @property
+    def can_fail(self) -> bool:
+        """Whether the program may end here: a call says so, or a loop, which can be interrupted and whose tapes have
+        an end."""
+        if isinstance(self.code, (Repeat, Steps)) or any(launch.call for launch in self.launches):
+            return True
+        return any(item.can_fail for plan in self.plans() for item in plan.items)
 
     def plans(self) -> tuple[Any, ...]:
         """The plans inside this item."""
@@ -68,8 +76,7 @@ class Lowerer:
     def lower(self, group: Group) -> Item:
         if group.form != "opaque":
             return self.target.schedule(self, group)
-        op = group.nodes[0].op
-        if not isinstance(op, Multiple) or not op.bodies():
+        if not isinstance(group.nodes[0].op, ControlFlow):
             return self._own_kernels(group)
         assert self.bodies is not None
         return self.bodies(self, group)
@@ -95,7 +102,7 @@ class Lowerer:
         launches = tuple(_renumbered(launch, places, len(reads)) for launch in lowering.launches)
         over = node.op.overwrites if isinstance(node.op, Opaque) else ()
         overwritable = frozenset(
-            (places[k].value, 0) for k in over if self.lies_like(node.kind, node.inputs, k, places)
+            (places[k].value, 0) for k in over if self.lies_like(writes[0].kind, node.inputs, k, places)
         )
         return Item(group, launches, tuple(reads), writes, lowering.temporaries, overwritable)
 

@@ -5,6 +5,8 @@ The plan is made from the schedule alone: the last read of every value is comput
 through any view, and by the program's own outputs. A result may lie on an operand if that operand is ours (a temporary,
 or an input that nobody else holds), nothing reads it (or anything else in its place) later, and the kernel reads each
 element before it writes the same one (`Item.overwritable`). Other temporaries share one arena, packed by lifetime.
+
+A program that ends early must have changed nothing: an input is overwritten only after the last step that can fail.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ class Plan:
     pieces: list[Piece] = field(default_factory=list)
     """What the arena consists of."""
     free: dict[int, Node | None] = field(default_factory=dict)
-    """Inputs that may be overwritten: by anything (None), or, a loop's carry, by this result only."""
+    """Inputs that may be overwritten: by any step behind the last that can fail (None), or, a loop's carry, by this
+    result only."""
 
     @property
     def adopted(self) -> dict[int, int]:
@@ -112,6 +115,9 @@ class _Home:
     """The number of the input whose memory this is."""
     heirs: set[Node] | None = None
     """The only values that may take the place of a loop's carry: its next value, and what that is made in."""
+    since: int = 0
+    """The first step that may overwrite it: behind the last that can fail, if it is an input of the program. A loop's
+    carry is a copy."""
 
 
 def base_of(output: Node) -> Node:
@@ -145,7 +151,7 @@ def plan_memory(
         last[base] = end
         if not isinstance(base.op, Parameter) and base not in outputs:
             outputs.append(base)
-    free = _free_inputs(graph, items, carried or {}, donated)
+    free = _free_inputs(graph, carried or {}, donated)
     homes, reuse = _homes(items, last, outputs, {graph.inputs[i]: (i, heir) for i, heir in free.items()})
     temporaries = _temporary_homes(items)
     places = {node: Place("input", i, nbytes_of(node)) for i, node in enumerate(graph.inputs)}
@@ -165,15 +171,15 @@ def plan_memory(
     return Plan(graph, target, items, places, outputs, offsets, arena.size, reuse, pieces, free)
 
 
-def _free_inputs(
-    graph: Graph, items: Sequence[Item], carried: Mapping[int, int], donated: Collection[int]
-) -> dict[int, Node | None]:
-    """The inputs that may be overwritten, with the only result that may do so (None: any). A program that can stop
-    midway, as loops can, must leave its inputs for another try."""
-    free: dict[int, Node | None] = {i: base_of(graph.outputs[k]) for i, k in carried.items()}
-    if all(item.code is None for item in items):
-        free.update(dict.fromkeys(donated))
-    return free
+def _free_inputs(graph: Graph, carried: Mapping[int, int], donated: Collection[int]) -> dict[int, Node | None]:
+    """The inputs that may be overwritten, with the only result that may do so (None: any)."""
+    carries = {i: base_of(graph.outputs[k]) for i, k in carried.items()}
+    return {**carries, **dict.fromkeys(donated)}
+
+
+def last_failure(items: Sequence[Item]) -> int:
+    """The last step that can fail; -1 if none can."""
+    return max((step for step, item in enumerate(items) if item.can_fail), default=-1)
 
 
 def _homes(
@@ -186,9 +192,13 @@ def _homes(
     that may be overwritten, with the only result that may do so."""
     home_of: dict[Node, _Home] = {}
     homes: list[_Home] = []
+    sure = last_failure(items) + 1
     for node, (number, heir) in free.items():
-        heirs = None if heir is None else _heirs(node, heir, items, last)
-        home_of[node] = _Home([node], nbytes_of(node), -1, last.get(node, -1), given=number, heirs=heirs)
+        home = home_of[node] = _Home([node], nbytes_of(node), -1, last.get(node, -1), given=number)
+        if heir is None:
+            home.since = sure
+        else:
+            home.heirs = _heirs(node, heir, items, last)
     reuse: list[str] = []
     for step, item in enumerate(items):
         taken: set[int] = set()
@@ -224,6 +234,7 @@ def _dying_operand(
             home.last == step
             and home.output is None
             and (home.heirs is None or item.writes[w] in home.heirs)
+            and step >= home.since
             and home.nodes[-1] is operand
             and provably_equal(home.nbytes, nbytes_of(item.writes[w]))
         ):

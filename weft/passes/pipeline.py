@@ -99,7 +99,10 @@ def compile_graph(
     planned = plan(graph, target, layouts, donated=donated)
     if config.dump & {"plan", "kernels"}:
         print(show_plan(planned, kernels="kernels" in config.dump), file=sys.stderr)
-    made = Growing(planned, lambda: plan(graph, target, layouts)) if holds_tapes(graph) else target.assemble(planned)
+    if holds_tapes(graph):  # what the first plan overwrites, and no more, has been claimed for every run
+        made: Executable = Growing(planned, lambda: plan(graph, target, layouts, donated=planned.spent))
+    else:
+        made = target.assemble(planned)
     return wrapped(made, graph, layouts or {})
 
 

@@ -70,6 +70,8 @@ def verify_plan(plan: Plan, carried: Mapping[int, int] | None = None, donated: C
             memory.write(piece, None)
         for node in item.writes:
             memory.write(_range(plan, node), node)
+        if item.can_fail:
+            _check_inputs_are_left(plan, step, memory)
     for output in plan.graph.outputs:
         base = base_of(output)
         if not isinstance(base.op, Parameter) and base not in plan.outputs:
@@ -101,12 +103,21 @@ def _check_input(plan: Plan, number: int, node: Node) -> None:
     heir = plan.free.get(number)
     if heir is not None and inside and inside[-1] is not heir:
         raise VerifyError(f"{inside[-1]} is left in the place of {node}, which only {heir} may be")
-    if any(code is not None for code in (item.code for item in plan.items)) and inside and heir is None:
-        raise VerifyError(f"input {node} is overwritten by a program that may stop midway")
+
+
+def _check_inputs_are_left(plan: Plan, step: int, memory: _Memory) -> None:
+    """Where the program may end early, all that it was given is what it was; a loop's carry is a copy."""
+    for number, node in enumerate(plan.graph.inputs):
+        carried = plan.free.get(number) is not None
+        if not carried and not memory.holds(_range(plan, node), node):
+            raise VerifyError(f"step {step} can fail, and input {node} has been overwritten")
 
 
 def _check_declared(step: int, item: Item) -> None:
-    """A kernel reads what it says it reads, directly or through views, and nothing else."""
+    """A kernel reads what it says it reads, directly or through views, and nothing else; it fails only if one of its
+    operations says that it can."""
+    if item.can_fail and not any(node.op.can_fail for node in item.group.nodes):
+        raise VerifyError(f"step {step} can fail, and {item.group.nodes[0]} says that it cannot")
     inside = set(item.group.nodes)
     for operand in (operand for node in item.group.nodes for operand in node.inputs):
         stored = base_of(operand)

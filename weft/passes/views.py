@@ -20,9 +20,9 @@ from weft.graph.lines import inherit
 from weft.graph.node import Graph, Kind, Node, Shape, Size, kind_of
 from weft.primitives.base import (
     Constant,
+    ControlFlow,
     Elementwise,
     IndexMap,
-    Multiple,
     Opaque,
     Parameter,
     Primitive,
@@ -101,7 +101,7 @@ def compose_views(graph: Graph, layouts: Mapping[Node, Strides | None] | None = 
         )
         if isinstance(node.op, Opaque):  # kernels of their own read memory, not loop indices
             operands = tuple(_stored(x) if _leaf(x).op.__class__ is Iota else x for x in operands)
-        if isinstance(node.op, Multiple):
+        if isinstance(node.op, ControlFlow):
             operands = tuple(resolver.ready(node.op, i, x) for i, x in enumerate(operands))
         if operands == node.inputs:
             new[node] = node
@@ -193,7 +193,7 @@ class _Resolver:
                 return False
         return True
 
-    def ready(self, op: Multiple, position: int, node: Node) -> Node:
+    def ready(self, op: ControlFlow, position: int, node: Node) -> Node:
         """An operand of a loop or branch, which read memory; carries lie there in row-major order."""
         if isinstance(_leaf(node).op, Iota):
             return _stored(node)

@@ -23,7 +23,7 @@ from weft.primitives import (
     trigonometry,
     views,
 )  # fmt: skip
-from weft.primitives.base import OPERATORS, Multiple, Parameter, Primitive
+from weft.primitives.base import OPERATORS, MultiOutput, Parameter, Primitive
 
 OPERATORS["transpose"] = views.transpose
 OPERATORS["broadcast_front"] = views.broadcast_front
@@ -77,5 +77,5 @@ REGISTRY: tuple[type[Primitive], ...] = (
     custom.Barrier,
 )  # fmt: skip
 
-MULTIPLE: tuple[type[Multiple], ...] = (control.Loop, control.Switch)
+MULTIPLE: tuple[type[MultiOutput], ...] = (control.Loop, control.Switch)
 """Those with several results, whose contract is tested by itself."""

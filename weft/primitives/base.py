@@ -133,6 +133,24 @@ class Primitive(metaclass=_Interned):
         """The result for operands that carry a batch axis (None: they do not), and where the result's stands."""
         raise NotImplementedError
 
+    @property
+    def can_fail(self) -> bool:
+        """Whether computing it may end the program, by an error or by an interrupt, whatever its operands' kinds are.
+        What a program was given is overwritten only by steps behind the last that can fail, and such an operation is
+        computed only where the user's program computes it: not before a loop that may make no step, and not for lanes
+        of a batch that take no part."""
+        return False
+
+    def failure(self, detail: Sequence[int], kinds: Sequence[Kind]) -> Exception:
+        """What is raised when a call of its code failed: `detail` is what the call left (codegen.launch.Launch),
+        `kinds` are those of the operands."""
+        return RuntimeError(f"[{self.title}] failed with status {tuple(detail)}.")
+
+    def flops(self, out: Kind, *kinds: Kind) -> float:
+        """Floating-point operations that it takes, counted as instructions: for explain, which compares them with what
+        the machine can do. 0 for what only moves elements."""
+        return 0.0
+
     def __str__(self) -> str:
         params = ", ".join(f"{f.name}={_show(getattr(self, f.name))}" for f in fields(self))
         return f"{self.title}({params})" if params else self.title
@@ -198,12 +216,12 @@ class Bundled(Node):
 
     __slots__ = ("picks",)
 
-    def __init__(self, op: Multiple, inputs: tuple[Node, ...], kind: Bundle) -> None:
+    def __init__(self, op: MultiOutput, inputs: tuple[Node, ...], kind: Bundle) -> None:
         super().__init__(op, inputs, kind)
         self.picks: tuple[ref[Picked], ...] = ()
 
     def again(self, inputs: tuple[Node, ...], memo: dict[Any, Any]) -> Node:
-        assert isinstance(self.op, Multiple)
+        assert isinstance(self.op, MultiOutput)
         assert isinstance(self.kind, Bundle)
         return Bundled(self.op, inputs, self.kind)
 
@@ -221,7 +239,7 @@ class Picked(Node):
         return made
 
 
-def bind_many(op: Multiple, *inputs: Node) -> list[Node]:
+def bind_many(op: MultiOutput, *inputs: Node) -> list[Node]:
     """The results of an operation that has several."""
     return picks(Bundled(op, inputs, op.infer(*[node.kind for node in inputs])))
 
@@ -402,6 +420,9 @@ class Elementwise(Primitive):
             """Code for one vector (or scalar) of elements; `b` is the builder, `xs` its values."""
             raise NotImplementedError
 
+    def flops(self, out: Kind, *kinds: Kind) -> float:
+        return flops_each(out.dtype) * float(out.size) * self.cost if self.compute_halves else 0.0
+
     def is_differentiable(self, dtype: Dtype) -> bool:
         """Whether a result of this dtype changes with its operands."""
         return dtype.is_inexact or (self.carries_integers and dtype.is_integer)
@@ -436,6 +457,11 @@ class Elementwise(Primitive):
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         front = [move_batch_to_front(x, axis, size) for x, axis in zip(inputs, axes, strict=True)]
         return bind(self, *front), 0
+
+
+def flops_each(dtype: Dtype) -> float:
+    """Floating-point operations of one multiplication, or addition, of such numbers; integers are not counted."""
+    return 0.0 if not dtype.is_inexact else 4.0 if dtype.is_complex else 1.0
 
 
 @functools.cache
@@ -570,6 +596,9 @@ class Reduction(Primitive):
         """Code that combines two accumulator values."""
         raise NotImplementedError
 
+    def flops(self, out: Kind, *kinds: Kind) -> float:
+        return float(kinds[0].size) if out.dtype.is_inexact else 0.0
+
     def infer(self, *kinds: Kind) -> Kind:
         (kind,) = kinds
         gone = set(self.axes)
@@ -595,22 +624,13 @@ class Opaque(Primitive):
     already."""
 
 
-class Multiple(Primitive):
-    """An operation with several results: loops, branches, factorizations. Its node is a bundle, `Pick` takes one part.
+class MultiOutput(Primitive):
+    """An operation with several results. Its node is a bundle, `Pick` takes one part.
 
     The rules speak of all results at once: `reference` gives a tuple, `jvp` tangents and `batch` batched nodes in their
-    order; `vjp` takes a cotangent (or None) for each. Like an Opaque one it has kernels of its own.
+    order; `vjp` takes a cotangent (or None) for each. One that is Opaque too, such as a factorization, has kernels of
+    its own, which get all results.
     """
-
-    recurs = False
-
-    def bodies(self) -> tuple[Body, ...]:
-        """The graphs that it runs, if it is a loop or a branch. Other operations have kernels of their own."""
-        return ()
-
-    def wants_contiguous(self, position: int) -> bool:
-        """Whether an operand must lie in memory in row-major order."""
-        return False
 
     if TYPE_CHECKING:
         infer: ClassVar[Any]
@@ -644,6 +664,21 @@ class Multiple(Primitive):
         ) -> Sequence[tuple[Node, int | None]]:
             """The results for operands that carry a batch axis, each with the place of its own."""
             raise NotImplementedError
+
+
+class ControlFlow(MultiOutput):
+    """What runs bodies: loops and branches. Its code is that of the plans of its bodies; its reference gets a function
+    `run(body, operands)`."""
+
+    recurs = False
+
+    def bodies(self) -> tuple[Body, ...]:
+        """The graphs that it runs."""
+        raise NotImplementedError
+
+    def wants_contiguous(self, position: int) -> bool:
+        """Whether an operand must lie in memory in row-major order."""
+        return False
 
 
 class Pick(Primitive):

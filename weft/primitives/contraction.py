@@ -6,7 +6,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.graph.node import Kind, Node, Size, kind_of
-from weft.primitives.base import Multilinear, Opaque, Sample, bind, move_batch_to_front
+from weft.primitives.base import Multilinear, Opaque, Sample, bind, flops_each, move_batch_to_front
 from weft.primitives.checks import equal_shapes, need
 from weft.primitives.elementwise import NUMBERS, conjugate, draw
 from weft.primitives.views import transpose
@@ -29,6 +29,9 @@ class Matmul(Multilinear, Opaque):
     def infer(self, *kinds: Kind) -> Kind:
         x, y = kinds
         return kind_of((*x.shape[:-1], y.shape[-1]), x.dtype)
+
+    def flops(self, out: Kind, *kinds: Kind) -> float:
+        return 2.0 * flops_each(out.dtype) * float(out.size) * float(kinds[0].shape[-1])
 
     def check(self, x: Kind, y: Kind) -> None:
         self.check_dtypes(x, y)

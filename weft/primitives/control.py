@@ -18,8 +18,8 @@ from weft import dtypes as dt
 from weft.graph.body import Body, body_of, rebuilt
 from weft.graph.node import Bundle, Kind, Node, Size, Tape, bundle_of, kind_of, reachable, tape_of
 from weft.primitives.base import (
+    ControlFlow,
     Elementwise,
-    Multiple,
     Placeholder,
     View,
     bind,
@@ -47,7 +47,7 @@ CHOICE = kind_of((), dt.int32)
 RunBody = Callable[[Body, Sequence[np.ndarray]], list[np.ndarray]]
 
 
-class Loop(Multiple):
+class Loop(ControlFlow):
     """A body run step after step.
 
     Operands are the number of steps (int64, if `counted`), the `invariants`, the first values of the `carries`, and
@@ -69,6 +69,15 @@ class Loop(Multiple):
     progress: str | None = None
     """The name under which its progress is shown."""
     takes_arrays = False
+
+    @property
+    def can_fail(self) -> bool:
+        """It can be interrupted, and tapes have an end."""
+        return True
+
+    def flops(self, out: Kind, *kinds: Kind) -> float:
+        """As many steps as are known."""
+        return flops_of(self.body) * (float(self.length) if type(self.length) is int else 1.0)
 
     # ---- what is where ----
 
@@ -310,6 +319,16 @@ class Loop(Multiple):
         found: list[tuple[Node, int | None]] = [(x, 0 if b else None) for x, b in zip(last, batched, strict=True)]
         found += [(x, 1 if b else None) for x, b in zip(stacked, made.rows, strict=True)]
         return [*found, *([(steps, None)] if steps is not None else [])]
+
+
+def can_fail(body: Body) -> bool:
+    """Whether running a body may end the program."""
+    return bool(body.once("can fail", lambda: any(node.op.can_fail for node in body.graph.order())))
+
+
+def flops_of(body: Body) -> float:
+    """Floating-point operations of a body."""
+    return sum(node.op.flops(node.kind, *[x.kind for x in node.inputs]) for node in body.graph.order())
 
 
 def _stand_in(kind: Kind) -> Node:
@@ -664,7 +683,7 @@ def add_tapes(x: Node, y: Node) -> Node:
     return bind_many(Loop(body_of([a, b], [bind(Add(), a, b)]), 0, 0, None, counted=True), steps, x, y)[0]
 
 
-class Switch(Multiple):
+class Switch(ControlFlow):
     """One of several bodies, chosen by the first operand (int32, clamped to their number); the others are operands of
     all of them."""
 
@@ -672,6 +691,14 @@ class Switch(Multiple):
 
     def bodies(self) -> tuple[Body, ...]:
         return self.branches
+
+    @property
+    def can_fail(self) -> bool:
+        return any(can_fail(branch) for branch in self.branches)
+
+    def flops(self, out: Kind, *kinds: Kind) -> float:
+        """Those of all branches."""
+        return sum(flops_of(branch) for branch in self.branches)
 
     def infer(self, *kinds: Kind) -> Bundle:
         return bundle_of(self.branches[0].kinds())

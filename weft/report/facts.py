@@ -22,8 +22,7 @@ from weft.passes.lower import Item, nbytes_of
 from weft.passes.memory import Plan, base_of, last_reads
 from weft.passes.pipeline import Layouts, plan
 from weft.passes.views import Strided
-from weft.primitives.base import Constant, Elementwise, Parameter, Reduction, RunTimeConstant, View
-from weft.primitives.contraction import Matmul
+from weft.primitives.base import Constant, Parameter, RunTimeConstant, View
 from weft.primitives.indexing import Indexed
 from weft.report.limits import Limits, Times
 from weft.runtime.engine import Source
@@ -414,12 +413,6 @@ def body_text(graph: Graph) -> str:
     return "\n".join([*lines, f"return {', '.join(names[o] for o in graph.outputs)}"])
 
 
-def _parameters(node: Node) -> list[Any]:
-    """The parameters of an operation, those in tuples one by one."""
-    values = [getattr(node.op, f.name) for f in dataclasses.fields(node.op)]  # type: ignore[arg-type]
-    return [part for value in values for part in (value if isinstance(value, tuple) else (value,))]
-
-
 def kind_text(kind: Kind) -> str:
     """Shape and dtype; of an operation with several results those of all."""
     if isinstance(kind, Bundle):
@@ -434,22 +427,8 @@ def _nbytes(node: Node) -> int:
 
 
 def flops_of(node: Node) -> float:
-    """Floating-point operations, counted as instructions: an exponential is as many as it takes (`cost`)."""
-    inner = [part.graph for part in _parameters(node) if isinstance(part, Body)]
-    if inner:  # a loop or a branch: as many steps as are known, all branches
-        steps = getattr(node.op, "length", None)
-        once = sum(flops_of(part) for graph in inner for part in graph.order())
-        return once * (float(steps) if isinstance(steps, int) else 1.0)
-    if not node.dtype.is_inexact:
-        return 0.0
-    scale = 4 if node.dtype.is_complex else 1
-    size = float(node.kind.size)
-    if isinstance(node.op, Matmul):
-        return 2.0 * scale * size * float(node.inputs[0].shape[-1])
-    if isinstance(node.op, Reduction):
-        return float(node.inputs[0].kind.size)
-    computes = isinstance(node.op, Elementwise) and node.op.compute_halves  # the others only move elements
-    return scale * size * node.op.cost if computes else 0.0  # type: ignore[attr-defined]
+    """Floating-point operations, counted as instructions."""
+    return node.op.flops(node.kind, *[x.kind for x in node.inputs])
 
 
 def moved_bytes(item: Item) -> int:

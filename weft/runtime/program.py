@@ -7,7 +7,7 @@ interpreter as it calls any builtin function, by CPython's stable ABI: that take
 
 What a run finds in its workspace, each part aligned to 64 bytes:
 
-    record (8 words)        word 0: the command that failed
+    record (8 words)        see RECORD: what the interpreter leaves for Python, and Python for the interpreter
     buffers                 the addresses of this workspace, of inputs and of outputs, then the words of constants
     arguments               the block, copied from the program and relocated, so that commands may change it
     scratch                 one piece for each thread
@@ -91,12 +91,16 @@ INLINE: Final = -1
 
 
 class ProgramError(RuntimeError):
-    """A CALL command of a program returned something else than 0: its `status`. Later commands did not run."""
+    """A command of a program ended it with a `status` that is not 0. Later commands did not run.
 
-    def __init__(self, command: int, status: int) -> None:
+    `arguments` are the first words of the command's arguments as it left them: a CALL that fails says there what is
+    wrong. `steps` are the numbers of the steps, from 0 on, at which the loops around the command were, outermost first.
+    """
+
+    def __init__(self, command: int, status: int, arguments: tuple[int, ...] = (), steps: tuple[int, ...] = ()) -> None:
         super().__init__(f"command {command} of a program failed with status {status}.")
-        self.command = command
-        self.status = status
+        self.command, self.status = command, status
+        self.arguments, self.steps = arguments, steps
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -106,12 +110,22 @@ class ProgramError(RuntimeError):
 # What the interpreter itself returns. CALLs return positive numbers.
 _MORE_THREADS: Final = -1  # there are more threads now than the scratch memory was laid out for; nothing has run
 _FEW_ADDRESSES: Final = -2
+_NOTHING_RAN: Final = (_MORE_THREADS, _FEW_ADDRESSES)
 _UNKNOWN_KIND: Final = -3
 FULL: Final = -5
 """The status of a program that a loop ended which had no room for the steps it wants."""
 _INTERRUPTED: Final = -4  # a signal's handler raised an exception, which is set
+CANCELLED: Final = -6
+"""The status of a program that a signal's handler called off (`call_off`)."""
 
+RECORD: Final = {
+    "failed": 0,  # the command that ended the program
+    "thread": 1,  # CPython's state of the thread that runs it
+    "cancelled": 2,  # written by Python while the program runs: not 0 ends it at the next look at signals
+}
 _RECORD_BYTES: Final = 64
+_FAILED_WORDS: Final = 8
+"""Words of a failed command's arguments that are told."""
 _COMMAND_WORDS: Final = 8
 _RELOC_WORDS: Final = 3
 _HEADER: Final = {
@@ -453,8 +467,7 @@ look:
   %impatient = icmp ugt i64 %waited, $patience
   br i1 %impatient, label %signals, label %again
 signals:
-  %thread_at = getelementptr i64, ptr %workspace, i64 1
-  %thread = load ptr, ptr %thread_at
+  %thread = get ptr %workspace.thread
   %restore_thread = get ptr %context.PyEval_RestoreThread
   %check_signals = get ptr %context.PyErr_CheckSignals
   %save_thread = get ptr %context.PyEval_SaveThread
@@ -464,7 +477,11 @@ signals:
   %looked_at = call i64 @llvm.$clock()
   store i64 %looked_at, ptr %looked
   %interrupted = icmp ne i32 %raised, 0
-  br i1 %interrupted, label %failed, label %again
+  br i1 %interrupted, label %failed, label %wanted
+wanted:
+  %called_off = get i64 %workspace.cancelled
+  %goes_on = icmp eq i64 %called_off, 0
+  br i1 %goes_on, label %again, label %failed
 again:
   %body_start = add i64 %loop_start, 1
   br label %go_to
@@ -502,8 +519,9 @@ call:
 unknown:
   br label %failed
 failed:
-  %failure = phi i64 [ %status, %call ], [ $unknown_kind, %unknown ], [ $interrupted, %signals ], [ $full, %last_step ]
-  store i64 %number, ptr %workspace
+  %failure = phi i64 [ %status, %call ], [ $unknown_kind, %unknown ], [ $interrupted, %signals ], [ $full, %last_step ],
+    [ $cancelled, %wanted ]
+  set i64 %number, %workspace.failed
   br label %finish
 done:
   %number1 = add i64 %number, 1
@@ -559,8 +577,8 @@ converted:
   br label %convert
 go:
   %thread = call ptr %save_thread()
-  %thread_at = getelementptr i64, ptr %workspace, i64 1
-  store ptr %thread, ptr %thread_at
+  set ptr %thread, %workspace.thread
+  set i64 0, %workspace.cancelled
   %ran = call i64 @weft_run(ptr %context, ptr %program, ptr %buffers)
   call void %restore_thread(ptr %thread)
   %interrupted = icmp eq i64 %ran, $interrupted
@@ -592,10 +610,12 @@ def native_code(machine: str) -> str:
         record_bytes=_RECORD_BYTES,
         interrupted=_INTERRUPTED,
         full=FULL,
+        cancelled=CANCELLED,
         move_bytes=8 * len(MOVE_FIELDS),
     )
     fields = {
         "context": threads.CONTEXT,
+        "workspace": RECORD,
         "program": _HEADER,
         "command": _COMMAND,
         "reloc": _RELOC,
@@ -624,13 +644,22 @@ def _load() -> Callable[..., int]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+def call_off(workspace: int) -> None:
+    """End the program that runs over this workspace. Only a signal's handler, which runs in the midst of it on the same
+    thread, may do so."""
+    ctypes.c_int64.from_address(workspace + 8 * RECORD["cancelled"]).value = 1
+
+
 def _aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
     return -(-nbytes // alignment) * alignment
 
 
 class Progress:
-    """How far a run without loops came. Such a run cannot be interrupted, but Ctrl-C that strikes meanwhile is raised
-    the moment it returns, before anybody sees its status: so that is kept where no signal's handler can come between.
+    """Whether a run that overwrites some of its inputs came to its end. One that did not has overwritten nothing: plans
+    see to it that all steps that can fail come first (passes/memory.py).
+
+    Ctrl-C that strikes meanwhile is raised the moment the run returns, before its status is seen: so that is kept where
+    no signal's handler can come between.
     """
 
     __slots__ = ("_statuses", "results")
@@ -643,11 +672,6 @@ class Progress:
     def follow(self, execute: Callable[..., int], arguments: tuple[int, ...]) -> int:
         self._statuses.extend(itertools.starmap(execute, (arguments,)))  # one step of Python's, from call to list
         return self._statuses[-1]
-
-    @property
-    def started(self) -> bool:
-        """Whether any command has run."""
-        return bool(self._statuses) and self._statuses[-1] != _MORE_THREADS
 
     @property
     def finished(self) -> bool:
@@ -702,14 +726,14 @@ class Program:
         try:
             if self.counters:
                 with watching(self.counters, workspace + self._block_at()):
-                    status = self._execute(table, workspace, *addresses)
+                    status = (progress or Progress()).follow(self._execute, (table, workspace, *addresses))
             elif progress is not None:
                 status = progress.follow(self._execute, (table, workspace, *addresses))
             else:
                 status = self._execute(table, workspace, *addresses)
             if status == 0:
                 return
-            command = ctypes.c_int64.from_address(workspace).value
+            failure = self._failure(workspace, status) if status not in _NOTHING_RAN else None
         finally:
             pool.active -= size
             idle.append(workspace)
@@ -720,8 +744,22 @@ class Program:
             self.run(addresses, progress)
         elif status == _FEW_ADDRESSES:
             raise ValueError(f"[Program.run] {self._buffers() - 1} addresses are needed; got {len(addresses)}.")
-        else:
-            raise ProgramError(command, status)
+        elif failure is not None:
+            raise failure
+
+    def _failure(self, workspace: int, status: int) -> ProgramError:
+        """What a program that ended early has left in its workspace."""
+        block = workspace + self._block_at()
+
+        def word(address: int, number: int) -> int:
+            return ctypes.c_int64.from_address(address + 8 * number).value
+
+        failed, commands = word(workspace, RECORD["failed"]), self._commands
+        first, end = commands[failed].first_arg_word, len(self._args)
+        arguments = tuple([word(block, at) for at in range(first, min(first + _FAILED_WORDS, end))])
+        around = [c for i, c in enumerate(commands) if c.kind == Kind.LOOP and i < failed < c.fn]
+        steps = tuple([word(block, c.first_arg_word + LOOP_FIELDS.index("step")) for c in around])
+        return ProgramError(failed, status, arguments, steps)
 
     @property
     def length(self) -> int:
@@ -884,6 +922,9 @@ class Filled(Program):
 
     def _buffers(self) -> int:
         return self._pattern.model._buffers()
+
+    def _failure(self, workspace: int, status: int) -> ProgramError:
+        return self._pattern.model._failure(workspace, status)
 
     def _lay_out(self, team: int) -> tuple[int, int, deque[int]]:
         table, arena_at = self._pattern.table(self._numbers, team)

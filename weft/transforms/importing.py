@@ -29,7 +29,7 @@ from weft.primitives.base import (
     ZERO,
     Bundled,
     ConstantValue,
-    Multiple,
+    MultiOutput,
     Parameter,
     Pick,
     Picked,
@@ -548,7 +548,7 @@ def _bound(op: Primitive, operands: Sequence[Node]) -> Node:
     if isinstance(op, Pick):
         (bundle,) = operands
         return Picked(op, (bundle,), op.infer(bundle.kind))
-    if isinstance(op, Multiple):
+    if isinstance(op, MultiOutput):
         return Bundled(op, tuple(operands), op.infer(*[x.kind for x in operands]))
     return bind(op, *operands)
 

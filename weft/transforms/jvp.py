@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from weft.graph.lines import on_behalf_of
 from weft.graph.node import Bundle, Node
-from weft.primitives.base import Multiple, Pick, picks
+from weft.primitives.base import MultiOutput, Pick, picks
 from weft.primitives.custom import Application, Called, called
 from weft.transforms.check import checked, checked_result
 from weft.transforms.paths import between, groups
@@ -56,7 +56,7 @@ def push_forward(inputs: Sequence[Node], outputs: Sequence[Node], tangents: Sequ
 def _through_many(node: Node, known: dict[Node, Node]) -> Sequence[Node | None]:
     """Tangents of all results of an operation that has several."""
     op, kind = node.op, node.kind
-    assert isinstance(op, Multiple)
+    assert isinstance(op, MultiOutput)
     assert isinstance(kind, Bundle)
     traced = {i: known[x] for i, x in enumerate(node.inputs) if x in known}
     if not traced:

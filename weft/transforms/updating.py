@@ -21,10 +21,10 @@ from weft.array import array
 from weft.evaluate import LOCK, is_large
 from weft.graph.node import Kind, Node
 from weft.passes.lower import nbytes_of
-from weft.passes.memory import Plan
+from weft.passes.memory import Plan, last_failure, last_reads
 from weft.passes.pipeline import plan_over
 from weft.runtime.data import COUNTED, Buffer, Busy, Taken, owners
-from weft.runtime.program import Progress
+from weft.runtime.program import CANCELLED, Progress, call_off
 from weft.transforms import state
 from weft.transforms.capture import Walk
 from weft.transforms.replay import Recorder
@@ -34,7 +34,8 @@ MOST_SETS = 8
 
 ONLY_READ = "the function does not replace it"
 SMALL = "it is small"
-LOOPS = "the program has a loop, which can be interrupted midway"
+USELESS = "no kernel that writes something of its size reads it last, element by element"
+FAILS = "a step that can fail or be interrupted, as loops can, comes no earlier than the last one that reads it"
 
 # ---- what a trace may overwrite ----
 
@@ -174,20 +175,21 @@ def large(updates: Updates, made: Plan) -> Updates:
 
 
 def worth_while(updates: Updates, made: Plan) -> Updates:
-    """The candidates that the program would overwrite if it may. One that can fail or stop midway overwrites
-    nothing."""
+    """The candidates that the program would overwrite if it may."""
     if not updates.candidates or not COUNTED:
         return updates._replace(candidates=())
-    if any(item.code is not None or any(launch.call for launch in item.launches) for item in made.items):
-        refused = dict.fromkeys([c.array for c in updates.candidates], LOOPS)
-        return updates._replace(candidates=(), refused={**updates.refused, **refused})
     spent = set(plan_over(made, [c.leaf for c in updates.candidates]).spent)
-    useless = [c.array for c in updates.candidates if c.leaf not in spent]
-    why = "no kernel that writes something of its size reads it last, element by element"
+    useless = {c.array: _why_useless(made, c.leaf) for c in updates.candidates if c.leaf not in spent}
     return updates._replace(
         candidates=tuple([c for c in updates.candidates if c.leaf in spent]),
-        refused={**updates.refused, **dict.fromkeys(useless, why)},
+        refused={**updates.refused, **useless},
     )
+
+
+def _why_useless(made: Plan, leaf: int) -> str:
+    """Why a program would not overwrite an input."""
+    read = last_reads(made.items).get(made.graph.inputs[leaf], -1)
+    return USELESS if read > last_failure(made.items) else FAILS
 
 
 # ---- who holds an old value at a call ----
@@ -232,7 +234,7 @@ class Cancelled(Exception):
 
 
 class _Progress(Progress):
-    """How far a run came, which can be called off until it begins."""
+    """How far a run came, which can be called off until it has passed the last step that can be interrupted."""
 
     __slots__ = ("_given", "cancelled")
 
@@ -247,12 +249,14 @@ class _Progress(Progress):
             raise Cancelled
         self._statuses.extend(itertools.starmap(execute, self._given))  # one step of Python's: `cancel` comes before it
         self._given.clear()
-        if not self._statuses:
+        if not self._statuses or self._statuses[-1] == CANCELLED:
             raise Cancelled
         return self._statuses[-1]
 
     def cancel(self) -> None:
         self.cancelled = True
+        for _, workspace, *_ in self._given:
+            call_off(workspace)
         self._given.clear()
 
 
@@ -315,7 +319,8 @@ class Claim(Taken):
         return found
 
     def refuse(self) -> NoReturn:
-        """Whoever asks for a value here waits (`wait`) and gets one, unless the program failed midway."""
+        """Whoever asks for a value here waits (`wait`) and gets one, unless this process is a child of the one that
+        runs the program."""
         if self.is_over():
             super().refuse()
         raise Busy(self)
@@ -326,7 +331,7 @@ class Claim(Taken):
             self._let_go()
             return
         # A signal's handler or a finalizer: the call goes on when they are done, and they cannot wait for it.
-        if not self.progress.started:
+        if not self.progress.finished:
             self.progress.cancel()
         with LOCK:
             self._hand_out()
@@ -347,8 +352,6 @@ class Claim(Taken):
 
     def _hand_out(self) -> None:
         progress = self.progress
-        if progress.started and not progress.finished:
-            return  # lost
         for candidate, node, buffer in self._held:
             if node.value is self:
                 node.value = progress.results[candidate.heir] if progress.finished else buffer

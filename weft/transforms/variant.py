@@ -16,6 +16,7 @@ from weft.graph.dims import DimEnv
 from weft.graph.lines import inherit
 from weft.graph.node import Graph, Kind, Node, Size, kind_of
 from weft.passes.executable import Executable
+from weft.passes.growing import holds_tapes
 from weft.passes.pipeline import WRAPPERS, Layouts, compile_graph, plan_over, wrapped
 from weft.passes.template import Sized, Templates
 from weft.passes.verify import verify_plan
@@ -253,7 +254,11 @@ class Variant:
     def _plan_over(self, recipe: Planned, donated: tuple[int, ...]) -> Executable:
         """The program that may overwrite these inputs."""
         assert recipe.source is not None
-        planned = plan_over(recipe.executable.plan, donated)
+        known = recipe.executable.plan
+        if holds_tapes(known.graph):
+            graph, layouts = recipe.source()
+            return compile_graph(graph, known.target, layouts, donated)
+        planned = plan_over(known, donated)
         made = planned.target.assemble(planned)
         return wrapped(made, *recipe.source()) if WRAPPERS else made
 

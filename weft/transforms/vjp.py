@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from weft.graph.lines import on_behalf_of
 from weft.graph.node import Bundle, Node
-from weft.primitives.base import ONE, Multiple, Pick, picks
+from weft.primitives.base import ONE, MultiOutput, Pick, picks
 from weft.primitives.custom import Application, Called, called
 from weft.runtime.objects import MAKERS
 from weft.transforms.check import checked, checked_results
@@ -72,7 +72,7 @@ def _through_all(path: list[Node], gathered: Gathered, active: set[Node]) -> Non
 def _through_many(node: Node, given: dict[int, Node], gathered: Gathered, active: set[Node]) -> None:
     """An operation with several results: whatever picks one is newer, so the cotangents of all are known."""
     op, xs, kind = node.op, node.inputs, node.kind
-    assert isinstance(op, Multiple)
+    assert isinstance(op, MultiOutput)
     assert isinstance(kind, Bundle)
     if not given:
         return

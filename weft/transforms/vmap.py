@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from weft.graph.lines import on_behalf_of
 from weft.graph.node import Node, Size
-from weft.primitives.base import Multiple, Pick, move_batch_to_front
+from weft.primitives.base import MultiOutput, Pick, move_batch_to_front
 from weft.primitives.custom import Application, Batch, Batched, Called, called
 from weft.transforms.paths import Rebuilder, between, groups
 
@@ -34,7 +34,7 @@ def batch(
             new[node] = (again.node(node, operands), None)
         elif node.__class__ is Called:
             _through_call(node, applications, new, around)  # type: ignore[arg-type]
-        elif isinstance(node.op, Multiple):
+        elif isinstance(node.op, MultiOutput):
             bundles[node] = node.op.batch(operands, places, size)
         else:
             new[node] = node.op.batch(operands, places, size)
