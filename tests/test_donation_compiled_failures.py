@@ -403,3 +403,60 @@ def test_threads_that_draw_random_numbers_and_update_in_place() -> None:
 
     in_threads(4, work)
     assert over(step)
+
+
+def test_a_handler_that_looks_at_the_state_in_the_middle_of_a_loop() -> None:
+    """The program will overwrite the state behind the loop: it is called off, and what the handler holds stays."""
+    state = {"k": fresh()}
+
+    @mx.compile
+    def step(x: array, steps: array) -> array:
+        y = mx.fori_loop(0, steps, lambda i, c: mx.sin(c), x)
+        state["k"] = state["k"] * 0.5 + 1
+        return y
+
+    x = mx.array(np.linspace(0, 1, 64, dtype=np.float32))
+    step(x, mx.array(3))
+    place = at(state["k"])
+    steps = mx.array(3_000_000)
+    held: list[Any] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: held.append(np.array(state["k"], copy=False)))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        step(x, steps)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert at(state["k"]) != place, "the handler came too late"
+    np.testing.assert_array_equal(held[0], stepped(large()))
+    same(state["k"], stepped(large(), 2))
+
+
+def test_ctrl_c_in_a_loop_leaves_what_would_be_overwritten_behind_it() -> None:
+    state = {"k": fresh()}
+
+    @mx.compile
+    def step(x: array, steps: array) -> array:
+        y = mx.fori_loop(0, steps, lambda i, c: mx.sin(c), x)
+        state["k"] = state["k"] * 0.5 + 1
+        return y
+
+    def strike(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    x = mx.array(np.linspace(0, 1, 64, dtype=np.float32))
+    step(x, mx.array(3))
+    steps = mx.array(1 << 40)
+    before = signal.signal(signal.SIGALRM, strike)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            step(x, steps)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    same(state["k"], stepped(large()))
+    place = at(state["k"])
+    step(x, mx.array(3))
+    assert at(state["k"]) == place
+    same(state["k"], stepped(large(), 2))

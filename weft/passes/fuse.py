@@ -327,9 +327,11 @@ class Fuser:
     # ---- order ----
 
     def _scheduled(self) -> list[Group]:
-        """Groups in an order in which every one comes after those it reads."""
+        """Groups in an order in which every one comes after those it reads. What can fail, and what that reads, comes
+        first: whatever is behind it may overwrite what the program was given (passes/memory.py)."""
         done: list[Group] = []
         waiting = sorted(self.groups, key=lambda g: g.nodes[-1].id)
+        urgent = self._urgent(waiting)
         readers: dict[int, list[Group]] = {id(g): [] for g in waiting}
         missing: dict[int, int] = {}
         for group in waiting:
@@ -339,7 +341,7 @@ class Fuser:
                 readers[id(producer)].append(group)
         ready = [g for g in waiting if missing[id(g)] == 0]
         while ready:
-            group = min(ready, key=lambda g: g.nodes[-1].id)
+            group = min(ready, key=lambda g: (id(g) not in urgent, g.nodes[-1].id))
             ready.remove(group)
             done.append(group)
             for reader in readers[id(group)]:
@@ -348,6 +350,17 @@ class Fuser:
                     ready.append(reader)
         assert len(done) == len(waiting), "fusion made a cycle"
         return done
+
+    def _urgent(self, groups: Iterable[Group]) -> set[int]:
+        """Groups (by identity) that can fail, and those that they depend on."""
+        stack = [group for group in groups if any(node.op.can_fail for node in group.nodes)]
+        found = {id(group) for group in stack}
+        while stack:
+            for producer in self._producers(stack.pop()):
+                if id(producer) not in found:
+                    found.add(id(producer))
+                    stack.append(producer)
+        return found
 
 
 def obstacles(

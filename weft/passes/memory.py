@@ -194,11 +194,8 @@ def _homes(
     homes: list[_Home] = []
     sure = last_failure(items) + 1
     for node, (number, heir) in free.items():
-        home = home_of[node] = _Home([node], nbytes_of(node), -1, last.get(node, -1), given=number)
-        if heir is None:
-            home.since = sure
-        else:
-            home.heirs = _heirs(node, heir, items, last)
+        heirs, since = (None, sure) if heir is None else (_heirs(node, heir, items, last), 0)
+        home_of[node] = _Home([node], nbytes_of(node), -1, last.get(node, -1), None, number, heirs, since)
     reuse: list[str] = []
     for step, item in enumerate(items):
         taken: set[int] = set()
