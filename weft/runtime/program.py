@@ -733,7 +733,8 @@ class Program:
                 status = self._execute(table, workspace, *addresses)
             if status == 0:
                 return
-            failure = self._failure(workspace, status) if status not in _NOTHING_RAN else None
+            # No exception yet: a frame that holds one which holds the frame would keep the operands alive.
+            found = self._failure(workspace) if status not in _NOTHING_RAN else None
         finally:
             pool.active -= size
             idle.append(workspace)
@@ -744,11 +745,13 @@ class Program:
             self.run(addresses, progress)
         elif status == _FEW_ADDRESSES:
             raise ValueError(f"[Program.run] {self._buffers() - 1} addresses are needed; got {len(addresses)}.")
-        elif failure is not None:
-            raise failure
+        elif found is not None:
+            command, arguments, steps = found
+            raise ProgramError(command, status, arguments, steps)
 
-    def _failure(self, workspace: int, status: int) -> ProgramError:
-        """What a program that ended early has left in its workspace."""
+    def _failure(self, workspace: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        """The command that ended a program early, the first of its arguments, and the steps of the loops around it, as
+        they stand in the workspace."""
         block = workspace + self._block_at()
 
         def word(address: int, number: int) -> int:
@@ -759,7 +762,7 @@ class Program:
         arguments = tuple([word(block, at) for at in range(first, min(first + _FAILED_WORDS, end))])
         around = [c for i, c in enumerate(commands) if c.kind == Kind.LOOP and i < failed < c.fn]
         steps = tuple([word(block, c.first_arg_word + LOOP_FIELDS.index("step")) for c in around])
-        return ProgramError(failed, status, arguments, steps)
+        return failed, arguments, steps
 
     @property
     def length(self) -> int:
@@ -923,8 +926,8 @@ class Filled(Program):
     def _buffers(self) -> int:
         return self._pattern.model._buffers()
 
-    def _failure(self, workspace: int, status: int) -> ProgramError:
-        return self._pattern.model._failure(workspace, status)
+    def _failure(self, workspace: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        return self._pattern.model._failure(workspace)
 
     def _lay_out(self, team: int) -> tuple[int, int, deque[int]]:
         table, arena_at = self._pattern.table(self._numbers, team)
