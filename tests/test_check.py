@@ -109,7 +109,7 @@ def adds_become_subtractions(graph: Graph) -> Graph:
     new: dict[Node, Node] = {}
     for node in order:
         op = Subtract() if isinstance(node.op, Add) else node.op
-        new[node] = node if not node.inputs else Node(op, tuple(new[i] for i in node.inputs), node.kind, node.value)
+        new[node] = node.on(tuple(new[i] for i in node.inputs), op)
     return Graph(graph.inputs, [new[o] for o in graph.outputs])
 
 

@@ -10,17 +10,23 @@ import pytest
 
 import weft.core as mx
 from tests.contract import closed, same_bits, values_of
+from weft import dtypes as dt
 from weft import evaluate, tree
 from weft.array import array
 from weft.codegen.launch import Choose, Repeat, Slot, Steps
-from weft.graph.node import Graph, Node
+from weft.graph.body import Body, body_of
+from weft.graph.node import Graph, Node, kind_of
 from weft.graph.show import show
 from weft.passes import pipeline
+from weft.passes.cse import cse
 from weft.passes.loops import loops
 from weft.passes.memory import Plan
-from weft.primitives.base import Pick
-from weft.primitives.control import Loop
+from weft.passes.verify import VerifyError, verify_graph
+from weft.primitives.base import Bundled, Pick, Picked, Placeholder, bind, bind_many, constant
+from weft.primitives.control import Loop, Switch
+from weft.primitives.elementwise import exp
 from weft.targets import CPU
+from weft.transforms.rules import Forward
 
 
 def random(*shape: int, seed: int = 0) -> array:
@@ -234,3 +240,56 @@ def test_one_evaluation_computes_all_results() -> None:
     mx.eval(last)
     assert rows._node.value is not None
     assert same_bits(values_of(doubled), 2 * values_of(rows))
+
+
+# ---- nodes of operations with several results ----
+
+
+def nested(x: array) -> array:
+    """A branch with a loop in it."""
+    return mx.cond(mx.sum(x) > 0, lambda a: mx.fori_loop(0, 3, lambda i, c: mx.sin(c) + x[0], a), lambda a: a, x)
+
+
+def nodes_in(graph: Graph) -> list[Node]:
+    """Those of the bodies too."""
+    found = graph.order()
+    return found + [node for inner in found for body in inner.op.bodies() for node in nodes_in(body.graph)]
+
+
+def test_passes_leave_every_node_of_its_class() -> None:
+    """Whatever is rebuilt stays what it was: picks know their bundle, and transforms know picks by their class."""
+    graph, layouts = graph_behind([nested(random(5)), mx.grad(lambda x: mx.sum(nested(x)))(random(5))])
+    for made in (graph, loops(cse(graph)), pipeline.plan(graph, layouts).graph):
+        kinds = {type(node) for node in nodes_in(made) if isinstance(node.op, (Loop, Pick, Switch))}
+        assert kinds == {Bundled, Picked}
+
+
+def test_a_plain_node_in_place_of_a_pick_is_refused() -> None:
+    graph, _ = graph_behind(nested(random(5)))
+    verify_graph(graph)
+    pick = next(node for node in graph.order() if isinstance(node.op, Pick))
+    with pytest.raises(VerifyError, match="not a Picked"):
+        verify_graph(Graph(graph.inputs, [Node(pick.op, pick.inputs, pick.kind)]))
+    whole = pick.inputs[0]
+    with pytest.raises(VerifyError, match="not a Bundled"):
+        verify_graph(Graph(graph.inputs, [Node(whole.op, whole.inputs, whole.kind)]))
+
+
+def test_a_plain_node_inside_of_a_body_is_refused() -> None:
+    graph, _ = graph_behind(nested(random(5)))
+    whole = next(node for node in graph.order() if isinstance(node.op, Switch))
+    branch = whole.op.bodies()[1]
+    (pick,) = branch.outputs
+    broken = Body(Graph(branch.inputs, [Node(pick.op, pick.inputs, pick.kind)]), ())
+    op = whole.op.with_bodies([whole.op.bodies()[0], broken])
+    with pytest.raises(VerifyError, match="not a Picked"):
+        verify_graph(Graph(graph.inputs, [bind(Pick(0), bind(op, *whole.inputs))]))
+    assert type(body_of(broken.inputs, broken.outputs).outputs[0]) is Picked, "a body is made of nodes that have rules"
+
+
+def test_a_remembered_rule_may_use_operations_with_several_results() -> None:
+    """What a rule built is built again, for other operands, of nodes of the same classes."""
+    x = Node(Placeholder("a test"), (), kind_of((3,), dt.float32))
+    (made,) = bind_many(Switch((body_of([x], [exp(x)]),)), constant(0, kind_of((), dt.int32)), x)
+    steps = Forward([x], made)
+    assert type(steps.run(random(3)._node)) is Picked

@@ -29,7 +29,7 @@ from weft.graph.node import Bundle, Graph, Kind, Node, Tape, kind_of
 from weft.passes import pipeline
 from weft.passes.executable import Executable
 from weft.passes.views import contiguous, is_contiguous
-from weft.primitives.base import Constant, ConstantValue, Parameter, Pick, RunTimeConstant, View, picks, words_of
+from weft.primitives.base import Constant, ConstantValue, Parameter, Pick, RunTimeConstant, View, bind, picks, words_of
 from weft.primitives.control import Loop, Switch
 from weft.primitives.indexing import Indexed, Scatter
 from weft.reference import apply_reference
@@ -243,7 +243,7 @@ def one_by_one(
             operands = [values[i] for i in node.inputs]
             results = _single(node, operands).run(operands)
             values[node] = results if isinstance(node.kind, Bundle) else results[0]
-            if isinstance(node.op, (Loop, Switch)):
+            if node.op.bodies():
                 look_inside(node, [_stored(x, i) for x, i in zip(operands, node.inputs, strict=True)], results)
             else:
                 _inspect(node, operands, results)
@@ -538,9 +538,10 @@ class _Steps:
         for i, n in enumerate(self.row_nodes, len(nodes) - len(rows)):
             nodes[i] = Node(Parameter(i), (), kind_of((steps, *n.shape[1:]), n.dtype))
         operands = [*self.invariants, *self.first, *rows]
-        kind = op.infer(*[n.kind for n in nodes])
-        results = _new_single(Node(op, tuple(nodes), kind), operands).run(operands)
-        return results, any(self._nan(x, part) for x, part in zip(results, kind.parts, strict=True))
+        whole = bind(op, *nodes)
+        assert isinstance(whole.kind, Bundle)
+        results = _new_single(whole, operands).run(operands)
+        return results, any(self._nan(x, part) for x, part in zip(results, whole.kind.parts, strict=True))
 
 
 def _part(x: Buffer, kind: Kind, at: int, steps: int | None) -> Buffer:

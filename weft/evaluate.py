@@ -21,7 +21,7 @@ from typing import Any, TypeGuard
 
 from weft.config import config
 from weft.graph.lines import inherit
-from weft.graph.node import Graph, Kind, Node, Tape, has_handle
+from weft.graph.node import Graph, Kind, Node, Tape, has_handle, node_of
 from weft.graph.trace import OPEN, following, keeps_inputs, traced_elsewhere, unknown_value
 from weft.passes.executable import Executable
 from weft.passes.pipeline import compile_graph
@@ -822,7 +822,7 @@ def close(order: Sequence[Node], results: Sequence[Node]) -> tuple[Graph, dict[N
             if value is None:
                 if isinstance(node.op, Placeholder):
                     raise _OnLoan(node) if _is_on_loan(node) else unknown_value(node.op.transform)
-                new[node] = Node(node.op, tuple(new[i] for i in node.inputs), node.kind)
+                new[node] = node_of(node.op, tuple(new[i] for i in node.inputs), node.kind)
             elif isinstance(node.op, Constant):
                 new[node] = Node(node.op, (), node.kind, value)
             else:

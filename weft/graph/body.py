@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from weft.graph.lines import on_behalf_of
-from weft.graph.node import Graph, Kind, Node
+from weft.graph.node import Graph, Kind, Node, node_of
 from weft.interning import Interned
 
 
@@ -127,5 +127,5 @@ def filled(body: Body, fill: Callable[[Node], Kind], primitive: Callable[[Any], 
     """The same body with other kinds and primitives: numbers in place of symbolic sizes."""
     new: dict[Node, Node] = {}
     for node in body.graph.order():
-        new[node] = Node(primitive(node.op), tuple([new[i] for i in node.inputs]), fill(node), node.value)
+        new[node] = node_of(primitive(node.op), tuple([new[i] for i in node.inputs]), fill(node), node.value)
     return body_of([new[i] for i in body.inputs], [new[o] for o in body.outputs])

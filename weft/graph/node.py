@@ -152,7 +152,15 @@ class Node:
     def again(self, inputs: tuple[Node, ...], memo: dict[Any, Any]) -> Node:
         """The same operation on other operands. `memo` belongs to one rebuilding of a graph: nodes that belong together
         find each other there."""
-        return Node(self.op, inputs, self.kind, None if inputs else self.value)
+        return node_of(self.op, inputs, self.kind, None if inputs else self.value)
+
+    def on(self, inputs: tuple[Node, ...], op: Primitive | None = None, kind: Kind | None = None) -> Node:
+        """The node that a pass puts in the place of this one: on other operands, or another operation, or of another
+        kind; itself where nothing changes."""
+        op, kind = self.op if op is None else op, self.kind if kind is None else kind
+        if inputs == self.inputs and op is self.op and kind is self.kind:
+            return self
+        return node_of(op, inputs, kind, None if inputs else self.value)
 
     @property
     def identity(self) -> Any:
@@ -163,8 +171,14 @@ class Node:
         return f"%{self.id} = {self.op} : {self.kind}"
 
 
+def node_of(op: Primitive, inputs: tuple[Node, ...], kind: Kind, value: Any = None) -> Node:
+    """A node of the class that its operation has. Whatever makes nodes of operations that it does not know makes them
+    here: of one with several results, and of a node that picks one of them, the class says how transforms treat it."""
+    return op.node_class(op, inputs, kind, value)
+
+
 make: Callable[[Any, tuple[Node, ...], Kind], Node] = MAKERS.nodes(Node, _ids)
-"""`Node(op, inputs, kind)`, quicker: for what a trace does at every operation."""
+"""`Node(op, inputs, kind)`, quicker: for what a trace does at every operation. The operation has one result."""
 
 
 def has_handle(node: Node) -> bool:

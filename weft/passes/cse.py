@@ -24,8 +24,7 @@ def cse(graph: Graph) -> Graph:
         key = (node.op, node.kind, *inputs)
         found = numbered.get(key)
         if found is None:
-            found = node if inputs == node.inputs else Node(node.op, inputs, node.kind, node.value)
-            numbered[key] = found
+            found = numbered[key] = node.on(inputs)
         new[node] = found
     inherit(new)
     return Graph(graph.inputs, [new[o] for o in graph.outputs])

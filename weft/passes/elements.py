@@ -17,7 +17,7 @@ import numpy as np
 
 from weft.graph.body import body_of
 from weft.graph.node import Kind, Node, Size, kind_of
-from weft.primitives.base import Constant, Elementwise, Pick, Placeholder, View, bind
+from weft.primitives.base import Constant, Elementwise, Placeholder, View, bind, bind_many
 from weft.primitives.control import Loop
 from weft.primitives.joins import Concatenate
 from weft.primitives.views import Slice, SliceUpdate, Transpose, reshape
@@ -132,9 +132,7 @@ class _Elements:
         firsts = [x for node in carries for x in _apart(node)]
         loop = op.with_body(body, len(inside), len(firsts))
         given = [*count, *inside, *firsts, *(x for node in rows for x in _columns(node))]
-        kind = loop.infer(*[x.kind for x in given])
-        whole = Node(loop, tuple(given), kind)
-        parts = iter([Node(Pick(i), (whole,), part) for i, part in enumerate(kind.parts)])
+        parts = iter(bind_many(loop, *given))
         after, made, _ = op.split_body()
         found = [_together([next(parts) for _ in range(_count(x))], x.shape, None) for x in inputs[first:last]]
         assert len(found) == len(after)

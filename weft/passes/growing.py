@@ -17,7 +17,6 @@ from weft.passes.executable import Executable
 from weft.passes.lower import TAPE_ROWS
 from weft.passes.memory import Plan
 from weft.primitives.base import RunTimeConstant
-from weft.primitives.control import Loop, Switch
 from weft.runtime.data import Buffer
 from weft.runtime.program import FULL, ProgramError, Progress
 
@@ -32,10 +31,7 @@ def holds_tapes(graph: Graph) -> bool:
     for node in graph.order():
         if isinstance(node.kind, Tape):
             return True
-        bodies = (node.op.body,) if isinstance(node.op, Loop) else getattr(node.op, "branches", ())
-        if isinstance(node.op, (Loop, Switch)) and any(
-            body.once("tapes", functools.partial(holds_tapes, body.graph)) for body in bodies
-        ):
+        if any(body.once("tapes", functools.partial(holds_tapes, body.graph)) for body in node.op.bodies()):
             return True
     return False
 

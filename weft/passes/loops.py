@@ -18,14 +18,14 @@ from weft.graph.node import Bundle, Graph, Node, reachable
 from weft.passes.cse import cse
 from weft.passes.elements import by_elements
 from weft.passes.simplify import simplify
-from weft.primitives.base import ONE, ZERO, Constant, Parameter, Pick, Primitive, View, bind, constant
-from weft.primitives.control import Loop, Switch
+from weft.primitives.base import ONE, ZERO, Constant, Parameter, Pick, View, bind, bind_many, constant
+from weft.primitives.control import Loop
 from weft.primitives.custom import Barrier
 
 
 def loops(graph: Graph) -> Graph:
     """The pass."""
-    if not any(isinstance(node.op, (Loop, Switch)) for node in graph.order()):
+    if not any(node.op.bodies() for node in graph.order()):
         return graph
     return _pruned(_by_elements(_merged(_tidied(graph))))
 
@@ -34,20 +34,14 @@ def _tidied(graph: Graph) -> Graph:
     """Every body simplified and free of common subexpressions."""
     new: dict[Node, Node] = {}
     for node in graph.order():
-        op = _tidy(node.op)
-        inputs = tuple([new[i] for i in node.inputs])
-        new[node] = node if op is node.op and inputs == node.inputs else Node(op, inputs, node.kind, node.value)
+        op = node.op
+        bodies = [_tidy(body) for body in op.bodies()]
+        new[node] = node.on(tuple([new[i] for i in node.inputs]), op.with_bodies(bodies) if bodies else op)
     inherit(new)
     return Graph(graph.inputs, [new[o] for o in graph.outputs])
 
 
-def _tidy(op: Primitive) -> Primitive:
-    if isinstance(op, Loop):
-        return op.with_body(_tidy_body(op.body), op.invariants, op.carries)
-    return Switch(tuple([_tidy_body(body) for body in op.branches])) if isinstance(op, Switch) else op
-
-
-def _tidy_body(body: Body) -> Body:
+def _tidy(body: Body) -> Body:
     def make() -> Body:
         graph = cse(simplify(cse(body.graph)))
         return body_of(graph.inputs, graph.outputs)
@@ -92,8 +86,8 @@ def _merged(graph: Graph) -> Graph:
 def _with_absorbed(node: Node, operands: tuple[Node, ...], grown: dict[Node, Loop]) -> Node:
     op = grown.get(node)
     if op is None or op is node.op:
-        return node if operands == node.inputs else Node(node.op, operands, node.kind, node.value)
-    return Node(op, operands, op.infer(*[x.kind for x in operands]))
+        return node.on(operands)
+    return bind(op, *operands)
 
 
 def _rebuilt(graph: Graph, make: Callable[[Node, tuple[Node, ...]], Node], absorbed: dict[Node, _Absorbed]) -> Graph:
@@ -124,10 +118,9 @@ def _rebuilt(graph: Graph, make: Callable[[Node, tuple[Node, ...]], Node], absor
         if isinstance(node.op, Pick):
             source = node.inputs[0]
             index = shift[source][node.op.index] if source in absorbed else node.op.index
-            whole = operands[0]
-            assert isinstance(whole.kind, Bundle)
+            (whole,) = operands
             index = _renumber(node, index, source, whole)
-            new[node] = Node(Pick(index), operands, whole.kind.parts[index])
+            new[node] = bind(Pick(index), whole)
         else:
             new[node] = make(node, operands)
     inherit(new)
@@ -228,7 +221,7 @@ def _by_elements(graph: Graph) -> Graph:
         if found is not None:
             results[node] = found
         else:
-            new[node] = node if inputs == node.inputs else Node(node.op, inputs, node.kind, node.value)
+            new[node] = node.on(inputs)
     if not results:
         return graph
     inherit(new)
@@ -248,7 +241,7 @@ def _pruned(graph: Graph) -> Graph:
         if isinstance(node.op, Loop):
             smaller = _Pruning(node.op, inputs, used[node])
             if smaller.op is node.op and smaller.operands == inputs:
-                new[node] = node if inputs == node.inputs else Node(node.op, inputs, node.kind)
+                new[node] = node.on(inputs)
             else:
                 results[node] = smaller.results()
         elif isinstance(node.op, Pick) and node.inputs[0] in results:
@@ -256,7 +249,7 @@ def _pruned(graph: Graph) -> Graph:
             assert found is not None
             new[node] = found
         else:
-            new[node] = node if inputs == node.inputs else Node(node.op, inputs, node.kind, node.value)
+            new[node] = node.on(inputs)
     inherit(new)
     return Graph(graph.inputs, [new[o] for o in graph.outputs])
 
@@ -317,9 +310,7 @@ class _Pruning:
 
     def results(self) -> list[Node | None]:
         """The results of the other loop, by their numbers."""
-        whole = Node(self.op, self.operands, self.op.infer(*[x.kind for x in self.operands]))
-        assert isinstance(whole.kind, Bundle)
-        picked = [Node(Pick(i), (whole,), part) for i, part in enumerate(whole.kind.parts)]
+        picked = bind_many(self.op, *self.operands)
         made = iter(picked)
         end = picked[-1] if self.old.stops else next(iter(self.count), None)
         fixed = self.fixed

@@ -17,7 +17,7 @@ from weft.graph.node import Bundle, Graph, Kind, Node, Size, Tape
 from weft.passes.fuse import Group
 from weft.passes.target import Target
 from weft.passes.views import Strided, Strides, contiguous, is_contiguous
-from weft.primitives.base import Constant, ControlFlow, Opaque, Pick
+from weft.primitives.base import Constant, ControlFlow, Opaque, Pick, bind
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def results_of(group: Group) -> tuple[Node, ...]:
     if not isinstance(node.kind, Bundle):
         return (node,)
     known = {pick.op.index: pick for pick in group.nodes[1:] if isinstance(pick.op, Pick)}
-    return tuple([known.get(i) or Node(Pick(i), (node,), part) for i, part in enumerate(node.kind.parts)])
+    return tuple([known.get(i) or bind(Pick(i), node) for i in range(len(node.kind.parts))])
 
 
 def _renumbered(launch: Launch, places: Sequence[Pointer], reads: int) -> Launch:

@@ -63,9 +63,7 @@ def simplify(graph: Graph) -> Graph:
     """Apply the rules, operands first, until none fits."""
     new: dict[Node, Node] = {}
     for node in graph.order():
-        inputs = tuple(new[i] for i in node.inputs)
-        current = node if inputs == node.inputs else Node(node.op, inputs, node.kind, node.value)
-        new[node] = _rewrite(current)
+        new[node] = _rewrite(node.on(tuple([new[i] for i in node.inputs])))
     inherit(new)
     return Graph(graph.inputs, [new[o] for o in graph.outputs])
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from weft.codegen.launch import Choose, Done, Launch, Pointer, Repeat, Row, Slot, Steps
 from weft.graph.dims import Dim, DimEnv, compile_sizes, is_symbolic, substitute, text_of
-from weft.graph.node import Graph, Node, Size, kind_of
+from weft.graph.node import Graph, Node, Size, kind_of, node_of
 from weft.passes.executable import Assembly, Executable, Result, is_simple, result_of
 from weft.passes.growing import holds_tapes
 from weft.passes.lower import Item, nbytes_of
@@ -24,7 +24,7 @@ from weft.passes.pipeline import plan
 from weft.passes.target import Target
 from weft.passes.views import is_contiguous
 from weft.primitives.base import ConstantValue, SizeConstant
-from weft.primitives.control import Loop, Switch
+from weft.primitives.control import Loop
 from weft.primitives.creation import Extent
 from weft.primitives.filling import fill, fill_kind, fill_primitive
 from weft.runtime.program import Filled, Pattern, Program
@@ -235,8 +235,7 @@ def _is_general(graph: Graph, inside: bool = False) -> bool:
             return False
         if isinstance(op, Loop) and (op.progress is not None or (type(op.length) is Dim and op.length < 2)):
             return False
-        bodies = (op.body,) if isinstance(op, Loop) else op.branches if isinstance(op, Switch) else ()
-        if not all(_is_general(body.graph, inside=True) for body in bodies):
+        if not all(_is_general(body.graph, inside=True) for body in op.bodies()):
             return False
     return True
 
@@ -254,7 +253,7 @@ def filled_plan(symbolic: Plan, number: Number) -> Plan:
         value = node.value
         if isinstance(value, SizeConstant):
             value = value.filled(number(value.size))
-        new[node] = Node(fill_primitive(node.op, number), inputs, fill_kind(node.kind, number), value)
+        new[node] = node_of(fill_primitive(node.op, number), inputs, fill_kind(node.kind, number), value)
     return Plan(
         Graph([new[i] for i in symbolic.graph.inputs], [new[o] for o in symbolic.graph.outputs]),
         symbolic.target,

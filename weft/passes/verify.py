@@ -7,9 +7,11 @@ an operand, and the outputs at the end.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Mapping
 
-from weft.graph.node import Graph, Node
+from weft.graph.dims import same_shape
+from weft.graph.node import Bundle, Graph, Kind, Node
 from weft.passes.lower import Item, nbytes_of
 from weft.passes.memory import Place, Plan, base_of
 from weft.passes.views import Strided, contiguous
@@ -25,12 +27,15 @@ class VerifyError(AssertionError):
 
 
 def verify_graph(graph: Graph) -> None:
-    """Every node comes after its operands, leaves are known, and every kind is what the primitive's rule says."""
+    """Every node comes after its operands and is of its operation's class, leaves are known, and every kind is what the
+    primitive's rule says; and so in the bodies of loops and branches."""
     inputs = set(graph.inputs)
     for position, node in enumerate(graph.inputs):
         if not isinstance(node.op, Parameter) or node.op.index != position:
             raise VerifyError(f"input {position} is {node}, not its parameter")
     for node in graph.order():
+        if not isinstance(node, node.op.node_class):
+            raise VerifyError(f"{node} is a plain node, which has no rules, and not a {node.op.node_class.__name__}")
         if isinstance(node.op, Parameter):
             if node not in inputs:
                 raise VerifyError(f"{node} is a parameter of another graph")
@@ -42,9 +47,18 @@ def verify_graph(graph: Graph) -> None:
         for operand in node.inputs:
             if operand.id >= node.id:
                 raise VerifyError(f"{node} comes before its operand {operand}")
+        for body in node.op.bodies():
+            body.once("verified", functools.partial(verify_graph, body.graph))
         kind = node.op.infer(*[i.kind for i in node.inputs])
-        if kind is not node.kind:
+        if not _same_kind(kind, node.kind):
             raise VerifyError(f"{node} should have kind {kind}")
+
+
+def _same_kind(a: Kind, b: Kind) -> bool:
+    """Whether two kinds are one in all calls that pass the guards: sizes may be different expressions of symbols."""
+    if isinstance(a, Bundle) and isinstance(b, Bundle):
+        return len(a.parts) == len(b.parts) and all(map(_same_kind, a.parts, b.parts))
+    return a is b or (type(a) is type(b) and a.dtype is b.dtype and same_shape(a.shape, b.shape))
 
 
 def verify_plan(plan: Plan, carried: Mapping[int, int] | None = None, donated: Collection[int] | None = None) -> None:

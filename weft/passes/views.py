@@ -103,11 +103,7 @@ def compose_views(graph: Graph, layouts: Mapping[Node, Strides | None] | None = 
             operands = tuple(_stored(x) if _leaf(x).op.__class__ is Iota else x for x in operands)
         if isinstance(node.op, ControlFlow):
             operands = tuple(resolver.ready(node.op, i, x) for i, x in enumerate(operands))
-        if operands == node.inputs:
-            new[node] = node
-        else:
-            kind = kind_of(operands[0].shape, node.dtype) if chain else node.kind
-            new[node] = Node(node.op, operands, kind, node.value)
+        new[node] = node.on(operands, kind=kind_of(operands[0].shape, node.dtype) if chain else None)
         if isinstance(node.op, Reduction) and not resolver.walkable(new[node]):
             new[node] = bind(node.op, bind(Materialize(), new[node].inputs[0]))
     inherit(new)

@@ -90,6 +90,8 @@ class Primitive(metaclass=_Interned):
     cancels: ClassVar[bool] = False
     """Whether the result is a sum whose terms may cancel: `tolerance` is then relative to the sum of their magnitudes,
     which is the reference of the operands' moduli; otherwise to the result."""
+    node_class: ClassVar[type[Node]] = Node
+    """The class of its nodes (graph/node.py, `node_of`)."""
     takes_arrays: ClassVar[bool] = True
     """Whether all operands are arrays, not bundles or tapes."""
 
@@ -116,6 +118,15 @@ class Primitive(metaclass=_Interned):
         dtype = kinds[0].dtype
         need(all(kind.dtype is dtype for kind in kinds), f"operands of different dtypes, {kinds}")
         need(dtype in type(self).dtypes, f"{dtype.name} operands")
+
+    def bodies(self) -> tuple[Body, ...]:
+        """The closed graphs among its parameters: what a loop or a branch runs."""
+        return ()
+
+    def with_bodies(self, bodies: Sequence[Body]) -> Primitive:
+        """The same operation with other bodies in place of these, which take and give the same."""
+        assert not bodies
+        return self
 
     # What the rules for derivatives build may depend on the parameters and on the kinds of the operands, not on what
     # the operands were computed from: it is remembered and built again for other operands of the same kinds
@@ -187,11 +198,11 @@ def bind(op: Primitive, *inputs: Node) -> Node:
     kind = _INFERRED.get(key)
     if kind is None:
         kind = op.infer(*[node.kind for node in inputs])
-        if not kind.symbolic:
+        if op.recurs and not kind.symbolic:
             if len(_INFERRED) >= _MOST_INFERRED:
                 _INFERRED.clear()
             _INFERRED[key] = kind
-    return Node(op, inputs, kind)
+    return op.node_class(op, inputs, kind)
 
 
 def check_operands(op: Primitive, operands: Sequence[Node]) -> None:
@@ -216,14 +227,9 @@ class Bundled(Node):
 
     __slots__ = ("picks",)
 
-    def __init__(self, op: MultiOutput, inputs: tuple[Node, ...], kind: Bundle) -> None:
+    def __init__(self, op: Primitive, inputs: tuple[Node, ...], kind: Kind, value: None = None) -> None:
         super().__init__(op, inputs, kind)
         self.picks: tuple[ref[Picked], ...] = ()
-
-    def again(self, inputs: tuple[Node, ...], memo: dict[Any, Any]) -> Node:
-        assert isinstance(self.op, MultiOutput)
-        assert isinstance(self.kind, Bundle)
-        return Bundled(self.op, inputs, self.kind)
 
 
 class Picked(Node):
@@ -231,26 +237,22 @@ class Picked(Node):
 
     __slots__ = ("__weakref__",)
 
-    def again(self, inputs: tuple[Node, ...], memo: dict[Any, Any]) -> Node:
-        made = Picked(self.op, inputs, self.kind)
-        whole = inputs[0]
-        if isinstance(whole, Bundled):
-            whole.picks = (*whole.picks, ref(made))
-        return made
+    def __init__(self, op: Primitive, inputs: tuple[Node, ...], kind: Kind, value: Any = None) -> None:
+        super().__init__(op, inputs, kind, value)
+        (whole,) = inputs
+        assert isinstance(whole, Bundled)
+        whole.picks = (*[known for known in whole.picks if known() is not None], ref(self))
 
 
 def bind_many(op: MultiOutput, *inputs: Node) -> list[Node]:
     """The results of an operation that has several."""
-    return picks(Bundled(op, inputs, op.infer(*[node.kind for node in inputs])))
+    return picks(bind(op, *inputs))
 
 
 def picks(whole: Node) -> list[Node]:
     """The results of a node that has several, as nodes."""
     assert isinstance(whole.kind, Bundle)
-    made = [Picked(Pick(i), (whole,), part) for i, part in enumerate(whole.kind.parts)]
-    if isinstance(whole, Bundled):
-        whole.picks = (*[known for known in whole.picks if known() is not None], *[ref(pick) for pick in made])
-    return list(made)
+    return [Picked(Pick(i), (whole,), part) for i, part in enumerate(whole.kind.parts)]
 
 
 # ---- leaves ----
@@ -632,6 +634,8 @@ class MultiOutput(Primitive):
     its own, which get all results.
     """
 
+    node_class = Bundled
+
     if TYPE_CHECKING:
         infer: ClassVar[Any]
         jvp: ClassVar[Any]
@@ -672,10 +676,6 @@ class ControlFlow(MultiOutput):
 
     recurs = False
 
-    def bodies(self) -> tuple[Body, ...]:
-        """The graphs that it runs."""
-        raise NotImplementedError
-
     def wants_contiguous(self, position: int) -> bool:
         """Whether an operand must lie in memory in row-major order."""
         return False
@@ -685,6 +685,7 @@ class Pick(Primitive):
     """Result number `index` of an operation that has several."""
 
     index: int
+    node_class = Picked
     takes_arrays = False
 
     def infer(self, *kinds: Kind) -> Kind:

@@ -93,9 +93,6 @@ class Loop(ControlFlow):
         first = self.invariants + self.carries
         return count, given[: self.invariants], given[self.invariants : first], given[first:]
 
-    def bodies(self) -> tuple[Body, ...]:
-        return (self.body,)
-
     def wants_contiguous(self, position: int) -> bool:
         first = self.counted + self.invariants
         return first <= position < first + self.carries
@@ -110,6 +107,13 @@ class Loop(ControlFlow):
         outputs = list(self.body.outputs)
         go_on = outputs.pop() if self.stops else None
         return outputs[: self.carries], outputs[self.carries :], go_on
+
+    def bodies(self) -> tuple[Body, ...]:
+        return (self.body,)
+
+    def with_bodies(self, bodies: Sequence[Body]) -> Loop:
+        (body,) = bodies
+        return self.with_body(body, self.invariants, self.carries)
 
     def with_body(self, body: Body, invariants: int, carries: int, **changes: Any) -> Loop:
         """A loop of as many steps over another body."""
@@ -692,6 +696,9 @@ class Switch(ControlFlow):
     def bodies(self) -> tuple[Body, ...]:
         return self.branches
 
+    def with_bodies(self, bodies: Sequence[Body]) -> Switch:
+        return Switch(tuple(bodies))
+
     @property
     def can_fail(self) -> bool:
         return any(can_fail(branch) for branch in self.branches)
@@ -806,8 +813,7 @@ def _may_go_on(body: Body) -> bool:
         op = node.op
         if isinstance(op, Loop) and op.length is None:
             return True
-        bodies = (op.body,) if isinstance(op, Loop) else op.branches if isinstance(op, Switch) else ()
-        if any(inner.once("may go on", functools.partial(_may_go_on, inner)) for inner in bodies):
+        if any(inner.once("may go on", functools.partial(_may_go_on, inner)) for inner in op.bodies()):
             return True
     return False
 

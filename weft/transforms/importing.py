@@ -27,12 +27,9 @@ from weft.primitives.base import (
     DATA,
     ONE,
     ZERO,
-    Bundled,
     ConstantValue,
-    MultiOutput,
     Parameter,
     Pick,
-    Picked,
     Placeholder,
     Primitive,
     bind,
@@ -502,7 +499,7 @@ class Builder:
             check_operands(op, operands)
             if isinstance(op, Loop):
                 operands = _within_tapes(op, operands, order)
-            made = _bound(op, operands)
+            made = bind(op, *operands)
         except _ERRORS as error:
             raise ValueError(f"{what.name()} with {error}") from error
         stated = self.kinds[step.kind]
@@ -526,7 +523,7 @@ def _within_tapes(op: Loop, operands: list[Node], order: list[Node]) -> list[Nod
         last = Pick(len(writer.kind.parts) - 1)
         if _is_at_most(operands[0], writer, last):
             continue
-        steps = Picked(last, (writer,), writer.kind.parts[-1])
+        steps = bind(last, writer)
         least = bind(Minimum(), operands[0], steps)
         order += [steps, least]
         operands = [least, *operands[1:]]
@@ -542,15 +539,6 @@ def _is_at_most(count: Node, writer: Node, last: Pick) -> bool:
         if not of_minimum:
             return False
         count = count.inputs[0]
-
-
-def _bound(op: Primitive, operands: Sequence[Node]) -> Node:
-    if isinstance(op, Pick):
-        (bundle,) = operands
-        return Picked(op, (bundle,), op.infer(bundle.kind))
-    if isinstance(op, MultiOutput):
-        return Bundled(op, tuple(operands), op.infer(*[x.kind for x in operands]))
-    return bind(op, *operands)
 
 
 def _constant_op(value: ConstantValue) -> Primitive:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.graph.node import Kind, Node, Tape, make, reachable
+from weft.graph.node import Kind, Node, Tape, make, node_of, reachable
 from weft.primitives.base import Constant, Placeholder, Primitive, View, constant
 from weft.primitives.control import add_tapes
 from weft.primitives.elementwise import Add
@@ -68,8 +68,12 @@ class Steps:
         """The results, step by step."""
         nodes = list(given)
         for op, what, operands in self._steps:
-            nodes.append(what if op is None else make(op, tuple([nodes[i] for i in operands]), what))
+            nodes.append(what if op is None else node_of(op, tuple([nodes[i] for i in operands]), what))
         return [None if i is None else nodes[i] for i in self._results]
+
+    def _made_of_one_class(self) -> bool:
+        """Whether machine code can build it, which makes plain nodes."""
+        return all(op is None or op.node_class is Node for op, _, _ in self._steps)
 
 
 class Backward(Steps):
@@ -82,7 +86,8 @@ class Backward(Steps):
         self.positions = tuple(positions)
         pairs = [(position + 2, place) for position, place in zip(positions, self._results, strict=True)]
         self.run = self._by_steps
-        if all(result.kind.__class__ is not Tape for result in results):  # which are added in a way of their own
+        # Tapes are added in a way of their own.
+        if all(result.kind.__class__ is not Tape for result in results) and self._made_of_one_class():
             self.run = MAKERS.recipe(len(given), pairs, self._steps, self._by_steps, adds=ADD)
 
     def _by_steps(self, gathered: Gathered, *given: Node) -> None:
@@ -99,7 +104,7 @@ class Forward(Steps):
     def __init__(self, given: Sequence[Node], result: Node | None) -> None:
         super().__init__(given, [result])
         self.run = self._by_steps
-        if result is not None:
+        if result is not None and self._made_of_one_class():
             self.run = MAKERS.recipe(len(given), self._results, self._steps, self._by_steps)
 
     def _by_steps(self, *given: Node) -> Node | None:

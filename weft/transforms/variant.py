@@ -14,7 +14,7 @@ from weft.dtypes import Dtype, float32
 from weft.evaluate import Recipe, close
 from weft.graph.dims import DimEnv
 from weft.graph.lines import inherit
-from weft.graph.node import Graph, Kind, Node, Size, kind_of
+from weft.graph.node import Graph, Kind, Node, Size, kind_of, node_of
 from weft.passes.executable import Executable
 from weft.passes.growing import holds_tapes
 from weft.passes.pipeline import WRAPPERS, Layouts, compile_graph, plan_over, wrapped
@@ -110,7 +110,7 @@ class Trace:
         """The same with nodes that nobody else has, and evaluates."""
         new: dict[Node, Node] = {}
         for node in self.order:
-            new[node] = Node(node.op, tuple([new[i] for i in node.inputs]), node.kind, node.value)
+            new[node] = node_of(node.op, tuple([new[i] for i in node.inputs]), node.kind, node.value)
         inherit(new)
         return Trace([new[node] for node in self.order], [new[node] for node in self.outputs], self.inputs)
 
