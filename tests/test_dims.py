@@ -541,6 +541,20 @@ def test_another_environment_knows_the_guards_and_records_its_own() -> None:
     assert not other.compiled_check()(16, 2)
 
 
+def test_another_environment_has_no_symbols_that_guards_determine() -> None:
+    """So what is equal in all calls is one expression there, and one kind."""
+    env, n, m = make()
+    k = env.symbol("k", 5)
+    assert n == m + 5
+    assert k == 5
+    assert texts(env) == ["n == m + 5", "k == 5"]
+    other, symbols = env.again({"n": 9, "m": 4, "k": 5})
+    assert type(symbols["k"]) is int
+    assert symbols["n"].key == (symbols["m"] + 5).key
+    assert other.symbols == ("n", "m", "k")
+    assert other.guards == []
+
+
 def test_a_guard_knows_the_line_that_asked() -> None:
     env, n, _ = make()
     assert n > 5

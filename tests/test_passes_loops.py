@@ -259,7 +259,7 @@ def nodes_in(graph: Graph) -> list[Node]:
 def test_passes_leave_every_node_of_its_class() -> None:
     """Whatever is rebuilt stays what it was: picks know their bundle, and transforms know picks by their class."""
     graph, layouts = graph_behind([nested(random(5)), mx.grad(lambda x: mx.sum(nested(x)))(random(5))])
-    for made in (graph, loops(cse(graph)), pipeline.plan(graph, layouts).graph):
+    for made in (graph, loops(cse(graph)), pipeline.plan(graph, CPU, layouts).graph):
         kinds = {type(node) for node in nodes_in(made) if isinstance(node.op, (Loop, Pick, Switch))}
         assert kinds == {Bundled, Picked}
 

@@ -21,11 +21,12 @@ from weft.core.shaping import slice_axis
 from weft.evaluate import LOCK
 from weft.graph.body import body_of
 from weft.graph.dims import same_shape
-from weft.graph.node import Kind, Node, Size
+from weft.graph.node import Kind, Node, Shape, Size
 from weft.primitives import elementwise as e
 from weft.primitives.base import bind_many, zeros
+from weft.primitives.checks import equal_shapes
 from weft.primitives.control import COUNT, Loop, Switch
-from weft.primitives.views import Slice, reshape
+from weft.primitives.views import Reshape, Slice, reshape
 from weft.transforms.bodies import Traced, captured, random_state, trace_body
 from weft.transforms.checkpoint import checkpoint
 from weft.transforms.turns import turn
@@ -71,16 +72,18 @@ class _Carry:
         nodes = _nodes(name, "the carry", given, structure)
         again = False
         for i, (before, after) in enumerate(zip(self.nodes, nodes, strict=True)):
-            if same_shape(before.shape, after.shape) and before.dtype is after.dtype:
+            fits = equal_shapes(before.shape, after.shape)
+            if fits and before.dtype is after.dtype:
+                nodes[i] = _shaped(after, before.shape)
                 continue
-            if self.soft[i] and same_shape(before.shape, after.shape) and _follows(before, after):
+            if fits and self.soft[i] and _follows(before, after):
                 self.nodes[i], again = astype(before, after.dtype), True
                 continue
             where = str(self.structure.paths()[i])
             which = f"the leaf {where}" if where else "it"
             raise ValueError(
-                f"[{name}] the carry must keep its shape and dtype, but {which} is {before.kind} at first and "
-                f"{after.kind} after a step; convert one of them (astype, reshape, broadcast_to)."
+                f"[{name}] the carry must keep its shape and dtype, but {which} is {_told(before)} at first and "
+                f"{_told(after)} after a step; convert one of them (astype, reshape, broadcast_to)."
             )
         return None if again else nodes
 
@@ -100,11 +103,22 @@ def _nodes(name: str, what: str, leaves: Sequence[Any], structure: tree.Structur
     return found
 
 
+def _shaped(x: Node, shape: Shape) -> Node:
+    """A value in a shape that it has in all calls that pass the guards: sizes are then the same expressions of symbols
+    wherever a body is used."""
+    return x if x.kind is kind_of(shape, x.dtype) else bind(Reshape(shape), x)
+
+
 def _follows(before: Node, after: Node) -> bool:
     """Whether a Python number may become an element of the other dtype."""
     order = "ifc"
     kinds = [("c" if x.dtype.is_complex else "f" if x.dtype.is_float else "i") for x in (before, after)]
     return order.index(kinds[0]) <= order.index(kinds[1])
+
+
+def _told(node: Node) -> str:
+    """Dtype and shape, for an error: sizes as numbers, as they are in this call."""
+    return f"{node.dtype.name}[{', '.join([str(n) for n in node.shape])}]"
 
 
 def _callable(name: str, what: str, fun: Any) -> Function:
@@ -300,7 +314,7 @@ def _settle(name: str, step: Function, carry: _Carry, before: Sequence[Kind], af
 def _rows(x: Node, steps: Size | None) -> Node:
     """The first `steps` rows."""
     if steps is None or same_shape((x.shape[0],), (steps,)):
-        return x
+        return x if steps is None else _shaped(x, (steps, *x.shape[1:]))
     return bind(Slice((0,) * x.ndim, (steps, *x.shape[1:]), (1,) * x.ndim), x)
 
 
@@ -312,7 +326,7 @@ def _length(name: str, rows: Sequence[Node], length: Any) -> tuple[Node | None, 
             raise ValueError(f"[{name}] `xs` must have a first axis to step along; got a 0-d array.")
         sizes.append(x.shape[0])
     for n in sizes[1:]:
-        if not same_shape((n,), sizes[:1]):  # type: ignore[arg-type]
+        if n != sizes[0]:
             raise ValueError(f"[{name}] the arrays of `xs` differ in their number of rows: {sizes[0]} and {n}.")
     most = sizes[0] if sizes else None
     length = plain(length)
@@ -334,7 +348,7 @@ def _length(name: str, rows: Sequence[Node], length: Any) -> tuple[Node | None, 
 def _scalar_count(name: str, what: str, value: array) -> Node:
     node = value._node
     if node.kind.size != 1 or not node.dtype.is_integer:
-        raise ValueError(f"[{name}] `{what}` must be a single integer; got {node.kind}.")
+        raise ValueError(f"[{name}] `{what}` must be a single integer; got {_told(node)}.")
     return astype(reshape(node, ()), dt.int64)
 
 
@@ -348,7 +362,7 @@ def _flag(name: str, what: str, value: Any) -> array:
     """A single bool."""
     node = None if value is None else to_node(value)
     if node is None or node.kind.size != 1:
-        got = "None" if node is None else node.kind
+        got = "None" if node is None else _told(node)
         raise ValueError(f"[{name}] {what} must give a single true or false; got {got}.")
     return wrap(astype(reshape(node, ()), dt.bool_))
 
@@ -561,7 +575,7 @@ def switch(index: Any, branches: Sequence[Function], *operands: Tree) -> Tree:
         raise ValueError("[switch] there must be at least one branch.")
     node = to_node(index)
     if node.kind.size != 1 or not node.dtype.is_integer:
-        raise ValueError(f"[switch] the index must be a single integer; got {node.kind}.")
+        raise ValueError(f"[switch] the index must be a single integer; got {_told(node)}.")
     last = len(functions) - 1
     node = reshape(node, ())
     if node.dtype is dt.uint64:  # whose upper half would turn negative
@@ -624,13 +638,14 @@ def _agreed(name: str, names: Sequence[str], traces: Sequence[Traced]) -> list[l
         for other, r, t in zip(names, results, traces, strict=True):
             if type(plain(t.leaves[i])) in _NUMBERS and r[i].dtype is not model.dtype and _follows(r[i], model):
                 r[i] = astype(r[i], model.dtype)
-            if not same_shape(r[i].shape, model.shape) or r[i].dtype is not model.dtype:
+            if not equal_shapes(r[i].shape, model.shape) or r[i].dtype is not model.dtype:
                 where = str(structure.paths()[i])
                 one = next(which for which, r in zip(names, results, strict=True) if r[i] is model)
                 raise ValueError(
                     f"[{name}] the branches must return the same shapes and dtypes: result{where and ' '}{where} is "
-                    f"{model.kind} in branch {one} and {r[i].kind} in branch {other}."
+                    f"{_told(model)} in branch {one} and {_told(r[i])} in branch {other}."
                 )
+            r[i] = _shaped(r[i], model.shape)
     return results
 
 
@@ -654,7 +669,7 @@ def associative_scan(fn: Function, xs: Tree, axis: int = 0, reverse: bool = Fals
             raise ValueError(f"[associative_scan] axis {axis} is out of range for an array of {x.ndim} dimensions.")
     axes = [axis % x.ndim for x in nodes]
     n = nodes[0].shape[axes[0]]
-    if any(not same_shape((x.shape[a],), (n,)) for x, a in zip(nodes, axes, strict=True)):
+    if any(x.shape[a] != n for x, a in zip(nodes, axes, strict=True)):
         raise ValueError("[associative_scan] all arrays must have the same size along the axis.")
 
     def along(x: Node, a: int, start: Any, size: Any, step: int = 1) -> Node:
@@ -667,12 +682,12 @@ def associative_scan(fn: Function, xs: Tree, axis: int = 0, reverse: bool = Fals
             raise ValueError(f"[associative_scan] fn must return what it is given: {structure}; got {shape}.")
         made = [to_node(leaf) for leaf in result]
         for x, y in zip(first, made, strict=True):
-            if not same_shape(x.shape, y.shape):
+            if not equal_shapes(x.shape, y.shape):
                 raise ValueError(
                     f"[associative_scan] fn must return the shapes that it is given: {x.shape}; got {y.shape}. It is "
                     "applied to many elements at once, along the axis."
                 )
-        return made
+        return [_shaped(y, x.shape) for x, y in zip(first, made, strict=True)]
 
     def pick(values: list[Node], start: Any, size: Any, step: int = 1) -> list[Node]:
         return [along(x, a, start, size, step) for x, a in zip(values, axes, strict=True)]

@@ -152,9 +152,10 @@ class DimEnv:
         made = self._dims[unit] = Dim(self, unit)
         return made
 
-    def again(self, values: Mapping[str, int]) -> tuple[DimEnv, dict[str, Dim]]:
-        """Another environment with symbols of the same names, which are `values` there, and those symbols. What is
-        assumed and guarded here is known there; only what is decided there becomes a guard of that one."""
+    def again(self, values: Mapping[str, int]) -> tuple[DimEnv, dict[str, int | Dim]]:
+        """Another environment with symbols of the same names, which are `values` there, and those symbols: where guards
+        determine one by others, what it is of these. What is assumed and guarded here is known there; only what is
+        decided there becomes a guard of that one."""
         env = DimEnv()
         symbols = {name: env.symbol(name, values[name]) for name in self.symbols}
         for guard in self.guards:
@@ -162,7 +163,7 @@ class DimEnv:
             if type(difference) is Dim:
                 env._learn(difference.terms, guard.relation)
         env.assumptions.clear()
-        return env, symbols
+        return env, {name: env.size(env._resolved(symbol.terms)) for name, symbol in symbols.items()}
 
     @property
     def symbols(self) -> tuple[str, ...]:
