@@ -5,6 +5,7 @@ primitive.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from weft.primitives import REGISTRY
 from weft.primitives.base import DATA, Elementwise, Parameter, Primitive, Sample, View, bind, constant
 from weft.reference import apply_reference
 from weft.runtime.buffer import allocate
-from weft.runtime.data import Buffer, numpy_view
+from weft.runtime.data import Buffer
 
 # ---- cases ----
 
@@ -256,15 +257,13 @@ def place(view: np.ndarray, shift: int = 0) -> array:
         first, (low, high) = view.__array_interface__["data"][0], np.lib.array_utils.byte_bounds(view)
     offset = shift * dtype.size
     storage = allocate(high - low + offset)
-    numpy_view(Buffer(storage, storage.address), (high - low + offset,), dt.uint8)[...] = (
-        1 if dtype.is_bool else GARBAGE
-    )
+    ctypes.memset(storage.address, 1 if dtype.is_bool else GARBAGE, high - low + offset)
     strides = None if view.flags.c_contiguous else tuple(s // dtype.size for s in view.strides)
     buffer = Buffer(storage, storage.address + offset + first - low, strides)
     if view.size:
-        numpy_view(buffer, view.shape, dtype)[...] = (
-            view  # elements that repeat are written several times, with one value
-        )
+        memory = (ctypes.c_uint8 * (high - low)).from_address(storage.address + offset)
+        there = np.ndarray(view.shape, dtype.np, memory, first - low, view.strides)
+        there[...] = view  # elements that repeat are written several times, with one value
     return wrap(Node(DATA, (), kind_of(view.shape, dtype), buffer))
 
 

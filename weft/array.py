@@ -267,18 +267,21 @@ class array:
         return values.view(np.uint16) if self.dtype is bfloat16 else values, _NUMBERS.index(self.dtype)
 
     def __setstate__(self, state: tuple[np.ndarray, int]) -> None:
-        values, number = state
-        dtype = _NUMBERS[number]
-        elements = np.array(values, order="C", copy=True).view(dtype.np)
-        self._bind(Node(DATA, (), kind_of(values.shape, dtype), to_buffer(elements)))
+        """Take what a pickle holds, which may be damaged or not from here at all: every part of it is checked."""
+        elements, dtype = _unpickled(state)
+        node = Node(DATA, (), kind_of(elements.shape, dtype), to_buffer(elements))
+        if hasattr(self, "_node"):
+            note_change(self)
+        self._bind(node)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """The elements as NumPy's: a copy that may be written to, or a view that may not (`copy` None or False)."""
         view = self._view()
         if dtype is not None and np.dtype(dtype) != view.dtype:
             if copy is False:
                 raise ValueError(f"[array] conversion of {self.dtype.name} to {np.dtype(dtype)} needs a copy.")
             return view.astype(dtype)
-        return view.copy() if copy or copy is None else view
+        return view.copy() if copy else view
 
     def __dlpack__(self, **options: Any) -> Any:
         return interop.export_dlpack(self._view(), self.dtype, **options)
@@ -320,6 +323,25 @@ _NUMBERS = (
     complex128,
 )  # fmt: skip
 """MLX's numbers of the dtypes, which stand in pickles; complex128 is ours."""
+
+
+def _unpickled(state: Any) -> tuple[np.ndarray, Dtype]:
+    """The elements and the dtype in the state of a pickled array; ValueError if it is not such a state."""
+    if not isinstance(state, tuple) or len(state) != 2 or type(state[0]) is not np.ndarray or type(state[1]) is not int:
+        raise ValueError("[array] a pickled array is a pair of a NumPy array and the number of its dtype; this is not.")
+    values, number = state
+    if not 0 <= number < len(_NUMBERS):
+        raise ValueError(f"[array] {number} in a pickled array is the number of no dtype; the pickle is damaged.")
+    dtype = _NUMBERS[number]
+    stored = np.dtype(np.uint16) if dtype is bfloat16 else dtype.np
+    if values.dtype.newbyteorder("=") != stored:
+        raise ValueError(
+            f"[array] a pickled array of {dtype.name} holds elements of NumPy's {values.dtype}; the pickle is damaged."
+        )
+    if dtype is bool_:  # bytes of a damaged file are neither true nor false; those of ours are
+        return values.view(np.uint8) != 0, dtype
+    return values.astype(stored, copy=False).view(dtype.np), dtype
+
 
 NAMESPACE: list[Any] = []
 """weft.core, put here by itself: arrays name it as their namespace."""

@@ -94,7 +94,10 @@ _BY_NUMPY = {d.np: d for d in ALL}
 
 def by_name(name: str) -> Dtype:
     """The dtype called `name`, for example "float32"."""
-    return _BY_NAME[name]
+    found = _BY_NAME.get(name)
+    if found is None:
+        raise ValueError(f"[dtype] {name!r} is the name of no dtype; it should be one of {', '.join(_BY_NAME)}.")
+    return found
 
 
 def from_numpy(dtype: Any) -> Dtype:

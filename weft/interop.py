@@ -533,7 +533,7 @@ def dlpack_device() -> tuple[int, int]:
 # ---------------------------------------------------------------------------------------------------------------------
 # The buffer protocol.
 
-_PYBUF_FORMAT: Final = 0x4
+_PYBUF_WRITABLE, _PYBUF_FORMAT = 0x1, 0x4
 _HEAP_TYPE: Final = 1 << 9
 
 
@@ -548,6 +548,8 @@ def install_buffer_protocol(cls: type, view: Callable[[Any], np.ndarray]) -> Non
 
     def __buffer__(self: Any, flags: int) -> memoryview:
         array: Any = view(self)
+        if flags & _PYBUF_WRITABLE and not array.flags.writeable:
+            raise BufferError(f"[buffer] the elements of this {cls.__name__} are read-only; write to a copy of them.")
         if array.dtype == dtypes.bfloat16.np:
             if flags & _PYBUF_FORMAT:
                 raise BufferError("bfloat16 has no buffer format; use .view(uint16), .astype(float32) or DLPack.")

@@ -138,15 +138,18 @@ class _Exported:
 
 
 def numpy_view(buffer: Buffer, shape: Sequence[int], dtype: Dtype) -> np.ndarray:
-    """The elements as NumPy sees them, without a copy; the view keeps the storage alive."""
+    """The elements as NumPy sees them, without a copy; the view keeps the storage alive. It cannot be written through:
+    other arrays may lie in the same memory, and pending operations may read it later."""
     if 0 in shape:
-        return np.empty(tuple(shape), dtype.np)
+        nothing = np.empty(tuple(shape), dtype.np)
+        nothing.flags.writeable = False
+        return nothing
     plain = np.dtype(f"u{dtype.size}") if dtype.np.kind == "V" else dtype.np  # NumPy does not know bfloat16 by name
     interface = {
         "version": 3,
         "shape": tuple(shape),
         "typestr": plain.str,
-        "data": (buffer.address, False),
+        "data": (buffer.address, True),
         "strides": None if buffer.strides is None else tuple(s * dtype.size for s in buffer.strides),
     }
     return np.asarray(_Exported(buffer, interface)).view(dtype.np)

@@ -195,7 +195,7 @@ def _tensor(entry: Any) -> Tensor | None:
         return None
     try:
         return Tensor(by_name(name), tuple(shape), *numbers)
-    except KeyError:
+    except ValueError:
         return None
 
 

@@ -269,7 +269,7 @@ FIELDS: Final[Mapping[str, Decode]] = {
 def read_dtype(name: Json) -> Dtype:
     try:
         return by_name(name)
-    except (KeyError, TypeError):
+    except (ValueError, TypeError):
         damaged(f"{name!r} is no dtype")
 
 
