@@ -362,7 +362,7 @@ def assert_values(found: Any, expected: np.ndarray) -> None:
 
 def moves_data(op: Primitive) -> bool:
     """Whether a primitive only moves elements, so that even the payload of a NaN is kept."""
-    return isinstance(op, View) or (isinstance(op, Elementwise) and not op.compute_halves and op.title != "astype")
+    return bool(op.moves) or (isinstance(op, Elementwise) and not op.compute_halves and op.title != "astype")
 
 
 def ulp(scale: np.ndarray, dtype: Dtype) -> np.ndarray:

@@ -170,13 +170,14 @@ class array:
     # ---- values ----
 
     def _view(self) -> np.ndarray:
-        """The computed elements as NumPy sees them, without a copy."""
+        """The computed elements as NumPy sees them, without a copy (but for bools that are bytes seen as such)."""
         node = self._node
         value = node.value
         while value.__class__ is not Buffer:  # again if another thread overwrites it the moment that it is there
             node = self._evaluated(node)
             value = node.value
-        return numpy_view(value, node.shape, node.dtype)  # type: ignore[arg-type]
+        seen = numpy_view(value, node.shape, node.dtype)  # type: ignore[arg-type]
+        return interop.truths(seen) if node.dtype is bool_ else seen
 
     def _evaluated(self, node: Node) -> Node:
         """The node that this array has, or had a moment ago, with its elements in memory. Constants are shared (by

@@ -71,11 +71,18 @@ def borrow(value: Any, dtype: Dtype | None = None) -> tuple[np.ndarray, Dtype, o
     array = cast(source, target)
     if array is not source:
         return array, target, None
-    if target is dtypes.bool_ and array.size and array.view(np.uint8).max() > 1:
-        return np.asarray(array.view(np.uint8) != 0), target, None  # foreign memory may hold truths other than 1
+    if target is dtypes.bool_ and truths(array) is not array:
+        return truths(array), target, None
     if not array.flags.aligned:
         return array.copy(), target, None
     return array, target, value
+
+
+def truths(array: np.ndarray) -> np.ndarray:
+    """The bools of any memory as bytes 0 and 1, which is what NumPy relies on: itself, if it has no others."""
+    raw = array.view(np.uint8)
+    strange = raw.item() > 1 if raw.size == 1 else raw.size and raw.max() > 1  # a single one is asked for often
+    return np.asarray(raw != 0) if strange else array
 
 
 def _direct_table() -> dict[tuple[type, Dtype | None], tuple[Any, Any, np.dtype, Dtype]]:

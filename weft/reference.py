@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from weft import dtypes as dt
+from weft import interop
 from weft.graph.body import Body
 from weft.graph.node import Graph, Node
 from weft.primitives.base import ConstantValue, ControlFlow, Elementwise, MultiOutput, Pick, Primitive
@@ -17,6 +18,9 @@ from weft.runtime.data import Buffer, numpy_view, to_buffer
 
 def apply_reference(op: Primitive, values: Sequence[np.ndarray], dtype: dt.Dtype) -> np.ndarray:
     """One primitive on NumPy values; halves are computed as float32 and rounded, as kernels do."""
+    values = [
+        v if position in op.moves or v.dtype != np.bool_ else interop.truths(v) for position, v in enumerate(values)
+    ]
     with np.errstate(all="ignore"):
         if isinstance(op, Elementwise) and op.compute_halves:
             values = [v.astype(np.float32) if dt.from_numpy(v.dtype) in dt.HALVES else v for v in values]

@@ -6,8 +6,8 @@ scalars (lanes = 1) on a GPU thread. Text is used, rather than a tree of instruc
 times faster to make and is what a reader wants to see anyway.
 
 Representation of values in flight: bool is i1; float16 and bfloat16 travel as the float32 that equals them (rounded
-after every operation); complex numbers are pairs (`Complex`). Memory holds bool as one byte 0/1 and complex
-interleaved.
+after every operation); complex numbers are pairs (`Complex`). Memory holds bool as one byte, of which any but 0 is
+true and every operation writes 1, and complex interleaved.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ _SUFFIX = {
     "half": "f16",
 }
 _UNSIGNED = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
+STORED: Final = {dt.bool_: dt.uint8, dt.float16: dt.uint16}
+"""The dtypes whose values in flight are not the bits that memory holds, and the integers that are. Converting there and
+back may change bits (a signalling NaN, a byte that is neither 0 nor 1), so what is only moved is not converted."""
 
 
 def llvm_type(dtype: Dtype, lanes: int = 1) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft import dtypes as dt
 from weft.core._common import ArrayLike, array, bind, to_node, wrap
 from weft.dtypes import Dtype
 from weft.graph.node import Node
@@ -36,11 +35,7 @@ def view(a: ArrayLike, dtype: Dtype, stream: Stream = None) -> array:
 
 
 def _reinterpreted(x: Node, dtype: Dtype) -> Node:
-    """Elementwise, which fuses, where no bit can be lost; else a copy."""
+    """Elementwise, which fuses, where elements stay of one size; else a copy."""
     if x.dtype is dtype:
         return x
-    if dtype.is_bool:
-        return bind(Bitcast(dtype), _reinterpreted(x, dt.uint8))
-    if x.dtype.size == dtype.size and dt.float16 not in (x.dtype, dtype):
-        return bind(Bitcast(dtype), x)
-    return bind(Reinterpret(dtype), x)
+    return bind(Bitcast(dtype) if x.dtype.size == dtype.size else Reinterpret(dtype), x)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 from weakref import ref
@@ -92,6 +92,9 @@ class Primitive(metaclass=_Interned):
     which is the reference of the operands' moduli; otherwise to the result."""
     node_class: ClassVar[type[Node]] = Node
     """The class of its nodes (graph/node.py, `node_of`)."""
+    moves: ClassVar[Container[int]] = ()
+    """Operands whose elements are in the result as they are, bit by bit. The `emit` of an elementwise operation sees
+    those of bool and float16 as memory holds them, which is not how they are computed with."""
     takes_arrays: ClassVar[bool] = True
     """Whether all operands are arrays, not bundles or tapes."""
 
@@ -568,6 +571,7 @@ class View(Linear):
     the kernels."""
 
     dtypes: ClassVar[tuple[Dtype, ...]] = dt.ALL
+    moves = (0,)
 
     def index_map(self, kind: Kind) -> IndexMap:
         """Which operand element each result element is."""

@@ -1,8 +1,7 @@
 """What the bits of a number are: another type, an infinity, the parts of a complex number.
 
-All of it moves bits and computes nothing. There are two reinterpretations: `Bitcast` is elementwise and fuses, but sees
-float16 as kernels load it (a signalling NaN becomes a quiet one); `Reinterpret` copies memory, so every bit survives,
-and may change the size of elements.
+All of it moves bits and computes nothing. There are two reinterpretations: `Bitcast` is elementwise and fuses;
+`Reinterpret` copies memory, and may change the size of elements.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen.builder import Builder, Complex, Value
+from weft.codegen.builder import STORED, Builder, Complex, Value
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node, Size, kind_of
 from weft.primitives.base import ByOperand, Discrete, Elementwise, Opaque, Sample, bind, full_like, move_batch_to_front
@@ -36,6 +35,7 @@ class Bitcast(Stepwise):
 
     dtype: Dtype
     compute_halves = False
+    moves = (0,)
     dtypes = tuple(d for d in dt.ALL if d.size in UNSIGNED)
     samples = tuple(_bitcast_sample(to) for to in dt.ALL if to.size in UNSIGNED)
 
@@ -47,12 +47,9 @@ class Bitcast(Stepwise):
         need(self.dtype in type(self).dtypes and self.dtype.size == kinds[0].dtype.size, "another size of elements")
 
     def reference(self, x: np.ndarray) -> np.ndarray:
-        raw = np.array(x, order="C")
-        return raw.view(np.uint8) != 0 if self.dtype.is_bool else raw.view(self.dtype.np)
+        return np.array(x, order="C").view(self.dtype.np)
 
     def emit(self, b: Builder, x: Any) -> Any:
-        if x.dtype is self.dtype:
-            return x
         return _from_bits(b, _to_bits(b, x), self.dtype)
 
 
@@ -65,6 +62,9 @@ def _to_bits(b: Builder, x: Value | Complex) -> Value:
 
 
 def _from_bits(b: Builder, bits: Value, dtype: Dtype) -> Value | Complex:
+    """What these bits are as another type; a moved value of a type that memory holds in another form stays as it is."""
+    if dtype in STORED:
+        return bits
     if not dtype.is_complex:
         return b.from_memory_bits(bits, dtype)
     low, high = (b.cast(part, dt.uint32) for part in (bits, bits >> 32))
@@ -72,10 +72,10 @@ def _from_bits(b: Builder, bits: Value, dtype: Dtype) -> Value | Complex:
 
 
 class Reinterpret(Opaque, Discrete):
-    """The bytes of the operand as elements of another type (not bool), along the last axis if the size differs. No
-    derivative."""
+    """The bytes of the operand as elements of another type, along the last axis if the size differs. No derivative."""
 
     dtype: Dtype
+    moves = (0,)
     samples = tuple(
         Sample(
             lambda rng, dtype, shape=shape: [draw(rng, dtype, shape)],  # type: ignore[misc]
@@ -84,7 +84,6 @@ class Reinterpret(Opaque, Discrete):
             name=f"{to.name} {len(shape)}",
         )
         for to in dt.ALL
-        if not to.is_bool
         for shape in (((48,), (3, 0)) if to is dt.uint8 else ((3, 48),))
     )
 
@@ -96,7 +95,6 @@ class Reinterpret(Opaque, Discrete):
     def check(self, x: Kind) -> None:
         self.check_dtypes(x)
         old, new = x.dtype.size, self.dtype.size
-        need(not self.dtype.is_bool, "bits as bool")
         need(old == new or (x.ndim >= 1 and x.shape[-1] * old % new == 0), f"{x} as {self.dtype.name}")
 
     def reference(self, *values: np.ndarray) -> np.ndarray:

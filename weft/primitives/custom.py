@@ -128,6 +128,7 @@ class Barrier(Linear, Opaque):
         }.items()
     )
     cancels = False
+    moves = (0,)
 
     def infer(self, *kinds: Kind) -> Kind:
         return kinds[0]

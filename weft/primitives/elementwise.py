@@ -749,6 +749,7 @@ class Select(Elementwise):
     """x where the condition holds, else y. Neither side's NaN leaks into the other's result or gradient."""
 
     compute_halves = False
+    moves = (1, 2)
     samples = tuple(
         Sample(
             lambda rng, dtype, shape=shape: [draw(rng, d, shape) for d in (dt.bool_, dtype, dtype)],  # type: ignore[misc]
@@ -823,6 +824,7 @@ class Identity(Elementwise):
 
     carries_integers = True
     compute_halves = False
+    moves = (0,)
     samples = unary
 
     def reference(self, x: np.ndarray, *made_of: np.ndarray) -> np.ndarray:
@@ -848,6 +850,7 @@ class Conjugate(Elementwise):
     """The complex conjugate; x itself for reals."""
 
     compute_halves = False
+    moves = (0,)
     samples = unary
     dtypes = INEXACT
     reference = staticmethod(np.conjugate)
@@ -866,6 +869,7 @@ class Real(Elementwise):
     """The real part."""
 
     compute_halves = False
+    moves = (0,)
     samples = unary
     dtypes = INEXACT
     reference = staticmethod(np.real)

@@ -182,6 +182,7 @@ def _samples(updates: tuple[float, float] | None = None) -> tuple[Sample, ...]:
 class Gather(Linear, Indexed):
     """Elements of x at the places that index arrays give; the transpose is ScatterAdd."""
 
+    moves = (0,)
     samples = _samples()
 
     def infer(self, *kinds: Kind) -> Kind:
@@ -262,6 +263,7 @@ class Scatter(Indexed):
 class ScatterSet(Linear, Scatter):
     """Updates replace what is there; of several for one place the last one stays, and it alone has a gradient."""
 
+    moves = (0, 1)
     linear = (0, 1)
     op = None
     samples = _samples((-3.0, 3.0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from weft.graph.node import Kind, Node, Shape, Size, kind_of
@@ -16,6 +18,7 @@ class Concatenate(Opaque):
     """The operands one after the other along `axis`; all other sizes agree. Its transpose cuts the cotangent up."""
 
     axis: int
+    moves = range(sys.maxsize)
     samples = tuple(
         Sample(
             lambda rng, dtype, shapes=shapes: [draw(rng, dtype, shape) for shape in shapes],  # type: ignore[misc]
@@ -82,6 +85,7 @@ class Repeat(Linear, Opaque):
 
     count: int
     cancels = False
+    moves = (0,)
     samples = tuple(
         Sample(lambda rng, dtype, shape=shape: [draw(rng, dtype, shape)], {"count": count}, name=name)  # type: ignore[misc]
         for name, shape, count in (

@@ -187,6 +187,7 @@ class SliceUpdate(Linear, Opaque):
 
     starts: tuple[Size, ...]
     steps: tuple[Size, ...]
+    moves = (0, 1)
     linear = (0, 1)
     overwrites = (0,)
     samples = tuple(

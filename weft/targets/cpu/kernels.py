@@ -1,9 +1,9 @@
 """CPU code for loop-nest kernels: explicit 16-lane vectors, masked tails, one function a kernel.
 
-Each form has a function that writes the loops; the expression inside is written by `Scope`, which computes a value when
-it is first needed in a block of code and remembers it there. The order of reductions is the specified one
-(docs/numerics.md): element i of a block of 4096 goes to lane i mod 16, lanes are merged by a fixed tree, block k's
-result goes to lane k mod 16 of a second level, merged by the same tree at the end.
+Each form has a function that writes the loops; the expression inside is written by a `Scope` (codegen/scope.py). The
+order of reductions is the specified one (docs/numerics.md): element i of a block of 4096 goes to lane i mod 16, lanes
+are merged by a fixed tree, block k's result goes to lane k mod 16 of a second level, merged by the same tree at the
+end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft.codegen.builder import PTR, AnyValue, Builder, Complex, Value
-from weft.codegen.kernel import LANES, Access, Kernel, Step
+from weft.codegen.kernel import LANES, Kernel, Step
+from weft.codegen.scope import Frame, Scope, stored_dtype
 from weft.dtypes import Dtype
 
 State = tuple[AnyValue, ...]
@@ -27,183 +28,6 @@ def emit_kernel(kernel: Kernel, name: str) -> str:
     FORMS[kernel.form](frame)
     b.ret()
     return b.module()
-
-
-def emit_step(b: Builder, step: Step, operands: Sequence[AnyValue]) -> AnyValue:
-    """One elementwise operation; halves are computed as float32 and rounded."""
-    op = step.op
-    if not op.compute_halves:
-        moved: AnyValue = op.emit(b, *operands)
-        return moved
-    wide = [b.convert(x, dt.float32) if x.dtype in dt.HALVES else x for x in operands]
-    result: AnyValue = op.emit(b, *wide)
-    return b.convert(result, step.dtype)
-
-
-class Frame:
-    """The argument words of a kernel, read once at its top, and address arithmetic over them."""
-
-    def __init__(self, b: Builder, kernel: Kernel) -> None:
-        self.b, self.kernel = b, kernel
-        self.args, self.begin, self.end, self.scratch = b.params
-        sources = [a.source for a in kernel.accesses()]
-        self.words: dict[str, Value] = {}
-        for index, name in enumerate(kernel.fields()):
-            pointer = name[0] == "q" or (name[0] == "p" and sources[int(name[1:])] != "iota")
-            self.words[name] = b.word(self.args, index, PTR if pointer else dt.int64)
-        self.constants: dict[int, AnyValue] = {}
-        for k, access in enumerate(kernel.loads):
-            if access.source == "scalar":
-                self.constants[k] = b.load(self.words[f"p{k}"], access.dtype, 1)
-
-    def __getitem__(self, name: str) -> Value:
-        return self.words[name]
-
-    def indices(self, unit: Value) -> list[Value]:
-        """Index along each outer axis for a place of the flattened outer dimension."""
-        b, outer = self.b, self.kernel.outer
-        found: list[Value] = []
-        rest = unit
-        for axis in range(outer - 1, 0, -1):
-            extent = self[f"e{axis}"]
-            quotient = b.op(f"sdiv i64 {rest.text}, {extent.text}", dt.int64, 1)
-            found.append(rest - quotient * extent)
-            rest = quotient
-        return [rest, *reversed(found)] if outer else []
-
-    def bases(self, indices: Sequence[Value]) -> dict[int, Value]:
-        """Address (for iota: value) of each access at these outer indices."""
-        b = self.b
-        bases: dict[int, Value] = {}
-        for k, access in enumerate(self.kernel.accesses()):
-            if access.source == "scalar":
-                continue
-            base = self[f"p{k}"]
-            for axis, index in enumerate(indices):
-                step = index * self[f"s{k}.{axis}"]
-                base = base + step if access.source == "iota" else b.gep(base, step)
-            bases[k] = base
-        return bases
-
-    def moved(self, bases: dict[int, Value], prefix: str, by: Value) -> dict[int, Value]:
-        """Bases after `by` steps along the reduced (`r`) or tile (`t`) loop."""
-        b, accesses = self.b, self.kernel.accesses()
-        result = {}
-        for k, base in bases.items():
-            step = self[f"{prefix}{k}"] * by
-            result[k] = base + step if accesses[k].source == "iota" else b.gep(base, step)
-        return result
-
-
-class Scope:
-    """Values available in one block of code at one index of the inner loop: `lanes` elements from index `j`, under a
-    mask."""
-
-    def __init__(
-        self,
-        frame: Frame,
-        bases: dict[int, Value],
-        j: Value,
-        lanes: int,
-        mask: Value | None,
-        given: dict[int, AnyValue],
-    ) -> None:
-        self.frame, self.b, self.kernel = frame, frame.b, frame.kernel
-        self.bases, self.j, self.lanes, self.mask = bases, j, lanes, mask
-        self.values: dict[int, AnyValue] = dict(given)
-
-    def value(self, number: int) -> AnyValue:
-        """The value, computed now if this block has not computed it yet."""
-        found = self.values.get(number)
-        if found is None:
-            loads = len(self.kernel.loads)
-            if number < loads:
-                found = self.load(number, self.kernel.loads[number])
-            else:
-                step = self.kernel.steps[number - loads]
-                found = emit_step(self.b, step, [self.spread(self.value(i)) for i in step.operands])
-            self.values[number] = found
-        return found
-
-    def spread(self, x: AnyValue) -> AnyValue:
-        """`x` in as many lanes as this scope has."""
-        if isinstance(x, Complex):
-            return (
-                Complex(self.b.splat(x.re, self.lanes), self.b.splat(x.im, self.lanes)) if x.lanes != self.lanes else x
-            )
-        return self.b.splat(x, self.lanes)
-
-    def load(self, k: int, access: Access) -> AnyValue:
-        b, j = self.b, self.j
-        if access.source == "scalar":
-            return self.spread(self.frame.constants[k])
-        base = self.bases[k]
-        if access.source == "iota":
-            step = self.frame[f"i{k}"]
-            first = b.splat(base + j * step, self.lanes)
-            if access.inner == "repeat":
-                return first
-            return first + b.splat(step, self.lanes) * b.iota(dt.int64, self.lanes)
-        size = access.dtype.size
-        if access.inner == "repeat":
-            return self.spread(b.load(base, access.dtype, 1))
-        if self.lanes == 1:
-            return b.load(b.gep(base, j * self.frame[f"i{k}"]), access.dtype, 1)
-        if access.inner == "unit":
-            return b.load(b.gep(base, j * size), access.dtype, self.lanes, self.mask)
-        if access.inner == "reverse":
-            start = b.gep(base, (j + (self.lanes - 1)) * -size)
-            mask = None if self.mask is None else b.reverse(self.mask)
-            return _reverse(b, b.load(start, access.dtype, self.lanes, mask))
-        return self._gather(base, k, access)
-
-    def _gather(self, base: Value, k: int, access: Access) -> AnyValue:
-        """Lanes read one by one; masked-off lanes read element 0 again."""
-        b, parts = self.b, []
-        for lane in range(self.lanes):
-            index = self.j + lane
-            if self.mask is not None:
-                index = b.choose(b.extract(self.mask, lane), index, 0)
-            parts.append(b.load(b.gep(base, index * self.frame[f"i{k}"]), access.dtype, 1))
-        return _assemble(b, parts)
-
-    def store(self, k: int, access: Access, x: AnyValue) -> None:
-        """Write through output access number `k`."""
-        b, x, base = self.b, self.spread(x), self.bases[k]
-        if self.lanes == 1:
-            return b.store(x, b.gep(base, self.j * self.frame[f"i{k}"]))
-        if access.inner == "unit":
-            stream = self.kernel.stream and access.level == "full"
-            return b.store(x, b.gep(base, self.j * access.dtype.size), self.mask, stream)
-        for lane in range(self.lanes):
-            address = b.gep(base, (self.j + lane) * self.frame[f"i{k}"])
-            element = (
-                Complex(b.extract(x.re, lane), b.extract(x.im, lane)) if isinstance(x, Complex) else b.extract(x, lane)
-            )
-            if self.mask is None:
-                b.store(element, address)
-            else:
-                with b.when(b.extract(self.mask, lane)):
-                    b.store(element, address)
-        return None
-
-
-def _reverse(b: Builder, x: AnyValue) -> AnyValue:
-    return Complex(b.reverse(x.re), b.reverse(x.im)) if isinstance(x, Complex) else b.reverse(x)
-
-
-def _assemble(b: Builder, parts: Sequence[AnyValue]) -> AnyValue:
-    """Scalars as the lanes of one vector."""
-    if isinstance(parts[0], Complex):
-        return Complex(
-            _assemble(b, [p.re for p in parts]),  # type: ignore[union-attr, arg-type]
-            _assemble(b, [p.im for p in parts]),  # type: ignore[union-attr, arg-type]
-        )
-    vector = b.poison(parts[0].dtype, len(parts))
-    for lane, part in enumerate(parts):
-        assert isinstance(part, Value)
-        vector = b.insert(vector, part, lane)
-    return vector
 
 
 def flatten(state: Sequence[AnyValue]) -> list[Value]:
@@ -292,7 +116,7 @@ def emit_map(frame: Frame) -> None:
 def _store_all(scope: Scope) -> None:
     """All stores of a map. Every value is computed before the first is written: an output may lie on an operand."""
     kernel = scope.kernel
-    values = [scope.value(store.value) for store in kernel.stores]
+    values = [scope.stored(store.value) for store in kernel.stores]
     for k, (store, x) in enumerate(zip(kernel.stores, values, strict=True), len(kernel.loads)):
         scope.store(k, store.access, x)
 
@@ -398,11 +222,19 @@ class RowScope(Scope):
         self.kept = kept
 
     def value(self, number: int) -> AnyValue:
-        if number not in self.values and number in self.kept:
-            dtype = self.kernel.steps[number - len(self.kernel.loads)].dtype
-            address = self.b.gep(self.kept[number], self.j * dtype.size)
-            self.values[number] = self.b.load(address, dtype, self.lanes, self.mask)
+        self._recall(number)
         return super().value(number)
+
+    def stored(self, number: int) -> AnyValue:
+        self._recall(number)
+        return super().stored(number)
+
+    def _recall(self, number: int) -> None:
+        if number in self.kept and number not in self.values and number not in self.moved:
+            dtype = stored_dtype(self.dtype(number))
+            self.give(
+                number, self.b.load(self.b.gep(self.kept[number], self.j * dtype.size), dtype, self.lanes, self.mask)
+            )
 
 
 def emit_row(frame: Frame) -> None:
@@ -416,15 +248,16 @@ def emit_row(frame: Frame) -> None:
         homes = _homes(frame, phases, bases)
         available: dict[int, Value] = {}
         for phase in range(phases.count):
-            given = {v: x for v, x in scalars.values.items() if not phases.is_full(v)}
-            for number in range(loads + len(kernel.steps)):
-                if not phases.is_full(number) and phases.known[number] <= phase and used_by_full(kernel, number):
-                    given[number] = scalars.value(number)
+            given = {
+                number: scalars.shared(number)
+                for number in range(loads + len(kernel.steps))
+                if not phases.is_full(number) and phases.known[number] <= phase and used_by_full(kernel, number)
+            }
             _emit_pass(frame, phases, phase, bases, given, homes, dict(available), scalars)
             available.update({v: home for v, home in homes.items() if phases.known[v] <= phase})
         for k, store in enumerate(kernel.stores, loads):
             if store.access.level == "reduced":
-                scalars.store(k, store.access, scalars.value(store.value))
+                scalars.store(k, store.access, scalars.stored(store.value))
 
 
 def used_by_full(kernel: Kernel, number: int) -> bool:
@@ -464,10 +297,10 @@ def _emit_pass(
     def body(j: Value, mask: Value | None, state: State) -> State:
         scope = RowScope(frame, bases, j, LANES, mask, given, kept=kept)
         for v in keeping:
-            b.store(scope.value(v), b.gep(homes[v], j * kernel.steps[v - loads].dtype.size), mask)
+            b.store(scope.stored(v), b.gep(homes[v], j * kernel.steps[v - loads].dtype.size), mask)
         for i in stores:
             store = kernel.stores[i]
-            scope.store(loads + i, store.access, scope.value(store.value))
+            scope.store(loads + i, store.access, scope.stored(store.value))
         return _reduce_step(b, kernel, reductions, scope, j, mask, state)
 
     if not reductions:
@@ -596,7 +429,7 @@ def emit_partial(frame: Frame) -> None:
             scope = Scope(frame, bases, j, LANES, mask, {})
             for k, store in enumerate(kernel.stores, loads):
                 if store.access.level == "full":
-                    scope.store(k, store.access, scope.value(store.value))
+                    scope.store(k, store.access, scope.stored(store.value))
             return _reduce_step(b, kernel, reductions, scope, j, mask, state)
 
         partial = vector_loop(b, start, stop, body, start_of(b, kernel, reductions))
@@ -641,7 +474,7 @@ def emit_final(frame: Frame) -> None:
             scalars.values[number] = step.op.finish(b, whole, operand_dtype(kernel, step))
         for k, store in enumerate(kernel.stores, loads):
             if store.access.level == "reduced":
-                scalars.store(k, store.access, scalars.value(store.value))
+                scalars.store(k, store.access, scalars.stored(store.value))
 
 
 # ---- column ----
@@ -824,7 +657,7 @@ def _column_step(frame: Frame, reductions: Sequence[int], scope: Scope, row: Val
     b, kernel = frame.b, frame.kernel
     for k, store in enumerate(kernel.stores, len(kernel.loads)):
         if store.access.level == "full":
-            scope.store(k, store.access, scope.value(store.value))
+            scope.store(k, store.access, scope.stored(store.value))
     following: list[AnyValue] = []
     for number, part in per_reduction(kernel, reductions, held):
         step = kernel.steps[number - len(kernel.loads)]
@@ -889,7 +722,7 @@ def _column_store(
     scope = Scope(frame, bases, j, LANES, mask, given)
     for k, store in enumerate(kernel.stores, len(kernel.loads)):
         if store.access.level == "reduced":
-            scope.store(k, store.access, scope.value(store.value))
+            scope.store(k, store.access, scope.stored(store.value))
 
 
 # ---- tile ----
@@ -928,7 +761,9 @@ def _square(frame: Frame, bases: dict[int, Value], top: Value, last: Value, j: V
     with b.loop(0, height, 1) as row:
         at = frame.moved(bases, "t", top + row.index)
         given = {
-            k: b.load(b.gep(tile, row.index * (LANES * kernel.loads[k].dtype.size)), kernel.loads[k].dtype)
+            k: b.load(
+                b.gep(tile, row.index * (LANES * kernel.loads[k].dtype.size)), stored_dtype(kernel.loads[k].dtype)
+            )
             for k, tile in tiles.items()
         }
         for k, access in enumerate(kernel.loads):
@@ -956,7 +791,7 @@ def _turn(
     rows: list[AnyValue] = []
     for lane in range(LANES):
         index = j + lane if mask is None else b.choose(b.extract(mask, lane), j + lane, j)
-        rows.append(b.load(b.gep(corner, index * frame[f"i{k}"]), access.dtype, LANES, inside))
+        rows.append(b.load(b.gep(corner, index * frame[f"i{k}"]), stored_dtype(access.dtype), LANES, inside))
         b.prefetch(b.gep(corner, (index + LANES) * frame[f"i{k}"]))
     for lane, row in enumerate(_transposed(b, rows)):
         b.store(row, b.gep(tile, lane * LANES * size))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from weft import dtypes as dt
+from weft.codegen import scope
 from weft.codegen.builder import PTR, AnyValue, Builder, Complex, Value
 from weft.codegen.kernel import LANES, Access, Kernel, Step, Store
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
@@ -250,7 +251,7 @@ def _tile_axis(outer: Sequence[Axis], inner: Axis, kinds: tuple[Dtype, Dtype]) -
 def _emit_copy(kernel: Kernel, name: str) -> str:
     """A loop nest that does nothing when the target is the operand itself: a result may take its operand's place."""
     b = Builder(name, _PARAMS, lanes=LANES)
-    frame = cpu.Frame(b, kernel)
+    frame = scope.Frame(b, kernel)
     elsewhere = b.op(f"icmp ne ptr {frame['p0'].text}, {frame['p1'].text}", dt.bool_, 1)
     with b.when(elsewhere):
         {"map": cpu.emit_map, "tile": cpu.emit_tile}[kernel.form](frame)

@@ -13,10 +13,9 @@ from typing import Any
 from weft import dtypes as dt
 from weft.codegen.builder import PTR, AnyValue, Builder, Value
 from weft.codegen.kernel import LANES, Kernel
+from weft.codegen.scope import Frame, Scope, stored_dtype
 from weft.targets.cpu.kernels import (
-    Frame,
     Phases,
-    Scope,
     Slots,
     State,
     operand_dtype,
@@ -88,14 +87,14 @@ class _Group:
         loads = len(kernel.loads)
         scalars = Scope(self.frame, bases, j, LANES, mask, {})
         for phase in range(phases.count):
+            given: dict[int, AnyValue] = {}
             for number in range(loads + len(kernel.steps)):
                 if not phases.is_full(number) and phases.known[number] <= phase and used_by_full(kernel, number):
-                    scalars.value(number)
-            given = {v: x for v, x in scalars.values.items() if not phases.is_full(v)}
+                    given[number] = scalars.shared(number)
             self._pass(phase, bases, j, mask, given, scalars)
         for k, store in enumerate(kernel.stores, loads):
             if store.access.level == "reduced":
-                scalars.store(k, store.access, scalars.value(store.value))
+                scalars.store(k, store.access, scalars.stored(store.value))
 
     def _pass(
         self, phase: int, bases: dict[int, Value], j: Value, mask: Value | None, given: dict[int, AnyValue],
@@ -111,9 +110,9 @@ class _Group:
             scope = _ElementScope(self.frame, at, j, LANES, mask, given, group=self, phase=phase, row=row.index)
             for v in phases.kept:
                 if phases.known[v] == phase:
-                    b.store(scope.value(v), self.home(v, row.index))
+                    b.store(scope.stored(v), self.home(v, row.index))
             for i in stores:
-                scope.store(loads + i, kernel.stores[i].access, scope.value(kernel.stores[i].value))
+                scope.store(loads + i, kernel.stores[i].access, scope.stored(kernel.stores[i].value))
             state: list[AnyValue] = []
             for number, part in per_reduction(kernel, reductions, start_of(b, kernel, reductions)):
                 step = kernel.steps[number - loads]
@@ -140,8 +139,16 @@ class _ElementScope(Scope):
         self.group, self.phase, self.row = group, phase, row
 
     def value(self, number: int) -> AnyValue:
-        phases = self.group.phases
-        if number not in self.values and number in phases.kept and phases.known[number] < self.phase:
-            dtype = self.kernel.steps[number - len(self.kernel.loads)].dtype
-            self.values[number] = self.b.load(self.group.home(number, self.row), dtype)
+        self._recall(number)
         return super().value(number)
+
+    def stored(self, number: int) -> AnyValue:
+        self._recall(number)
+        return super().stored(number)
+
+    def _recall(self, number: int) -> None:
+        phases = self.group.phases
+        if number in self.values or number in self.moved or number not in phases.kept:
+            return
+        if phases.known[number] < self.phase:
+            self.give(number, self.b.load(self.group.home(number, self.row), stored_dtype(self.dtype(number))))

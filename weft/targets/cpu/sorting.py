@@ -63,6 +63,8 @@ def order_key(b: Builder, x: Value, dtype: Dtype, canonical: bool) -> Value:
 
     `canonical` gives -0.0 the key of 0.0, to which it is equal; otherwise it comes just before.
     """
+    if dtype.is_bool:
+        return b.cast(x.ne(0), x.dtype)
     if not dtype.is_float:
         return x ^ _sign(dtype) if dtype.kind == "i" else x
     sign = _sign(dtype)

@@ -9,10 +9,11 @@ from weft import dtypes as dt
 from weft.codegen.builder import AnyValue, Value
 from weft.codegen.kernel import LANES, Kernel, Recurrence
 from weft.codegen.launch import Done, Launch, Pointer, Steps
+from weft.codegen.scope import Frame, Scope
 from weft.passes.lower import Item, Lowerer, nbytes_of, to_int
 from weft.passes.lower_loops import LoopLowering
 from weft.primitives.base import Parameter
-from weft.targets.cpu.kernels import FORMS, WIDE_COST, Frame, Scope, State, flatten, unflatten
+from weft.targets.cpu.kernels import FORMS, WIDE_COST, State, flatten, unflatten
 from weft.targets.cpu.schedule import Axis, GroupLowering, Operand, grain_of, kernel_source, product, same_walk
 
 
@@ -77,7 +78,7 @@ def _all_steps(
             moved[k] = b.gep(bases[k], by)
         given = {load: x for (load, _), x in zip(loop.carries, carried, strict=True) if load >= 0}
         scope = Scope(frame, moved, j, loop.lanes, mask, given)
-        values = [scope.spread(scope.value(store.value)) for store in kernel.stores]
+        values = [scope.spread(scope.stored(store.value)) for store in kernel.stores]
         if loop.stop is not None:
             again = scope.value(loop.stop)
             assert isinstance(again, Value)

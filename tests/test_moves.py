@@ -1,0 +1,222 @@
+"""What only moves elements keeps every bit of them: signalling NaNs of all float types, bytes of bools that are neither
+0 nor 1. In every layout, fused and alone, on CPUs that convert float16 and on those that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft.core as mx
+from tests.contract import bits, lay_out, place
+from tests.processes import run_alone
+from weft import dtypes as dt
+from weft.runtime.data import numpy_view
+
+MOVED = (dt.bool_, dt.float16, dt.bfloat16, dt.float32, dt.float64, dt.complex64, dt.complex128)
+NAMES: dict[str, Any] = {"ids": lambda d: d.name}
+SHAPE = (40, 48)
+
+
+def hard_values(dtype: dt.Dtype, shape: tuple[int, ...] = SHAPE, seed: int = 0) -> np.ndarray:
+    """Every bit pattern may occur, and many are signalling NaNs."""
+    rng = np.random.default_rng(seed)
+    size = dt.real_of(dtype).size
+    count = int(np.prod(shape)) * dtype.size // size
+    values = (
+        rng.integers(0, 1 << 8 * size, count, f"u{size}", endpoint=False)
+        if size < 8
+        else rng.integers(0, 1 << 63, count).astype("u8")
+    )
+    if not dtype.is_bool:
+        mantissa = {2: 10 if dtype is dt.float16 else 7, 4: 23, 8: 52}[size]
+        exponent = (1 << 8 * size - 1) - (1 << mantissa)
+        payload = values & ((1 << mantissa - 1) - 1) | 1
+        signalling = (values & (1 << 8 * size - 1)) | exponent | payload
+        values = np.where(rng.random(count) < 0.5, signalling, values).astype(f"u{size}")
+    return values.view(dtype.np).reshape(shape)
+
+
+def raw(x: mx.array) -> np.ndarray:
+    """The bytes of an array in memory, as bits: not even bools are made 0 or 1."""
+    mx.eval(x)
+    node = x._node
+    if not hasattr(node.value, "address"):
+        return bits(np.asarray(x))
+    return bits(np.array(numpy_view(node.value, node.shape, node.dtype), order="C"))
+
+
+def picked(x: Any, p: np.ndarray) -> Any:
+    return x[mx.array(p)] if isinstance(x, mx.array) else x[p]
+
+
+ORDER = np.random.default_rng(5).permutation(SHAPE[0]).astype(np.int32)
+ROWS = ORDER[:, None].astype(np.int64)
+MASK = np.random.default_rng(6).random(SHAPE) < 0.5
+Move = Callable[[Any, Any, Any], Any]
+MOVES: dict[str, Move] = {
+    "transpose": lambda m, x, y: x.T,
+    "transpose, copied": lambda m, x, y: m.reshape(x.T, (-1,)),
+    "reshape": lambda m, x, y: m.reshape(x, (48, 40)),
+    "reverse": lambda m, x, y: x[::-1, ::-1],
+    "stride": lambda m, x, y: m.reshape(x[1::2, ::3], (-1,)),
+    "where": lambda m, x, y: m.where(m.array(MASK), x, y),
+    "where, turned": lambda m, x, y: m.where(m.array(MASK), x, y).T.reshape(-1),
+    "where of a transpose": lambda m, x, y: m.where(m.array(MASK.T), x.T, y.T),
+    "broadcast": lambda m, x, y: m.reshape(m.broadcast_to(x[:1], (5, 48)), (-1,)),
+    "concatenate": lambda m, x, y: m.concatenate([x, y], axis=1),
+    "stack": lambda m, x, y: m.stack([x, y], axis=1),
+    "take": lambda m, x, y: m.take(x, m.array(ORDER), axis=0),
+    "index": lambda m, x, y: picked(x, ORDER),
+    "take_along_axis": lambda m, x, y: m.take_along_axis(x, m.array(np.tile(ROWS, (1, 48))), axis=0),
+    "roll": lambda m, x, y: m.roll(x, 3, axis=1),
+    "repeat": lambda m, x, y: m.repeat(x, 3, axis=1),
+    "tile": lambda m, x, y: m.tile(x, (2, 1)),
+    "flip": lambda m, x, y: m.flip(x, axis=0),
+    "diagonal": lambda m, x, y: m.diagonal(x) if m is not np else np.array(np.diagonal(x)),
+    "real": lambda m, x, y: m.real(x) if x.dtype.kind == "c" else x,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", MOVED, **NAMES)
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "spaced", "reversed"])
+def test_moves_keep_every_bit(dtype: dt.Dtype, layout: str) -> None:
+    given = [hard_values(dtype, seed=seed) for seed in (1, 2)]
+    x, y = lay_out(given, layout)
+    a, b = given
+    for name, move in MOVES.items():
+        if name == "real" and dtype.is_bool:
+            continue
+        expected = move(np, a, b)
+        for run in (lambda x, y: move(mx, x, y), mx.compile(lambda x, y: move(mx, x, y))):  # noqa: B023
+            found = run(x, y)
+            assert np.array_equal(raw(found), bits(np.ascontiguousarray(expected))), (name, layout)
+
+
+def updated(x: mx.array, y: mx.array) -> mx.array:
+    x = mx.array(x)
+    x[5:9, 3] = y[5:9, 3]
+    return x
+
+
+@pytest.mark.parametrize("dtype", MOVED, **NAMES)
+def test_updates_loops_and_branches_keep_every_bit(dtype: dt.Dtype) -> None:
+    a, b = (hard_values(dtype, seed=seed) for seed in (3, 4))
+    x, y = place(a), place(b)
+    want = a.copy()
+    want[5:9, 3] = b[5:9, 3]
+    cases: list[tuple[str, Any, np.ndarray]] = [
+        ("update", updated, want),
+        ("put_along_axis", lambda x, y: mx.put_along_axis(x, mx.array(ROWS), y[:, :1], 1), put(a, b)),
+        ("scan", lambda x, y: mx.scan(lambda c, row: (row, c), y[0], x)[1], np.concatenate([b[:1], a[:-1]])),
+        ("fori_loop", lambda x, y: mx.fori_loop(0, 3, lambda i, c: (c[1], c[0]), (x, y))[0], b),
+        ("choices", lambda x, y: mx.fori_loop(0, 3, lambda i, c: (mx.where(i > 5, *c), c[0]), (x, y))[0], b),
+        ("cond", lambda x, y: mx.cond(mx.array(True), lambda x, y: (y, x), lambda x, y: (x, y), x, y)[0], b),
+    ]  # fmt: skip
+    for name, run, expected in cases:
+        for f in (run, mx.compile(run)):
+            assert np.array_equal(raw(f(x, y)), bits(expected)), name
+
+
+def put(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    a = a.copy()
+    np.put_along_axis(a, ROWS, b[:, :1], 1)
+    return a
+
+
+@pytest.mark.parametrize("dtype", [dt.bool_, dt.float16], **NAMES)
+def test_moves_beside_computations_keep_every_bit(dtype: dt.Dtype) -> None:
+    """In one kernel with operations that compute with the same elements: maps, rows, columns, loops."""
+    a = hard_values(dtype, (24, 40))
+    x = place(a)
+    zero = mx.zeros((24, 40), mx.int32)
+
+    def number(x: mx.array) -> mx.array:
+        return x.astype(mx.float32)
+
+    def row(x: mx.array) -> tuple[mx.array, ...]:
+        total = number(x).sum(axis=1, keepdims=True)
+        return total + number(x), mx.where(zero > 0, x[::-1], x), mx.where(total.sum() > 1e30, x, x)
+
+    def column(x: mx.array) -> tuple[mx.array, ...]:
+        return number(x).sum(axis=0), mx.where(zero > 0, x[::-1], x)
+
+    def both(x: mx.array) -> tuple[mx.array, ...]:
+        return number(x) + 1, mx.where(zero > 0, x[::-1], x), x.T.reshape(-1)
+
+    def narrow(x: mx.array) -> tuple[mx.array, ...]:
+        small = x[:, :5]
+        return number(small).sum(axis=1, keepdims=True) + number(small), mx.where(zero[:, :5] > 0, small[::-1], small)
+
+    for f in (row, column, both, narrow):
+        for run in (f, mx.compile(f)):
+            results = run(x)
+            mx.eval(results)
+            for moved in results[1:]:
+                want = a.T.reshape(-1) if moved.ndim == 1 else a[:, : moved.shape[1]]
+                assert np.array_equal(raw(moved), bits(np.ascontiguousarray(want))), f.__name__
+
+
+# ---- views ----
+
+
+@pytest.mark.parametrize("dtype", [d for d in dt.ALL if d.size == 1], **NAMES)
+def test_bytes_as_bools_and_back(dtype: dt.Dtype) -> None:
+    values = np.arange(256, dtype=np.uint8).view(dtype.np).reshape(16, 16)
+    x = place(values)
+    for run in (lambda x: x.view(mx.bool_).view(dtype), mx.compile(lambda x: x.view(mx.bool_).view(dtype))):
+        assert np.array_equal(raw(run(x)), bits(values))
+    seen = x.view(mx.bool_)
+    mx.eval(seen)
+    assert np.array_equal(raw(seen.view(dtype)), bits(values))
+    assert np.array_equal(raw(seen.T.view(dtype)), bits(np.ascontiguousarray(values.T)))
+    wide = place(np.arange(64, dtype=np.uint32).reshape(4, 16)).view(mx.bool_)
+    assert np.array_equal(np.asarray(wide.view(mx.uint32)), np.arange(64, dtype=np.uint32).reshape(4, 16))
+
+
+PAIRS = (
+    "logical_and", "logical_or", "logical_xor", "add", "multiply", "maximum", "minimum", "equal", "not_equal", "less",
+    "greater", "greater_equal", "bitwise_and", "bitwise_or", "bitwise_xor", "floor_divide", "divide", "power",
+)  # fmt: skip
+ALONE: tuple[Callable[[Any], Any], ...] = (
+    mx.sum, mx.prod, mx.any, mx.all, mx.max, mx.min, mx.argmax, mx.argmin, mx.mean, mx.count_nonzero, mx.cumsum,
+    mx.cummax, mx.cumprod, mx.sort, mx.argsort, mx.nonzero, mx.argwhere, mx.abs, mx.square, mx.sign, mx.logical_not,
+    lambda v: v.astype(mx.uint8), lambda v: v.astype(mx.float32), lambda v: mx.where(v, 1.0, 2.0),
+    lambda v: mx.arange(256).reshape(16, 16)[v], lambda v: mx.max(v, axis=0), lambda v: mx.sort(v, axis=0),
+    lambda v: mx.topk(v, 3), lambda v: mx.partition(v, 3), lambda v: mx.cumsum(v, axis=1),
+    lambda v: mx.searchsorted(mx.array([False, True]), v), lambda v: mx.searchsorted(mx.sort(v.reshape(-1)), v),
+    lambda v: mx.bincount(v.reshape(-1)), lambda v: mx.unique(v.reshape(-1), 2), lambda v: mx.array_equal(v, v.T.T),
+)  # fmt: skip
+
+
+def test_any_byte_but_0_is_true() -> None:
+    values = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    x, truth = place(values).view(mx.bool_), values != 0
+    plain = mx.array(truth)
+    assert np.array_equal(np.asarray(x), truth)
+    assert np.asarray(x).view(np.uint8).max() == 1  # other libraries are given 0 and 1
+    assert bytes(x) == truth.tobytes()
+    assert x.tolist() == truth.tolist()
+    for name in PAIRS:
+        f = getattr(mx, name)
+        for run in (f, mx.compile(f)):
+            assert np.array_equal(raw(run(x, x.T)), raw(f(plain, plain.T))), name
+    for f in ALONE:
+        found, want = f(x), f(plain)
+        for got, expected in zip(*((r,) if isinstance(r, mx.array) else r for r in (found, want)), strict=True):
+            assert np.array_equal(raw(got), raw(expected)), f
+    assert bool(place(np.array(2, np.uint8)).view(mx.bool_))
+
+
+def other_cpu() -> None:
+    """All of it where float16 has no instructions."""
+    for dtype in (dt.bool_, dt.float16, dt.bfloat16):
+        test_moves_keep_every_bit(dtype, "transposed")
+        test_updates_loops_and_branches_keep_every_bit(dtype)
+    test_moves_beside_computations_keep_every_bit(dt.float16)
+
+
+def test_where_no_instruction_converts_float16() -> None:
+    run_alone(__file__, "other_cpu", WEFT_CPU="x86-64-v2")
