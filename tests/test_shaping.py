@@ -400,3 +400,63 @@ def test_many_operands_are_ordered_greedily() -> None:
 def test_a_path_of_one_or_two() -> None:
     assert mx.einsum_path("ij->i", mx.zeros((2, 3)))[0] == [(0,)]
     assert mx.einsum_path("ij,jk", mx.zeros((2, 3)), mx.zeros((3, 4)))[0] == [(0, 1)]
+
+
+# ---- order in memory ----
+
+IN_MEMORY = {name: arrange for name, (arrange, _) in LAYOUTS.items()}
+
+
+@pytest.mark.parametrize("layout", IN_MEMORY)
+@pytest.mark.parametrize("dtype", [dt.bool_, dt.float16, dt.float32, dt.complex128], ids=lambda d: d.name)
+def test_contiguous_is_row_major(layout: str, dtype: Dtype) -> None:
+    x = place(IN_MEMORY[layout](numbers((6, 5), dtype)))
+    want = values_of(x)
+    for f in (mx.contiguous, mx.compile(mx.contiguous), mx.compile(mx.contiguous, shapeless=True)):
+        for y, expected in ((x, want), (x.T, want.T), (x[::-1], want[::-1]), (x[:, 1:], want[:, 1:])):
+            mx.eval(y)
+            made = f(y)
+            assert memoryview(made).c_contiguous
+            exactly(made, expected)
+
+
+def test_contiguous_copies_only_where_it_must() -> None:
+    x = place(numbers((6, 5)))
+    turned, part = x.T, x[2:]
+    mx.eval(turned, part)
+    for f in (mx.contiguous, mx.compile(mx.contiguous)):
+        assert np.shares_memory(np.asarray(f(x)), np.asarray(x))
+        assert np.shares_memory(np.asarray(f(part)), np.asarray(x))
+        assert not np.shares_memory(np.asarray(f(turned)), np.asarray(x))
+    either = mx.contiguous(turned, allow_col_major=True)
+    assert np.shares_memory(np.asarray(either), np.asarray(x))
+    assert np.asarray(either).strides == (4, 20)
+    assert np.asarray(mx.contiguous(x[:, :3].T, allow_col_major=True)).strides == (24, 4)
+    assert np.asarray(mx.contiguous(mx.broadcast_to(x[0], (3, 5)))).strides == (20, 4)
+    assert np.asarray(mx.contiguous(x.T).T).strides == (4, 24)
+
+
+def test_contiguous_agrees_with_mlx() -> None:
+    theirs = pytest.importorskip("mlx.core")
+    values = numbers((3, 4, 5))
+    for either in (False, True):
+        for view in (
+            lambda v: v,
+            lambda v: v.transpose(2, 1, 0),
+            lambda v: v.transpose(1, 0, 2),
+            lambda v: v[1:],
+            lambda v: v[:, 1:].transpose(2, 1, 0),
+            lambda v: v[::-1],
+        ):
+            ours, other = view(mx.array(values)), view(theirs.array(values))
+            mx.eval(ours)
+            strides = [memoryview(m.contiguous(v, either)).strides for m, v in ((mx, ours), (theirs, other))]
+            assert strides[0] == strides[1]
+
+
+def test_derivatives_and_batches_of_contiguous() -> None:
+    values = numbers((3, 4), dt.float64)
+    weights = mx.array(numbers((4, 3), dt.float64, 1), dt.float64)
+    f = lambda x: mx.contiguous(x.T) * weights * mx.contiguous(x.T, allow_col_major=True)  # noqa: E731
+    check_derivatives(f, values)
+    check_batch(mx.contiguous, [1], numbers((2, 3, 4)))

@@ -35,7 +35,7 @@ from weft.graph.dims import is_negative, is_now, prod, provably_equal
 from weft.graph.node import Node, Shape, Size
 from weft.primitives.creation import Iota
 from weft.primitives.indexing import Gather
-from weft.primitives.views import Slice
+from weft.primitives.views import Contiguous, Slice
 
 Stream = Any
 
@@ -264,8 +264,13 @@ def atleast_3d(*arys: ArrayLike, stream: Stream = None) -> array | list[array]:
 
 
 def contiguous(a: ArrayLike, /, allow_col_major: bool = False, *, stream: Stream = None) -> array:
-    """a itself: how elements lie in memory is the compiler's business, and no operation depends on it."""
-    return wrap(to_node(a))
+    """a with its elements in memory in row-major order: a copy, unless they lie so already. With `allow_col_major`,
+    column-major order will do. Operations take every order; libraries that read the memory of an array may not.
+
+    >>> memoryview(contiguous(array([[1, 2], [3, 4]]).T)).c_contiguous
+    True
+    """
+    return apply(Contiguous(bool(allow_col_major)), to_node(a))
 
 
 def as_strided(

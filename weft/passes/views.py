@@ -32,7 +32,7 @@ from weft.primitives.base import (
 )
 from weft.primitives.creation import Iota
 from weft.primitives.elementwise import Identity
-from weft.primitives.views import Reshape
+from weft.primitives.views import Contiguous, Reshape
 
 Strides = tuple[Size, ...]
 
@@ -99,6 +99,9 @@ def compose_views(graph: Graph, layouts: Mapping[Node, Strides | None] | None = 
         operands = tuple(
             new[i] if not chain or chains.get(i) == chain else resolver.apply(new[i], chain) for i in node.inputs
         )
+        if isinstance(node.op, Contiguous) and resolver.lies_so(node.op, operands[0]):
+            new[node] = resolver.as_it_lies(operands[0])
+            continue
         if isinstance(node.op, Opaque):  # kernels of their own read memory, not loop indices
             operands = tuple(_stored(x) if _leaf(x).op.__class__ is Iota else x for x in operands)
         if isinstance(node.op, ControlFlow):
@@ -188,6 +191,19 @@ class _Resolver:
             elif not isinstance(node.op, Constant) and not walked_as_one(shape, self.layout(node)[1], axes):
                 return False
         return True
+
+    def lies_so(self, op: Contiguous, node: Node) -> bool:
+        """Whether a value lies in memory in an order that `op` asks for."""
+        if isinstance(_leaf(node).op, (Constant, Iota)):
+            return False
+        _, strides, _ = self.layout(node)
+        turned = op.allow_col_major and is_contiguous(node.shape[::-1], strides[::-1])
+        return turned or is_contiguous(node.shape, strides)
+
+    def as_it_lies(self, node: Node) -> Node:
+        """A value as a view of its own memory."""
+        base, strides, offset = self.layout(node)
+        return _strided(base, node.shape, strides, offset)
 
     def ready(self, op: ControlFlow, position: int, node: Node) -> Node:
         """An operand of a loop or branch, which read memory; carries lie there in row-major order."""

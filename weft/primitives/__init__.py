@@ -54,7 +54,7 @@ REGISTRY: tuple[type[Primitive], ...] = (
     elementwise.AsType, elementwise.Identity, elementwise.StopGradient, elementwise.Conjugate, elementwise.Real,
     elementwise.Imag, bits.Bitcast, bits.Reinterpret, bits.Cartesian,
     # views
-    views.Transpose, views.Slice, views.Broadcast, views.Reshape, views.SliceUpdate,
+    views.Transpose, views.Slice, views.Broadcast, views.Reshape, views.SliceUpdate, views.Contiguous,
     # reductions
     reductions.Sum, reductions.Prod, reductions.Max, reductions.Min, reductions.All, reductions.Any_,
     reductions.ArgMax, reductions.ArgMin,

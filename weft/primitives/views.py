@@ -233,6 +233,40 @@ class SliceUpdate(Linear, Opaque):
         return bind(SliceUpdate((0, *self.starts), (1, *self.steps)), base, part), 0
 
 
+class Contiguous(Linear, Opaque):
+    """The operand in row-major order in memory (or, if `allow_col_major`, in column-major order where it is already): a
+    copy, unless it lies so."""
+
+    allow_col_major: bool
+    cancels = False
+    moves = (0,)
+    overwrites = (0,)
+    samples = tuple(
+        Sample(lambda rng, dtype, shape=shape: [draw(rng, dtype, shape)], {"allow_col_major": either}, name=name)  # type: ignore[misc]
+        for name, shape, either in (
+            ("matrix", (3, 37), False),
+            ("cube", (2, 3, 4), True),
+            ("scalar", (), False),
+            ("empty", (0, 4), True),
+        )
+    )
+
+    def infer(self, *kinds: Kind) -> Kind:
+        return kinds[0]
+
+    def check(self, x: Kind) -> None:
+        self.check_dtypes(x)
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        return np.array(values[0], order="C", copy=True)
+
+    def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
+        return cotangent
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        return bind(self, move_batch_to_front(inputs[0], axes[0], size)), 0
+
+
 # ---- node functions, for rules ----
 
 

@@ -19,7 +19,7 @@ from weft.primitives.indexing import Gather, Scatter
 from weft.primitives.joins import Concatenate, Repeat
 from weft.primitives.scans import Cumulative, Scan
 from weft.primitives.sorting import ArgSelect, ArgSort, SearchSorted, Sort
-from weft.primitives.views import SliceUpdate
+from weft.primitives.views import Contiguous, SliceUpdate
 from weft.targets.cpu import matmul, moves, scan, selection, sorting
 
 Operands = Sequence[Layout]
@@ -32,7 +32,7 @@ def _matmul(op: Matmul, operands: Operands, out: Layout) -> Lowering:
 # ---- moves ----
 
 
-def _barrier(op: Barrier, operands: Operands, out: Layout) -> Lowering:
+def _copied(op: Barrier | Contiguous, operands: Operands, out: Layout) -> Lowering:
     return Lowering(tuple(moves.copy(operands[0], out, Pointer(0), Pointer(len(operands)))))
 
 
@@ -97,7 +97,8 @@ def _search_sorted(op: SearchSorted, operands: Operands, out: Layout) -> Lowerin
 
 LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     Matmul: _matmul,
-    Barrier: _barrier,
+    Barrier: _copied,
+    Contiguous: _copied,
     Concatenate: _concatenate,
     Repeat: _repeat,
     Reinterpret: _reinterpret,
