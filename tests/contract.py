@@ -27,7 +27,7 @@ from weft.primitives import REGISTRY
 from weft.primitives.base import DATA, Elementwise, Parameter, Primitive, Sample, View, bind, constant
 from weft.reference import apply_reference
 from weft.runtime.buffer import allocate
-from weft.runtime.data import Buffer
+from weft.runtime.data import Buffer, numpy_view
 
 # ---- cases ----
 
@@ -279,8 +279,10 @@ def scalars(operands: Sequence[np.ndarray], position: int, number: Any) -> list[
 
 
 def values_of(x: array) -> np.ndarray:
-    """A copy of the elements."""
-    return np.array(x._view(), order="C")
+    """A copy of the elements, every byte as it lies in memory (other libraries see bools as 0 and 1)."""
+    x._view()
+    node = x._node
+    return np.array(numpy_view(node.value, node.shape, node.dtype), order="C")  # type: ignore[arg-type]
 
 
 def native(op: Primitive, operands: Sequence[array]) -> np.ndarray:

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import weft.core as mx
-from tests.contract import bits, lay_out, place
+from tests.contract import bits, lay_out, place, values_of
 from tests.processes import run_alone
 from weft import dtypes as dt
-from weft.runtime.data import numpy_view
 
 MOVED = (dt.bool_, dt.float16, dt.bfloat16, dt.float32, dt.float64, dt.complex64, dt.complex128)
 NAMES: dict[str, Any] = {"ids": lambda d: d.name}
@@ -41,11 +40,7 @@ def hard_values(dtype: dt.Dtype, shape: tuple[int, ...] = SHAPE, seed: int = 0) 
 
 def raw(x: mx.array) -> np.ndarray:
     """The bytes of an array in memory, as bits: not even bools are made 0 or 1."""
-    mx.eval(x)
-    node = x._node
-    if not hasattr(node.value, "address"):
-        return bits(np.asarray(x))
-    return bits(np.array(numpy_view(node.value, node.shape, node.dtype), order="C"))
+    return bits(values_of(x))
 
 
 def picked(x: Any, p: np.ndarray) -> Any:
