@@ -357,3 +357,24 @@ def test_shapes() -> None:
     assert mx.random.normal((2,), loc=mx.zeros((3, 1))).shape == (3, 2)
     assert mx.random.uniform(shape=(0, 3)).shape == (0, 3)
     assert mx.random.permutation(0).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "name", ["bits", "normal", "uniform", "bernoulli", "randint", "gumbel", "laplace", "split", "truncated_normal"]
+)
+def test_more_numbers_than_a_key_has(name: str) -> None:
+    shape = (1 << 36, 4)
+    arguments = {"uniform": (0, 1), "bernoulli": (0.5,), "randint": (0, 9), "truncated_normal": (-1.0, 1.0)}.get(
+        name, ()
+    )
+    draw = getattr(mx.random, name)
+    with pytest.raises(ValueError, match=rf"\[random.{name}\] .* 4294967295 .*needs (274877906944|137438953472);"):
+        draw(mx.random.key(0), 1 << 36) if name == "split" else draw(*arguments, shape=shape)
+
+
+def test_complex_numbers_need_two_each() -> None:
+    with pytest.raises(ValueError, match=r"\[random.normal\] .*\(2147483648,\) needs 4294967296;"):
+        mx.random.normal((1 << 31,), mx.complex64)
+    assert mx.random.normal(((1 << 31) - 1,), mx.complex64).shape == ((1 << 31) - 1,)
+    with pytest.raises(ValueError, match=r"\[random.permutation\] .* needs 4294967296;"):
+        mx.random.permutation(1 << 32)

@@ -95,7 +95,7 @@ def split(key: ArrayLike, num: int = 2, stream: Stream = None) -> array:
 
     >>> a, b = random.split(random.key(7))
     """
-    return wrap(bits_node((*sizes_of("random.split", num), 2), _key_node("split", key)))
+    return wrap(bits_node("split", (*sizes_of("random.split", num), 2), _key_node("split", key)))
 
 
 def _next_key() -> Node:
@@ -149,10 +149,9 @@ def _key_node(name: str, given: ArrayLike | None) -> Node:
 # ---- bits ----
 
 
-def bits_node(shape: Shape, keys: Node, width: int = 4) -> Node:
+def bits_node(name: str, shape: Shape, keys: Node, width: int = 4) -> Node:
     """Uniform random bits: uint8, uint16 or uint32 by width. The stream of 32-bit words is laid out as MLX does."""
-    size = prod(shape)
-    place = astype(bind(Iota(shape)), dt.uint32)
+    place, size = _places(name, shape)
     if width == 4:
         return _words(place, size, keys)
     per_word = 4 // width
@@ -173,7 +172,7 @@ def bits(shape: Sizes = (), width: int = 4, key: ArrayLike | None = None, stream
     """Uniform random integers of `width` bytes (1, 2 or 4), unsigned."""
     if width not in (1, 2, 4):
         raise ValueError(f"[random.bits] width must be 1, 2 or 4 bytes; got {width}.")
-    return wrap(bits_node(sizes_of("random.bits", shape), _key_node("bits", key), width))
+    return wrap(bits_node("bits", sizes_of("random.bits", shape), _key_node("bits", key), width))
 
 
 # ---- uniform ----
@@ -183,7 +182,7 @@ def _unit(place: Node, total: Any, dtype: Dtype, keys: Node) -> Node:
     """Uniform in [0, 1): number `place` (uint32) of `total`, in the dtype."""
     words = _words(place, total, keys)
     if dtype is dt.float64:
-        return _unit_float64(words, _words(place, total, bits_node((2,), keys)))
+        return _unit_float64(words, _words(place, total, bits_node("bits", (2,), keys)))
     raw = astype(words, dt.float32)
     ratio = raw / scalar_node(float(np.float32(_WORD)), raw.kind)
     below = float(np.nextafter(dtype.np.type(1), dtype.np.type(0)))
@@ -197,9 +196,15 @@ def _unit_float64(high: Node, low: Node) -> Node:
     return whole * scalar_node(2.0**-53, more.kind)
 
 
-def _places(shape: Shape) -> tuple[Node, Any]:
-    """The number of each element, and how many there are."""
-    return astype(bind(Iota(shape)), dt.uint32), prod(shape)
+def _places(name: str, shape: Shape, each: int = 1) -> tuple[Node, Any]:
+    """The number of each element, and how many there are. An element needs `each` of the numbers of a key."""
+    total = prod(shape)
+    if each * total > _WORD:
+        raise ValueError(
+            f"[random.{name}] a key gives at most {_WORD} random numbers, and shape {shape} needs {each * total}; "
+            "draw in parts, each with a key of its own (random.split)."
+        )
+    return astype(bind(Iota(shape)), dt.uint32), total
 
 
 def _between(lower: Node, upper: Node, place: Node, total: Any, keys: Node) -> Node:
@@ -242,7 +247,7 @@ def uniform(
     dtype = _float_dtype("uniform", dtype)
     lower, upper = astype(to_node(low), dtype), astype(to_node(high), dtype)
     sizes = _drawn_shape("uniform", shape, lower, upper)
-    return wrap(_between(lower, upper, *_places(sizes), _key_node("uniform", key)))
+    return wrap(_between(lower, upper, *_places("uniform", sizes), _key_node("uniform", key)))
 
 
 def bernoulli(
@@ -251,7 +256,7 @@ def bernoulli(
     """True with probability p. The shape is that of p, unless given."""
     chance = astype(to_node(p), dt.float32)
     sizes = _drawn_shape("bernoulli", shape, chance)
-    draw = astype(bits_node(sizes, _key_node("bernoulli", key)), dt.float32)
+    draw = astype(bits_node("bernoulli", sizes, _key_node("bernoulli", key)), dt.float32)
     above = float(np.nextafter(np.float32(_WORD), np.float32(np.inf)))  # p = 1 is always, p = 0 never
     return wrap(bind(e.Less(), draw, broadcast_node(chance, sizes) * scalar_node(above, draw.kind)))
 
@@ -270,7 +275,8 @@ def randint(
         raise ValueError(f"[random.randint] draws integers or bools; got dtype {dtype.name}.")
     lower, upper = to_node(low), to_node(high)
     sizes = _drawn_shape("randint", shape, lower, upper)
-    draw = _between(astype(lower, dt.float32), astype(upper, dt.float32), *_places(sizes), _key_node("randint", key))
+    places, keys = _places("randint", sizes), _key_node("randint", key)
+    draw = _between(astype(lower, dt.float32), astype(upper, dt.float32), *places, keys)
     whole = astype(bind(e.Floor(), draw), dtype)
     upper = upper if not upper.dtype.is_bool else astype(upper, dt.int32)
     last = astype(upper - constant(1, upper.kind), dtype)
@@ -302,7 +308,7 @@ def normal(
         result = result if width is None else width * result
     else:
         root = wrap(constant(math.sqrt(2.0), kind_of((), dtype)))
-        result = (root if width is None else root * width) * wrap(_half_normal(*_places(sizes), dtype, keys))
+        result = (root if width is None else root * width) * wrap(_half_normal(*_places("normal", sizes), dtype, keys))
     return result if loc is None else wrap(astype(to_node(loc), dtype)) + result
 
 
@@ -313,7 +319,7 @@ def _half_normal(place: Node, total: Any, dtype: Dtype, keys: Node) -> Node:
 
 def _complex_normal(shape: Shape, dtype: Dtype, keys: Node) -> Node:
     """Real and imaginary parts are neighbours in the stream."""
-    place, total = _places(shape)
+    place, total = _places("normal", shape, each=2)
     first = place + place
     parts = (first, first + constant(1, first.kind))
     return bind(Cartesian(), *(_half_normal(part, 2 * total, dtype, keys) for part in parts))
@@ -329,7 +335,9 @@ def truncated_normal(
     low, high = astype(to_node(lower), dtype), astype(to_node(upper), dtype)
     sizes = _drawn_shape("truncated_normal", shape, low, high)
     first, last = (bind(e.Erf(), bound / constant(math.sqrt(2.0), bound.kind)) for bound in (low, high))
-    inner = bind(e.ErfInv(), _between(first, last, *_places(sizes), _key_node("truncated_normal", key)))
+    inner = bind(
+        e.ErfInv(), _between(first, last, *_places("truncated_normal", sizes), _key_node("truncated_normal", key))
+    )
     found = constant(math.sqrt(2.0), inner.kind) * inner
     return wrap(bind(e.Maximum(), bind(e.Minimum(), broadcast_node(high, sizes), found), broadcast_node(low, sizes)))
 
@@ -337,11 +345,11 @@ def truncated_normal(
 def gumbel(shape: Sizes = (), dtype: Dtype | None = None, key: ArrayLike | None = None, stream: Stream = None) -> array:
     """The standard Gumbel distribution, with the cumulative distribution exp(-exp(-x))."""
     dtype = _float_dtype("gumbel", dtype)
-    return wrap(_gumbel(sizes_of("random.gumbel", shape), dtype, _key_node("gumbel", key)))
+    return wrap(_gumbel("gumbel", sizes_of("random.gumbel", shape), dtype, _key_node("gumbel", key)))
 
 
-def _gumbel(shape: Shape, dtype: Dtype, keys: Node) -> Node:
-    return -e.log(-e.log(_unit(*_places(shape), dtype, keys)))
+def _gumbel(name: str, shape: Shape, dtype: Dtype, keys: Node) -> Node:
+    return -e.log(-e.log(_unit(*_places(name, shape), dtype, keys)))
 
 
 def laplace(
@@ -350,7 +358,7 @@ def laplace(
 ) -> array:  # fmt: skip
     """The Laplace distribution with mean `loc` and density exp(-|x - loc| / scale) / (2 scale)."""
     dtype = _float_dtype("laplace", dtype)
-    draw = _signed_unit(*_places(sizes_of("random.laplace", shape)), dtype, _key_node("laplace", key))
+    draw = _signed_unit(*_places("laplace", sizes_of("random.laplace", shape)), dtype, _key_node("laplace", key))
     sample = bind(e.Sign(), draw) * bind(e.Log1p(), -bind(e.Absolute(), draw))
     width, middle = (wrap(astype(to_node(parameter), dtype)) for parameter in (scale, loc))
     return middle + width * wrap(astype(sample, dtype))
@@ -384,7 +392,7 @@ def categorical(
     if len(sizes) > 0 and all(is_now(n, 1) for n in rest) and x.shape[axis] != 0:
         return wrap(_from_one_distribution(reshape(x, (x.shape[axis],)), sizes, keys))
     place = axis + len(sizes) - len(rest)
-    noise = _gumbel((*sizes[:place], x.shape[axis], *sizes[place:]), dt.float32, keys)
+    noise = _gumbel("categorical", (*sizes[:place], x.shape[axis], *sizes[place:]), dt.float32, keys)
     return argmax(wrap(noise) + wrap(x), place)
 
 
@@ -399,7 +407,7 @@ def _from_one_distribution(logits: Node, shape: Shape, keys: Node) -> Node:
     weights = e.select(e.equal(logits, top), constant(1, top.kind), e.exp(logits - top))
     sums = bind(CumSum(0), weights)
     last = reshape(bind(Slice((n - 1,), (1,), (1,)), sums), ())
-    draw = astype(_unit(*_places(shape), dt.float32, keys), sums.dtype)
+    draw = astype(_unit(*_places("categorical", shape), dt.float32, keys), sums.dtype)
     found = bind(SearchSorted(True), sums, draw * broadcast_node(last, shape))
     return bind(e.Minimum(), found, scalar_node(n - 1, found.kind))  # NaN comes after all others
 
@@ -440,7 +448,7 @@ def multivariate_normal(
         spread.shape[:-2],
         sizes_of("random.multivariate_normal", shape),
     )
-    half = _half_normal(*_places((*lead, 1, n)), dtype, _key_node("multivariate_normal", key))
+    half = _half_normal(*_places("multivariate_normal", (*lead, 1, n)), dtype, _key_node("multivariate_normal", key))
     rows = constant(math.sqrt(2.0), half.kind) * half
     moved = matmul(wrap(rows), _root(wrap(spread), dtype))._node
     return wrap(middle) + wrap(reshape(moved, (*lead, n)))
@@ -464,4 +472,4 @@ def permutation(x: int | ArrayLike, axis: int = 0, key: ArrayLike | None = None,
 
 
 def _order(n: Any, keys: Node) -> Node:
-    return bind(ArgSort(0), bits_node(sizes_of("random.permutation", n), keys))
+    return bind(ArgSort(0), bits_node("permutation", sizes_of("random.permutation", n), keys))
