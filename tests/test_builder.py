@@ -25,8 +25,8 @@ def expected(x: float, first: float, length: int = 40) -> float:
 
 def run(b: Builder, numbers: list[float]) -> list[float]:
     memory = (ctypes.c_double * len(numbers))(*numbers)
-    (address,) = engine.load([engine.Source(f"test:{b.module()}", b.name, b.module)])
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(ctypes.addressof(memory))
+    (code,) = engine.load([engine.Source(f"test:{b.module()}", b.name, b.module)])
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.address)(ctypes.addressof(memory))
     return list(memory)
 
 

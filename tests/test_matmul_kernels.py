@@ -42,9 +42,9 @@ def program(lowering: Lowering) -> Program:
     """The launches as a program over the addresses of a, b and out."""
     starts = [0, *itertools.accumulate(-(-size // 64) * 64 for size in lowering.temporaries)]
     commands, words, relocations = [], [], []
-    addresses = engine.load([launch.source for launch in lowering.launches])
-    for launch, address in zip(lowering.launches, addresses, strict=True):
-        commands.append(Command(Kind.KERNEL, address, len(words), launch.grain, launch.scratch))
+    loaded = engine.load([launch.source for launch in lowering.launches])
+    for launch, code in zip(lowering.launches, loaded, strict=True):
+        commands.append(Command(Kind.KERNEL, code, len(words), launch.grain, launch.scratch))
         for word in launch.words:
             if isinstance(word, Pointer) and word.value < 3:
                 relocations.append(Reloc(len(words), 1 + word.value, word.offset))

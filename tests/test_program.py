@@ -19,6 +19,7 @@ import pytest
 
 from tests import processes
 from weft.runtime import blas, buffer, engine, program, threads
+from weft.runtime.code import Code
 from weft.runtime.program import INLINE, Command, Kind, Program, ProgramError, Reloc
 
 run_alone = functools.partial(processes.run_alone, __file__)
@@ -135,7 +136,7 @@ done:
 TEXTS = {"scale": SCALE, "set_word": SET_WORD, "fail": FAIL, "await": AWAIT, "fill": FILL}
 
 
-def native(name: str) -> int:
+def native(name: str) -> Code:
     return engine.load([engine.Source(f"test_program:{name}", name, lambda: TEXTS[name])])[0]
 
 

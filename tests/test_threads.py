@@ -20,6 +20,7 @@ import pytest
 from tests import processes
 from weft.errors import CompileError
 from weft.runtime import engine, threads
+from weft.runtime.code import Code
 from weft.runtime.program import Command, Kind, Program, Reloc
 
 run_alone = functools.partial(processes.run_alone, __file__)
@@ -128,7 +129,7 @@ declare void @llvm.aarch64.set.fpcr(i64)
 FLUSH_SUBNORMALS_AND_ROUND_UP = {"x86_64": 0x1F80 | 0x8040 | 0x4000, "aarch64": 1 << 24 | 1 << 22}
 
 
-def native(name: str, ir: str) -> int:
+def native(name: str, ir: str) -> Code:
     return engine.load([engine.Source(f"test_threads:{name}", name, lambda: ir)])[0]
 
 
@@ -458,7 +459,8 @@ def test_interrupts_break_nothing() -> None:
 def test_workers_use_default_float_control(team: Callable[[int], None]) -> None:
     """Threads inherit the control word of the one that starts them, here one that flushes subnormals and rounds up."""
     machine = platform.machine()
-    control = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(native("control", CONTROL[machine]))
+    code = native("control", CONTROL[machine])
+    control = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(code.address)
     team(3)
     meeting = Meeting(3)
     before = control(FLUSH_SUBNORMALS_AND_ROUND_UP[machine])

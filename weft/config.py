@@ -47,6 +47,7 @@ class Config:
     mlx_disable_compile: bool = (
         False  # MLX_DISABLE_COMPILE: the same for programs written for MLX (weft/frontends/mlx.py)
     )
+    programs: int = 4096  # WEFT_PROGRAMS: programs, and kernels, that are kept for the next time
 
 
 def from_environment(environ: Mapping[str, str]) -> Config:
@@ -72,6 +73,7 @@ def from_environment(environ: Mapping[str, str]) -> Config:
         cache_limit=read("WEFT_CACHE_LIMIT", sizes, _size, lambda: 512 << 20),
         llvm_level=int(read("WEFT_LLVM_LEVEL", _words(LLVM_LEVELS), _one_of(LLVM_LEVELS), lambda: "2")),
         cpu=read("WEFT_CPU", _words(CPUS), _one_of(CPUS), lambda: "native"),
+        programs=read("WEFT_PROGRAMS", "a whole number from 1 on", _count, lambda: 4096),
         disable_compile=read("WEFT_DISABLE_COMPILE", "1 or 0", _switch, lambda: False),
         mlx_disable_compile="MLX_DISABLE_COMPILE" in environ,  # MLX asks only whether it is there
         memory_limit=read("WEFT_MEMORY_LIMIT", sizes, _size, lambda: None),

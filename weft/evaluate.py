@@ -24,7 +24,7 @@ from weft.graph.lines import inherit
 from weft.graph.node import Graph, Kind, Node, Tape, has_handle, node_of
 from weft.graph.trace import OPEN, following, keeps_inputs, traced_elsewhere, unknown_value
 from weft.passes.executable import Executable
-from weft.passes.pipeline import compile_graph
+from weft.passes.pipeline import WRAPPERS, compile_graph
 from weft.passes.views import contiguous, is_contiguous, map_strides
 from weft.primitives.base import DATA, Bundled, Constant, ConstantValue, Parameter, Pick, Placeholder
 from weft.primitives.views import Slice, SliceUpdate
@@ -39,7 +39,6 @@ if config.compare:
 
 WINDOW = 1024
 """Nodes planned together. A deeper graph is evaluated in windows, which share programs where they look alike."""
-MOST_PROGRAMS = 4096
 LEAST_DONATED = 1 << 18
 """Bytes of a leaf that is worth asking who holds it, which takes some microseconds. Smaller results get a block of the
 pool's that is in the caches already."""
@@ -107,6 +106,10 @@ class ReferenceRecipe(Recipe):
 
 
 PROGRAMS: dict[tuple[Any, ...], Recipe] = {}
+_COMMANDS = [0]
+"""How many commands the programs there have, or more."""
+_USUAL = 8
+"""Commands of a program, on average, for which `config.programs` is meant."""
 
 
 def evaluate(roots: Sequence[Node]) -> None:
@@ -360,7 +363,7 @@ def evaluate_one(node: Node) -> None:
             if order and config.backend != "reference":
                 recipe = PROGRAMS.get(key)
                 if recipe is None:
-                    recipe = PROGRAMS[key] = _plain_recipe(order, node, mine)
+                    recipe = _remembered(key, _plain_recipe(order, node, mine))
                 leaves = [value for value in values if value.__class__ is Buffer]
                 constants: Sequence[ConstantValue] = ()
                 if len(leaves) < len(values):
@@ -799,10 +802,24 @@ def _compile(
 ) -> Recipe:
     graph, layouts = close(order, results)
     _still(mine)  # or the graph is another one than the key says
-    recipe = Recipe(compile_graph(graph, CPU, layouts, donated), constants)
-    if len(PROGRAMS) >= MOST_PROGRAMS:
-        for old in list(PROGRAMS)[: MOST_PROGRAMS // 2]:
+    executable = compile_graph(graph, CPU, layouts, donated)
+    if not WRAPPERS:  # those look at plans
+        executable.forget_plan()
+    return _remembered(key, Recipe(executable, constants))
+
+
+def _remembered(key: tuple[Any, ...], recipe: Recipe) -> Recipe:
+    """A recipe that is kept for the next time. When there are too many, or too long ones, the older half goes, and with
+    it the kernels that nothing else runs."""
+    _COMMANDS[0] += recipe.executable.commands
+    if len(PROGRAMS) >= config.programs or _COMMANDS[0] > config.programs * _USUAL:
+        known = list(PROGRAMS.items())
+        _COMMANDS[0] = recipe.executable.commands + sum(other.executable.commands for _, other in known)
+        for old, gone in known:
+            if len(PROGRAMS) <= config.programs // 2 and _COMMANDS[0] <= config.programs * _USUAL // 2:
+                break
             PROGRAMS.pop(old, None)
+            _COMMANDS[0] -= gone.executable.commands
     PROGRAMS[key] = recipe
     return recipe
 

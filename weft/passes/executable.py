@@ -74,6 +74,16 @@ class Executable:
         self.simple = is_simple(results)
         """Whether result i is simply output buffer i."""
 
+    @property
+    def commands(self) -> int:
+        """How many commands the program has."""
+        return 0 if self.program is None else self.program.length
+
+    def forget_plan(self) -> None:
+        """A program runs without its plan, which takes several times its memory."""
+        if hasattr(self, "plan"):
+            del self.plan
+
     def run(self, inputs: Sequence[Buffer], words: Sequence[int]) -> list[Buffer]:
         """Compute all outputs. `words` are the words of the program's constants, in the order of `constants`."""
         addresses = [buffer.address for buffer in inputs]

@@ -64,6 +64,10 @@ class Growing(Executable):
                     raise
             self._grow(now)
 
+    def forget_plan(self) -> None:
+        super().forget_plan()
+        self._now.forget_plan()
+
     def _words(self, now: Executable, words: Sequence[int]) -> list[int]:
         """The words of constants in the order in which another plan of the same graph reads them."""
         given: dict[int, Sequence[int]] = {}

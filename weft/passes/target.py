@@ -14,6 +14,7 @@ from weft.codegen.launch import Launch, Layout, Lowering
 from weft.graph.node import Kind
 from weft.passes.fuse import Group, Limits
 from weft.runtime.buffer import Storage
+from weft.runtime.code import Code
 
 if TYPE_CHECKING:
     from weft.passes.executable import Executable
@@ -46,7 +47,7 @@ class Target(ABC):
         return None
 
     @abstractmethod
-    def load(self, launches: Sequence[Launch]) -> list[int]:
+    def load(self, launches: Sequence[Launch]) -> Sequence[int | Code]:
         """The native functions that the commands of a program call, one for each launch."""
 
     @abstractmethod

@@ -1,8 +1,8 @@
-"""LLVM IR text in, callable addresses out: the one place that talks to LLVM about native code.
+"""LLVM IR text in, machine code out: the one place that talks to LLVM about native code.
 
 `load` looks for a kernel in memory, then on disk, and compiles it at last: parse, verify, passes (level 3 only), object
 code, check of its symbols, store, link. Codegen and the program builder may come in; they bring `Source`s and get
-integers.
+`Code`, which stays in memory while something holds it.
 
 No IR pass made explicit-vector code with its phis in place any faster (instcombine, GVN, loop rotation, simplifycfg and
 LLVM's whole O1, O2 and O3 pipelines were measured), and each costs time, so levels 0 to 2 run none and differ in the
@@ -17,7 +17,6 @@ import functools
 import hashlib
 import os
 import platform
-import struct
 import sys
 import threading
 import time
@@ -29,12 +28,11 @@ from typing import Any, Final, TypeVar
 
 from weft.config import config
 from weft.errors import CompileError, ConfigError
+from weft.interning import Interned
 from weft.runtime.cache import ObjectCache
+from weft.runtime.code import Code
+from weft.runtime.linking import ALLOWED_SYMBOLS, global_symbols, link
 from weft.version import __version__
-
-ALLOWED_SYMBOLS: Final = frozenset({"memcpy", "memmove", "memset", "fma", "fmaf"})
-"""What an object may ask of the process. The first three are what LLVM makes of copies and fills; fma and fmaf
-(correctly rounded, so their bits are the instruction's) are what it calls on CPUs before x86-64-v3."""
 
 # The instruction sets that WEFT_CPU can name, each with features that tell whether this machine has it.
 _CPU_NEEDS: Final = {
@@ -47,7 +45,6 @@ _CPU_NEEDS: Final = {
 _CODE: Final = ("codegen", "primitives", "runtime", "targets")
 
 _COMPILERS: Final = 8  # threads; more would wait for llvmlite's lock, which parsing and verifying take
-_MAPS_CHECKED_EVERY: Final = 1024  # objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +74,35 @@ _lock: Final = threading.RLock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
-def load(sources: Sequence[Source]) -> list[int]:
-    """The native addresses of `sources`, in order. Thread-safe; an address stays good for the life of the process."""
+def load(sources: Sequence[Source]) -> list[Code]:
+    """The machine code of `sources`, in order. Thread-safe."""
     target = _target(config.cpu, config.llvm_level)
-    known = target.addresses
+    recent = target.loaded.recent
     try:
-        return [known[source.key] for source in sources]
+        return [recent[source.key] for source in sources]
     except KeyError:
         pass
     with _lock:
         start = time.perf_counter()
-        missing = {source.key: source for source in sources if source.key not in known}
+        live = [(source.key, target.loaded.find(source.key)) for source in sources]
+        found = {key: code for key, code in live if code is not None}
+        missing = {source.key: source for source in sources if source.key not in found}
         if missing:  # another thread may have been here first
-            _load_missing(target, list(missing.values()))
+            found.update(_load_missing(target, list(missing.values())))
+        for key, code in found.items():
+            target.loaded.keep(key, code)
         stats.seconds += time.perf_counter() - start
-    return [known[source.key] for source in sources]
+    return [found[source.key] for source in sources]
+
+
+def load_for_good(source: Source) -> int:
+    """The address of machine code that is never given back: what CPython calls, and what every program needs."""
+    (code,) = load([source])
+    _KEPT.append(code)
+    return code.address
+
+
+_KEPT: Final[list[Code]] = []
 
 
 def llvm_text(source: Source) -> str:
@@ -159,28 +170,25 @@ def _undisturbed(work: Callable[[], T]) -> T:
     return results[0]
 
 
-def _load_missing(target: Target, sources: list[Source]) -> None:
+def _load_missing(target: Target, sources: list[Source]) -> dict[str, Code]:
     _dump(sources)
     store = ObjectCache(config.cache_dir, config.cache_limit) if config.cache_dir else None
     digests = [target.digest(source) for source in sources]
     objects = [store.get(digest) if store is not None else None for digest in digests]
     cold = [i for i, found in enumerate(objects) if found is None]
-    compiled = _compile(target, [(sources[i], _symbol(sources[i], digests[i])) for i in cold])
+    compiled = _compile(target, [sources[i] for i in cold])
     for i, made in zip(cold, compiled, strict=True):
         objects[i] = made
         if store is not None:
             store.put(digests[i], made)
-    symbols = [_symbol(source, digest) for source, digest in zip(sources, digests, strict=True)]
-    addresses = _undisturbed(lambda: _linker().link(symbols, [made for made in objects if made is not None]))
-    target.addresses.update(zip((source.key for source in sources), addresses, strict=True))
+    found: dict[str, Code] = {}
+    for source, contents in zip(sources, objects, strict=True):
+        assert contents is not None, "what was not on disk has been compiled"
+        found[source.key] = target.loaded.add(source.key, link(contents, source.name))
     stats.compiled += len(cold)
     stats.disk_hits += len(sources) - len(cold)
     stats.loaded += len(sources)
-
-
-def _symbol(source: Source, digest: str) -> str:
-    """The kernel's name in the process: unique, since all objects share one linker, and readable in a profile."""
-    return f"{source.name}.{digest[:16]}"
+    return found
 
 
 def _dump(sources: list[Source]) -> None:
@@ -204,22 +212,19 @@ def _llvm() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()  # for inline assembly, without which LLVM ends the process when it meets some
-    for name in ALLOWED_SYMBOLS:
-        if llvm.address_of_symbol(name) is None:  # a Python that is linked without libm
-            llvm.add_symbol(name, ctypes.cast(ctypes.CDLL("libm.so.6")[name], ctypes.c_void_p).value)
     return llvm
 
 
 class Target:
     """An instruction set and an optimisation level, with what has been loaded for them."""
 
-    __slots__ = ("addresses", "cpu", "features", "identity", "level", "machines")
+    __slots__ = ("cpu", "features", "identity", "level", "loaded", "machines")
 
     def __init__(self, cpu: str, level: int) -> None:
         llvm = _llvm()
         self.cpu, self.features = _instruction_set(cpu)
         self.level = level
-        self.addresses: dict[str, int] = {}
+        self.loaded: Interned[str, Code] = Interned(config.programs)
         self.machines: SimpleQueue[Machine] = SimpleQueue()  # those that no thread is using
         versions = f"{__version__} {sys.modules['llvmlite'].__version__} {llvm.llvm_version_info}"
         machine = [llvm.get_default_triple(), self.cpu, self.features, str(level)]
@@ -338,9 +343,9 @@ def _instruction_set(cpu: str) -> tuple[str, str]:
 
 
 def _new_handle(cpu: str, features: str, level: int) -> Any:
-    # The JIT's default code model reaches any address: nobody promises that code, constants and libc are neighbours.
+    # The linker puts a kernel's code and constants side by side, wherever that is, so neither asks for long addresses.
     native = _llvm().Target.from_default_triple()
-    return native.create_target_machine(cpu=cpu, features=features, opt=level, codemodel="jitdefault", jit=True)
+    return native.create_target_machine(cpu=cpu, features=features, opt=level, reloc="pic", codemodel="small")
 
 
 def _new_pass_builder(handle: Any) -> Any:
@@ -374,11 +379,11 @@ def _code_stamp() -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _compile(target: Target, jobs: list[tuple[Source, str]]) -> list[bytes]:
-    """The objects of (source, symbol) pairs. All IR is written first, in this thread: `ir` may use thread-local state,
-    and would keep the interpreter lock from the helpers. LLVM runs without it: on two idle cores, 24 kernels took
-    110 ms to parse and compile on one thread and 60 ms on two."""
-    texts = [source.ir() for source, _ in jobs]
+def _compile(target: Target, jobs: list[Source]) -> list[bytes]:
+    """The objects of these sources. All IR is written first, in this thread: `ir` may use thread-local state, and would
+    keep the interpreter lock from the helpers. LLVM runs without it: on two idle cores, 24 kernels took 110 ms to parse
+    and compile on one thread and 60 ms on two."""
+    texts = [source.ir() for source in jobs]
     made: list[bytes | BaseException] = [b""] * len(jobs)
     todo = list(reversed(range(len(jobs))))
 
@@ -389,7 +394,7 @@ def _compile(target: Target, jobs: list[tuple[Source, str]]) -> list[bytes]:
             except IndexError:  # another thread was quicker
                 return
             try:
-                made[i] = _compile_one(target, jobs[i][0].name, jobs[i][1], texts[i])
+                made[i] = _compile_one(target, jobs[i].name, texts[i])
             except BaseException as error:
                 made[i] = error
 
@@ -421,30 +426,29 @@ def _started(work: Callable[[], None], count: int) -> list[threading.Thread]:
     return threads
 
 
-def _compile_one(target: Target, name: str, symbol: str, text: str) -> bytes:
+def _compile_one(target: Target, name: str, text: str) -> bytes:
     with target.module(name, text) as (module, machine):
-        _rename(module, name, symbol)
+        _check_kernel(module, name)
         machine.optimise(module)
         made = machine.object(module)
     defined, undefined = global_symbols(made)
     if strange := sorted(undefined - ALLOWED_SYMBOLS):
         raise CompileError(
-            f"kernel {name} calls {', '.join(strange)}, which is not in ALLOWED_SYMBOLS of weft.runtime.engine. Most "
+            f"kernel {name} calls {', '.join(strange)}, which is not in ALLOWED_SYMBOLS of weft.runtime.linking. Most "
             "likely an operation in it has no instruction on this CPU; WEFT_DUMP=llvm shows the kernel."
         )
-    if extra := sorted(defined - {symbol}):
+    if extra := sorted(defined - {name}):
         raise CompileError(f"kernel {name} also exports {', '.join(extra)}; give them private or internal linkage.")
     return made
 
 
-def _rename(module: Any, name: str, symbol: str) -> None:
+def _check_kernel(module: Any, name: str) -> None:
     try:
         kernel = module.get_function(name)
     except NameError:
         raise CompileError(f"the module of kernel {name} has no function of that name.") from None
     if kernel.is_declaration:
         raise CompileError(f"the module of kernel {name} declares it but does not define it.")
-    kernel.name = symbol
     for function in module.functions:
         if not function.is_declaration:  # nothing throws, so no unwind tables need be made and registered
             function.add_function_attribute("nounwind")
@@ -477,70 +481,3 @@ def _emitter() -> Callable[[Any, Any], bytes]:
             lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
     return unlocked
-
-
-def global_symbols(elf: bytes) -> tuple[set[str], set[str]]:
-    """(defined, undefined) global symbols of a 64-bit little-endian ELF object."""
-    if elf[:6] != b"\x7fELF\x02\x01":
-        raise CompileError("LLVM made something that is not a 64-bit little-endian ELF object.")
-    table, size, count = *struct.unpack_from("<Q", elf, 0x28), *struct.unpack_from("<HH", elf, 0x3A)
-    # name, type, flags, address, offset, size, link, info, alignment, entry size
-    sections = [struct.unpack_from("<IIQQQQIIQQ", elf, table + i * size) for i in range(count)]
-    defined: set[str] = set()
-    undefined: set[str] = set()
-    for _, kind, _, _, offset, length, link, first_global, _, each in sections:
-        if kind != 2:  # SHT_SYMTAB
-            continue
-        strings = sections[link][4]
-        for at in range(offset + first_global * each, offset + length, each):
-            name, _, _, section = struct.unpack_from("<IBBH", elf, at)
-            start = strings + name
-            (defined if section else undefined).add(elf[start : elf.index(b"\0", start)].decode())
-    return defined, undefined
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Linking
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-class Linker:
-    """One MCJIT engine for all objects of the process: 0.04 ms and 8 KB for each, the 8,192nd like the first."""
-
-    __slots__ = ("engine", "linked")
-
-    def __init__(self) -> None:
-        llvm = _llvm()
-        name, features = _instruction_set("native")
-        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _new_handle(name, features, 0))
-        self.linked = 0
-
-    def link(self, symbols: list[str], objects: list[bytes]) -> list[int]:
-        """The addresses of `symbols`, defined one by each object. Together, because every call takes whole pages."""
-        if self.linked // _MAPS_CHECKED_EVERY != (self.linked + len(objects)) // _MAPS_CHECKED_EVERY:
-            _check_maps()
-        llvm = _llvm()
-        for made in objects:
-            self.engine.add_object_file(llvm.ObjectFileRef.from_data(made))
-        self.engine.finalize_object()
-        self.linked += len(objects)
-        return [self.engine.get_function_address(symbol) for symbol in symbols]
-
-
-@functools.cache
-def _linker() -> Linker:
-    return Linker()
-
-
-def _check_maps(proc: str = "/proc") -> None:
-    """Raise while there is room: LLVM ends the process when it cannot map memory, and each `link` makes two maps."""
-    try:
-        with open(f"{proc}/sys/vm/max_map_count") as setting, open(f"{proc}/self/maps") as maps_file:
-            limit, maps = int(setting.read()), sum(1 for _ in maps_file)
-    except (OSError, ValueError):
-        return
-    if maps > limit - limit // 8:
-        raise CompileError(
-            f"this process has {maps} memory maps of {limit} allowed, too many to link more kernels: "
-            "raise vm.max_map_count, or compile fewer different programs in one process."
-        )

@@ -138,7 +138,7 @@ class Makers:
         try:
             for name in FUNCTIONS:
                 self._table[TABLE[name]] = ctypes.cast(ctypes.pythonapi[name], ctypes.c_void_p).value or 0
-            bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.load([source])[0])
+            bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.load_for_good(source))
         except (AttributeError, CompileError, ConfigError, OSError):
             return False
         for name, value in (("none", None), ("float_type", float), ("int_type", int)):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import operator
 import platform
 from array import array
 from collections import deque
@@ -28,6 +29,7 @@ from typing import Any, Final, NamedTuple
 
 from weft.runtime import engine, threads
 from weft.runtime.buffer import ALIGNMENT, block_size, pool
+from weft.runtime.code import Code
 from weft.runtime.cpython import builtin
 from weft.runtime.progress import Counter, watching
 
@@ -66,10 +68,11 @@ MOVE_FIELDS: Final = (
 
 class Command(NamedTuple):
     """One step. Its arguments begin at word `first_arg_word` of the block. `grain` is the least part of the extent that
-    is worth a thread of its own, and chunks are multiples of it; 0 keeps the kernel on one thread."""
+    is worth a thread of its own, and chunks are multiples of it; 0 keeps the kernel on one thread. Who holds a command
+    keeps its code in memory."""
 
     kind: int
-    fn: int
+    fn: int | Code
     first_arg_word: int
     grain: int = 0
     scratch_bytes_per_thread: int = 0
@@ -634,7 +637,7 @@ def _load() -> Callable[..., int]:
     if _execute is None:
         machine = platform.machine()
         source = engine.Source(f"runtime:program:{machine}", "weft_program", lambda: native_code(machine))
-        bind = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(engine.load([source])[0])
+        bind = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(engine.load_for_good(source))
         _execute = builtin("execute", bind(threads.context()))
     return _execute
 
@@ -760,7 +763,7 @@ class Program:
         failed, commands = word(workspace, RECORD["failed"]), self._commands
         first, end = commands[failed].first_arg_word, len(self._args)
         arguments = tuple([word(block, at) for at in range(first, min(first + _FAILED_WORDS, end))])
-        around = [c for i, c in enumerate(commands) if c.kind == Kind.LOOP and i < failed < c.fn]
+        around = [c for i, c in enumerate(commands) if c.kind == Kind.LOOP and i < failed < operator.index(c.fn)]
         steps = tuple([word(block, c.first_arg_word + LOOP_FIELDS.index("step")) for c in around])
         return failed, arguments, steps
 
@@ -811,7 +814,8 @@ class Program:
         }
         padding = (0,) * (_COMMAND_WORDS - len(Command._fields))
         table = array("q", (header[name] for name in _HEADER))
-        table.extend(itertools.chain.from_iterable((*command, *padding) for command in self._commands))
+        for kind, fn, *others in self._commands:
+            table.extend((kind, operator.index(fn), *others, *padding))
         for word, buffer, offset in self._relocs:
             if buffer == INLINE:
                 buffer, offset = 0, offset + _RECORD_BYTES + 8
@@ -953,7 +957,7 @@ def _check(commands: Sequence[Command], words: int, relocations: Sequence[Reloc]
                 f"[Program] command {number} has its arguments at word {command.first_arg_word} of a block of {words}."
             )
         if command.kind in (Kind.LOOP, Kind.NEXT, Kind.JUMP):
-            if not 0 <= command.fn <= len(commands):
+            if not 0 <= operator.index(command.fn) <= len(commands):
                 raise ValueError(f"[Program] command {number} goes to command {command.fn} of {len(commands)}.")
             continue
         if command.kind == Kind.CHOOSE:

@@ -540,7 +540,7 @@ class _Pool:
         table = (ctypes.c_int64 * 2)()
         machine = platform.machine()
         source = engine.Source(f"runtime:threads:{machine}", "weft_threads", lambda: native_code(machine))
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.load([source])[0])(ctypes.addressof(table))
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.load_for_good(source))(ctypes.addressof(table))
         self.context[CONTEXT["threads"]] = min(threads, MAX_THREADS)
         self.context[CONTEXT["state"]] = self.state
         self.context[CONTEXT["parallel"]] = table[0]

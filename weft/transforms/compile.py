@@ -28,7 +28,7 @@ from weft.transforms.tracing import Attempt, Overwritten, Snapshot, placeholders
 from weft.transforms.turns import EPOCH, RANDOM_STATE, traced, turn, wait
 from weft.transforms.variant import STALE, Planned, Variant
 
-MOST_VARIANTS = 4096
+MOST_VARIANTS = 1024
 """Traces that one function keeps."""
 MANY_VARIANTS = 32
 """Traces after which a function is said to keep retracing."""

@@ -186,6 +186,8 @@ class Variant:
         self.updates = worth_while(large(self.updates, recipe.executable.plan), recipe.executable.plan)
         if not self.updates.candidates:
             recipe.source = None
+            if not WRAPPERS:
+                recipe.executable.forget_plan()
         return self
 
     def recipe_for(self, kinds: Sequence[Kind]) -> Planned | None:

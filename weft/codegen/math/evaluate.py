@@ -26,8 +26,8 @@ def evaluate(function: Callable[..., Any], *arrays: np.ndarray, lanes: int = LAN
     for operand, array in zip(operands, arrays, strict=False):
         operand[: array.size] = array.ravel()
     words = (ctypes.c_int64 * len(operands))(*(operand.ctypes.data for operand in operands))
-    (address,) = load([source_of(function, dtype, len(arrays), lanes)])
-    _KERNEL(address)(words, 0, size, None)
+    (code,) = load([source_of(function, dtype, len(arrays), lanes)])
+    _KERNEL(code.address)(words, 0, size, None)
     return operands[-1][: arrays[0].size].reshape(arrays[0].shape)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from weft.codegen.kernel import BLOCK, LANES, Access, Kernel, Step, Store
 from weft.codegen.launch import Launch, Pointer
+from weft.config import config
 from weft.dtypes import Dtype
 from weft.graph.dims import ceil_div, dim_max, provably_equal, same_shape
 from weft.graph.node import Node, Size
@@ -421,5 +422,7 @@ def kernel_source(kernel: Kernel) -> Source:
         key = str(kernel)
         name = f"weft_{kernel.form}_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         emit = short.emit_kernel if kernel.form == "short" else cpu.emit_kernel
+        if len(_SOURCES) >= config.programs:
+            _SOURCES.clear()
         found = _SOURCES[kernel] = Source(key, name, lambda: emit(kernel, name))
     return found

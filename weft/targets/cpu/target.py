@@ -13,6 +13,7 @@ from weft.passes.memory import Plan
 from weft.passes.target import Target
 from weft.primitives.base import Primitive
 from weft.runtime import buffer, engine
+from weft.runtime.code import Code
 from weft.targets.cpu import copying, steps
 from weft.targets.cpu.lowerings import lowering_of
 from weft.targets.cpu.schedule import GroupLowering
@@ -39,7 +40,7 @@ class Cpu(Target):
     def lower_loop(self, loop: LoopLowering) -> Item | None:
         return steps.lower_loop(loop)
 
-    def load(self, launches: Sequence[Launch]) -> list[int]:
+    def load(self, launches: Sequence[Launch]) -> list[Code]:
         return engine.load([launch.source for launch in launches])
 
     def assemble(self, plan: Plan) -> Executable:
