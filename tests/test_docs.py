@@ -20,6 +20,7 @@ import pytest
 
 import weft
 import weft.core as mx
+import weft.nn
 from tests import contract
 from weft.config import config
 from weft.core import elementwise as functions
@@ -173,7 +174,7 @@ def test_docstrings(name: str) -> None:
     """Examples name what stands in their module; those of weft.core what `from weft.core import *` gives."""
     doc, module = EXAMPLES[name]
     both = (vars(module), vars(mx)) if module.__name__.startswith("weft.core") else (vars(mx), vars(module))
-    check(inspect.cleandoc(doc), {**both[0], **both[1], "mx": mx, "weft": weft}, name)
+    check(inspect.cleandoc(doc), {**both[0], **both[1], "mx": mx, "nn": weft.nn, "weft": weft}, name)
 
 
 def public() -> Iterator[tuple[str, Any]]:

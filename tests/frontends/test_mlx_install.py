@@ -9,10 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import weft.core
+import weft.nn
+import weft.optimizers
 from weft.frontends import mlx as frontend
 
 
@@ -132,3 +135,17 @@ result = value.item(), slope.tolist()
 """
     exec(program, names)
     assert names["result"] == (121.0, [[22.0, 44.0]])
+
+
+def test_networks(installed: None) -> None:
+    names: dict[str, Any] = {}
+    exec(
+        "import mlx.nn as nn\nimport mlx.optimizers as optim\nfrom mlx.utils import tree_flatten\n"
+        "from mlx.nn.layers.base import Module\nfrom mlx.nn.layers.distributed import shard_linear\n"
+        "from mlx.nn.layers.quantized import QuantizedLinear\nfrom mlx.nn.utils import average_gradients, checkpoint\n"
+        "import mlx.nn.losses as losses, mlx.nn.init as init\nfrom mlx.optimizers.schedulers import cosine_decay",
+        names,
+    )
+    assert names["nn"] is weft.nn
+    assert names["Module"] is weft.nn.Module
+    assert names["optim"].AdamW is weft.optimizers.AdamW
