@@ -70,6 +70,8 @@ def _keep_number(numbers: _Numbers, value: Any, node: Node) -> None:
 def refuse_overflow(name: str, value: Any, dtype: Dtype) -> None:
     """A Python integer that meets an integer array must be one of its numbers: to wrap it would be a wrong answer. What
     stands for a number in a trace decides that for later calls too."""
+    if type(value) is Dim and dtype.is_integer and _is_huge(value):
+        value = value.__index__()
     if value.__class__ is not int or not dtype.is_integer:
         return
     low, high = (-(1 << dtype.bits - 1), 1 << dtype.bits - 1) if dtype.kind == "i" else (0, 1 << dtype.bits)
@@ -77,11 +79,17 @@ def refuse_overflow(name: str, value: Any, dtype: Dtype) -> None:
         raise ValueError(f"[{name}] {value} does not fit in {dtype.name}; convert the array with astype first.")
 
 
+def _is_huge(n: Dim) -> bool:
+    """Whether a number computed from sizes is too large for programs and guards, which have 62 bits for it: it is then
+    the number that it is in this trace."""
+    return not -(1 << 62) < n < 1 << 62
+
+
 def size_node(n: Any, kind: Kind) -> Node:
     """A size (or a number computed from sizes) in every element of `kind`; symbols stay symbols."""
     if type(n) is not Dim:
         return scalar_node(n, kind)
-    if not -(1 << 63) <= n < 1 << 63:  # more than a value of a program holds: as the number that it is here
+    if _is_huge(n):
         return constant(n.__index__(), kind)
     return broadcast_node(astype(bind(Extent(n)), kind.dtype), kind.shape)
 
