@@ -29,7 +29,7 @@ from weft.passes.executable import Executable
 from weft.primitives.base import Constant, ConstantValue, Parameter
 from weft.primitives.elementwise import Add
 from weft.runtime import engine
-from weft.transforms import arguments, tracing, turns, variant
+from weft.transforms import arguments, drawing, tracing, variant
 from weft.transforms import compile as compiling
 
 N = evaluate.LEAST_DONATED // 4
@@ -104,7 +104,7 @@ def test_constants_never_change(value: float) -> None:
 
 def test_an_array_that_is_overwritten_while_it_is_evaluated_shows_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     x = ones() + 1
-    first(monkeypatch, weft.array, "evaluate", lambda: x._overwrite(mx.array(np.zeros((50, 50), np.float32))))
+    first(monkeypatch, weft.array, "evaluated", lambda: x._overwrite(mx.array(np.zeros((50, 50), np.float32))))
     same(x, [2] * 8)
     assert x.shape == (50, 50)
 
@@ -413,41 +413,6 @@ def test_traces_of_others_do_not_keep_what_is_not_theirs() -> None:
 # ---- compile ----
 
 
-def test_an_array_that_is_traced_can_be_read_by_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    w = ones()
-    others: list[Other] = []
-    built = threading.Event()
-
-    def read() -> np.ndarray:
-        later = w * 2 + 1
-        built.set()
-        return np.array(later) + np.array(w)
-
-    def come() -> None:
-        others.append(Other(read))
-        assert built.wait(50)
-
-    f = mx.compile(lambda x: x * w)
-    first(monkeypatch, tracing, "finishing", come)
-    same(f(ones()), [1] * 8)
-    np.testing.assert_array_equal(others[0].answer(), np.full(8, 4))
-    same(f(ones() + 1), [2] * 8)
-    assert f.traces == 1  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("shapeless", [False, True])
-def test_what_another_thread_overwrites_is_not_the_functions_doing(
-    shapeless: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    w = ones()
-    f = mx.compile(lambda x: x * w, shapeless=shapeless)
-    first(monkeypatch, tracing, "finishing", lambda: Other(lambda: void(w.__iadd__(1))).answer())
-    same(f(ones()), [2] * 8)  # as if the other thread had been first
-    for _ in range(3):
-        same(w, [2] * 8)
-        same(f(ones()), [2] * 8)
-
-
 def test_what_the_function_overwrites_is_its_doing_still() -> None:
     w = ones()
 
@@ -504,22 +469,6 @@ def test_who_draws_before_the_trace_does_not_become_part_of_it(monkeypatch: pyte
         first(patch, compiling.Compiled, "_miss", lambda: found.append(mx.random.bits((2,)).tolist()))
         found += [draw().tolist() for _ in range(3)]
     assert found == expected
-
-
-def test_who_draws_waits_for_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = plain_draws(2)
-    mx.random.seed(11)
-    others: list[Other] = []
-
-    def come() -> None:
-        others.append(Other(lambda: mx.random.bits((2,)).tolist()))
-        assert not others[0].comes_in()
-
-    first(monkeypatch, tracing, "finishing", come)
-    draw = mx.compile(lambda: mx.random.bits((2,)))
-    assert sorted([draw().tolist(), others[0].answer()]) == sorted(expected)
-    mx.random.seed(11)
-    assert draw().tolist() == expected[0]
 
 
 def test_loops_and_branches_draw_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -605,7 +554,7 @@ def scenario_locks() -> None:
     from weft.passes import growing
 
     assert everything()
-    for lock in (evaluate.LOCK, turns.turn(), interning._lock, growing._lock, arguments._ends):
+    for lock in (evaluate.LOCK, drawing.DRAWING, compiling._BOOKS, interning._lock, growing._lock, arguments._ends):
         wait = held(lock)
         assert child_says_yes(everything), lock
         wait()

@@ -34,8 +34,9 @@ from weft.dtypes import (
     uint32,
     uint64,
 )
-from weft.evaluate import evaluate
+from weft.evaluate import evaluated, evaluated_beside
 from weft.graph.node import Node, kind_of
+from weft.graph.overlay import HERE, SWITCHES
 from weft.graph.scalars import SCALARS
 from weft.graph.trace import note_change
 from weft.primitives.base import DATA, ConstantValue, constant
@@ -183,10 +184,12 @@ class array:
         """The node that this array has, or had a moment ago, with its elements in memory. Constants are shared (by
         rules, by other arrays, by threads): the elements of one are written to a new node, which takes its place."""
         if not isinstance(node.value, ConstantValue):
-            evaluate((node,))
-            return node
-        made = Node(DATA, (), node.kind, to_buffer(np.full(node.kind.shape, node.value.number, node.dtype.np)))
-        self._exchange(node, made)
+            return evaluated(node)
+        there = evaluated_beside(node)  # a number of a function that another thread is tracing stays what it is
+        kind, number = (there or node).kind, (there or node).value.number
+        made = Node(DATA, (), kind, to_buffer(np.full(kind.shape, number, kind.dtype.np)))  # type: ignore[arg-type]
+        if there is None:
+            self._exchange(node, made)
         return made
 
     def _exchange(self, old: Node, new: Node) -> None:
@@ -360,6 +363,54 @@ def _wrap(node: Node) -> array:
 
 wrap: Callable[[Node], array] = MAKERS.arrays(array, _wrap)
 """A new array for a node."""
+
+
+# ---- what a trace sees ----
+
+_slot: Any = array.__dict__["_node"]
+
+
+def _node_here(self: array) -> Node:
+    """The node of an array, as this thread sees it."""
+    overlay = HERE.overlay
+    found = overlay.get(self) if overlay is not None else None
+    return _slot.__get__(self) if found is None else found  # type: ignore[no-any-return]
+
+
+def _set_node_here(self: array, node: Node) -> None:
+    """Refer to a node, as far as this thread can see. A trace writes to arrays that are older than itself for itself
+    only, also where it does not know them; the arrays that it makes are its own."""
+    overlay = HERE.overlay
+    if overlay is None:
+        _slot.__set__(self, node)
+    elif overlay.get(self) is not None:
+        overlay.put(self, node)
+    elif _is_older(self, overlay.first):
+        overlay.add(self, node)
+    else:
+        _slot.__set__(self, node)
+
+
+def _is_older(a: array, first: int) -> bool:
+    """Whether an array has had its node since before `first`. (Of constants, which are shared, that is not known.)"""
+    try:
+        node: Node = _slot.__get__(a)
+    except AttributeError:  # a new array
+        return False
+    return node.id < first and not isinstance(node.value, ConstantValue)
+
+
+_through_overlays = property(_node_here, _set_node_here)
+
+
+def _switch(open: bool) -> None:
+    """Read the nodes of arrays through overlays, or straight from the slot."""
+    wanted = _through_overlays if open else _slot
+    if array.__dict__["_node"] is not wanted:
+        setattr(array, "_node", wanted)  # noqa: B010  (to mypy it is a slot)
+
+
+SWITCHES.append(_switch)
 
 
 def _is_usual(number: Any) -> bool:

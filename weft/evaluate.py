@@ -17,16 +17,30 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from operator import attrgetter
-from typing import Any, TypeGuard
+from typing import Any
 
 from weft.config import config
+from weft.graph.dims import hint_of
 from weft.graph.lines import inherit
-from weft.graph.node import Graph, Kind, Node, Tape, has_handle, node_of
+from weft.graph.node import Graph, Kind, Node, Tape, handles, has_handle, node_of, reachable
+from weft.graph.overlay import Foreign, Running
 from weft.graph.trace import OPEN, following, keeps_inputs, traced_elsewhere, unknown_value
 from weft.passes.executable import Executable
 from weft.passes.pipeline import WRAPPERS, compile_graph
 from weft.passes.views import contiguous, is_contiguous, map_strides
-from weft.primitives.base import DATA, Bundled, Constant, ConstantValue, Parameter, Pick, Placeholder
+from weft.primitives.base import (
+    DATA,
+    Bundled,
+    Constant,
+    ConstantValue,
+    Parameter,
+    Pick,
+    Placeholder,
+    RunTimeConstant,
+    bind,
+    constant,
+)
+from weft.primitives.filling import fill_kind, fill_primitive
 from weft.primitives.views import Slice, SliceUpdate
 from weft.reference import evaluate_reference
 from weft.runtime.buffer import allocate
@@ -44,7 +58,7 @@ LEAST_DONATED = 1 << 18
 pool's that is in the caches already."""
 
 PATIENCE = 60.0
-"""Seconds that a thread waits for another one's trace."""
+"""Seconds that a thread waits for another one that differentiates by the same container."""
 
 _by_id = attrgetter("id")
 LOCK = threading.RLock()
@@ -112,51 +126,92 @@ _USUAL = 8
 """Commands of a program, on average, for which `config.programs` is meant."""
 
 
-def evaluate(roots: Sequence[Node]) -> None:
-    """Give every root a value."""
+def evaluate(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Give every root a value; or, where other threads trace the functions that made them, others that have it. Those
+    are what it returns."""
     while True:
         try:
-            return _evaluate(roots)
+            _evaluate(roots)
+            return {}
         except _Disturbed:
             continue
-        except _OnLoan as found:
-            lent = found.node
+        except Foreign:
+            return _evaluate_beside(roots)
         except _Elsewhere as trace:
             with following(trace.first):
                 return evaluate(roots)
         except Busy as busy:  # another thread computes the same, over what it is computed from
             busy.taken.wait()
-            continue
-        lent.give_back()
 
 
-class Lent(Node):
-    """What an array has in place of its node while compile traces a function with it. To the function it is a
-    placeholder; another thread that comes upon it gets, when the trace is `over`, the value that the array had."""
+def evaluated(node: Node) -> Node:
+    """A node with a value: this one, unless it belongs to a function that another thread is tracing."""
+    return evaluate((node,)).get(node, node)
 
-    __slots__ = ("_origin", "_over", "_thread")
 
-    def __init__(self, origin: Node, kind: Kind, over: threading.Event) -> None:
+class TraceInput(Node):
+    """What stands for an array's node in a trace of compile's. To the thread that traces it is a placeholder; to others
+    it is what that array has."""
+
+    __slots__ = ("origin", "running")
+
+    def __init__(self, running: Running, origin: Node, kind: Kind) -> None:
         super().__init__(Placeholder("compile"), (), kind)
-        self._origin, self._over = origin, over
-        self._thread: int | None = threading.get_ident()
+        self.running, self.origin = running, origin
 
-    def may_be_had(self) -> bool:
-        """Whether it has a value here, now or soon."""
-        return self._thread != threading.get_ident() and not self.kind.symbolic
 
-    def for_all(self) -> None:
-        """Another thread has put what it computed from this into an array, where the tracing thread may find it."""
-        self._thread = None
+def _running(node: Node) -> Running | None:
+    """The trace of another thread that a node stands for an array or a number of."""
+    found = node.running if isinstance(node, TraceInput) else None
+    if isinstance(node.value, RunTimeConstant):
+        found = node.value.scalar.env.running
+    return found if found is not None and found.is_elsewhere() else None
 
-    def give_back(self) -> None:
-        """Take the value of the array, as it was before the trace."""
-        if not self._over.wait(PATIENCE):
-            raise unknown_value("compile")
-        evaluate((self._origin,))
-        with LOCK:
-            if self.value is None and self._origin.value.__class__ is Buffer:
-                self.value, self.op = self._origin.value, DATA
+
+def evaluated_beside(constant: Node) -> Node | None:
+    """What a number of another thread's trace is to this one; None for any other constant."""
+    return None if _running(constant) is None else _beside(constant, {})
+
+
+def _evaluate_beside(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Evaluate copies of nodes: those of a trace are to stay as they are. What the function has put into a container is
+    seen as what was there before, its other values as they will be."""
+    with LOCK:
+        order = reachable(roots)
+        traces = {running for running in map(_running, order) if running is not None}
+        new: dict[Node, Node] = {}
+        stood_for: dict[int, Node] = {}
+        for running in traces:
+            new.update(running.copies)
+            stood_for.update(running.stood_for())
+        for node in order:
+            if node not in new:
+                found = [stood_for[id(a)] for a in handles(node) if id(a) in stood_for]
+                new[node] = found[0] if found else _beside(node, new)
+    copies = {root: new[root] for root in roots if new[root] is not root}
+    evaluate(list(copies.values()))
+    with LOCK:
+        over = all(running.over for running in traces)
+        for running in traces:
+            running.copies.update({} if over else copies)
+        for node, copy in copies.items():
+            if over and node.value is None:
+                node.value, node.inputs, node.op = copy.value, (), DATA
+    return copies
+
+
+def _beside(node: Node, new: dict[Node, Node]) -> Node:
+    """What other threads have in place of a node."""
+    if isinstance(node, TraceInput):
+        return node.origin
+    if isinstance(node.value, RunTimeConstant):
+        return constant(node.value.scalar.hint, fill_kind(node.kind, hint_of))
+    if isinstance(node.op, Constant):
+        return Node(node.op, (), fill_kind(node.kind, hint_of), node.value)
+    inputs, op = tuple([new[x] for x in node.inputs]), fill_primitive(node.op, hint_of)
+    if op is not node.op or node.kind.symbolic:
+        return bind(op, *inputs)
+    return node if inputs == node.inputs else node.again(inputs, new)  # type: ignore[arg-type]
 
 
 class _Elsewhere(Exception):
@@ -173,14 +228,6 @@ def _follow_others(order: Sequence[Node]) -> None:
     keep = keeps_inputs()
     if firsts and (keep is None or min(firsts) < keep):
         raise _Elsewhere(min(firsts))
-
-
-class _OnLoan(Exception):
-    """Something is computed from an array with which another thread traces a function."""
-
-    def __init__(self, node: Lent) -> None:
-        super().__init__("an array is being traced by another thread")
-        self.node = node
 
 
 class _Disturbed(Exception):
@@ -339,7 +386,8 @@ def evaluate_one(node: Node) -> None:
     recipe = claim = None
     updates = False
     if OPEN and (len(OPEN) > 1 or keeps_inputs() is None):  # some other thread traces, and may need what is cut here
-        return evaluate((node,))
+        evaluate((node,))
+        return None
     try:
         with LOCK:
             mine = _ENTRIES[0] = _ENTRIES[0] + 1
@@ -376,7 +424,7 @@ def evaluate_one(node: Node) -> None:
             updates = node.op.__class__ is SliceUpdate and _is_plain_update(node)
             if _ENTRIES[0] != mine:
                 raise _Disturbed
-    except (Busy, _Disturbed, _OnLoan):
+    except (Busy, _Disturbed, Foreign):
         recipe = claim = None
     except Exception:
         if _ENTRIES[0] == mine:
@@ -389,7 +437,8 @@ def evaluate_one(node: Node) -> None:
             pass
     if recipe is None:
         first = second = x = y = inputs = values = order = None  # type: ignore[assignment]  # as above
-        return evaluate((node,))
+        evaluate((node,))
+        return None
     return _run(recipe, [node], leaves, constants, claim)
 
 
@@ -824,10 +873,6 @@ def _remembered(key: tuple[Any, ...], recipe: Recipe) -> Recipe:
     return recipe
 
 
-def _is_on_loan(node: Node) -> TypeGuard[Lent]:
-    return node.__class__ is Lent and node.may_be_had()  # type: ignore[attr-defined]
-
-
 def close(order: Sequence[Node], results: Sequence[Node]) -> tuple[Graph, dict[Node, tuple[int, ...] | None]]:
     """A graph of its own from nodes of the user's: leaves become parameters, constants keep their value objects."""
     new: dict[Node, Node] = {}
@@ -838,7 +883,7 @@ def close(order: Sequence[Node], results: Sequence[Node]) -> tuple[Graph, dict[N
             value = node.value
             if value is None:
                 if isinstance(node.op, Placeholder):
-                    raise _OnLoan(node) if _is_on_loan(node) else unknown_value(node.op.transform)
+                    raise Foreign if _running(node) is not None else unknown_value(node.op.transform)
                 new[node] = node_of(node.op, tuple(new[i] for i in node.inputs), node.kind)
             elif isinstance(node.op, Constant):
                 new[node] = Node(node.op, (), node.kind, value)

@@ -29,7 +29,7 @@ from weft.primitives.control import COUNT, Loop, Switch
 from weft.primitives.views import Reshape, Slice, reshape
 from weft.transforms.bodies import Traced, captured, random_state, trace_body
 from weft.transforms.checkpoint import checkpoint
-from weft.transforms.turns import turn
+from weft.transforms.drawing import DRAWING
 
 Function = Callable[..., Any]
 Tree = Any
@@ -133,7 +133,7 @@ def _drawing(draws: bool) -> Iterator[list[Node]]:
     if not draws:
         yield []
         return
-    with turn():
+    with DRAWING:
         yield [random_state()[0]._node]
 
 

@@ -46,7 +46,7 @@ from weft.primitives.sorting import ArgSort, SearchSorted
 from weft.primitives.views import Slice, reshape, restore_axes
 from weft.runtime.data import Buffer, numpy_view
 from weft.transforms.bodies import random_state
-from weft.transforms.turns import RANDOM_STATE, turn
+from weft.transforms.drawing import DRAWING, RANDOM_STATE
 
 Stream = Any
 Sizes = int | Sequence[int]
@@ -86,7 +86,7 @@ def seed(seed: int) -> None:
     array(True, dtype=bool)
     """
     first = key(seed)
-    with turn():
+    with DRAWING:
         random_state()[0] = first
 
 
@@ -104,7 +104,7 @@ def _next_key() -> Node:
     A state that has a value is split right here: keys that are drawn one after the other would else be a graph that
     grows for ever.
     """
-    with turn():
+    with DRAWING:
         state = random_state()
         current = state[0]._node
         if isinstance(current.value, Buffer) and current.kind is kind_of((2,), dt.uint32):

@@ -12,7 +12,7 @@ from typing import Any
 from weft import dtypes as dt
 from weft.array import array, wrap
 from weft.core._common import ArrayLike, astype, bind, constant, kind_of, scalar_node, to_node
-from weft.evaluate import evaluate
+from weft.evaluate import evaluated
 from weft.graph.node import Node
 from weft.primitives import elementwise as e
 from weft.primitives.creation import Iota
@@ -28,7 +28,7 @@ Stream = Any
 
 def _number(node: Node) -> int:
     """The value of a 0-d integer node, computed now."""
-    evaluate((node,))
+    node = evaluated(node)
     return int(numpy_view(node.value, (), node.dtype)[()])
 
 

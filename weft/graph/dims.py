@@ -329,6 +329,11 @@ class DimEnv:
         return self.algebra.rebuilt(p, self.algebra, self._solved)
 
 
+def hint_of(n: Any) -> Any:
+    """A size as the number that it is in its trace, if it has one; anything else as it is. Nothing is recorded."""
+    return n if type(n) is not Dim or n.hint is None else n.hint
+
+
 def _symbol_names(dim: Dim) -> str:
     algebra = dim.env.algebra
     return ", ".join([algebra.name(atom) for atom in sorted(algebra.symbols_of(dim.terms))])

@@ -193,6 +193,13 @@ def has_handle(node: Node) -> bool:
     return False
 
 
+def handles(node: Node) -> list[Any]:
+    """The live arrays that refer to this node."""
+    handle = node.handle
+    references = () if handle is None else handle if isinstance(handle, tuple) else (handle,)
+    return [user for user in [reference() for reference in references] if user is not None and user._node is node]
+
+
 def reachable(roots: Iterable[Node]) -> list[Node]:
     """All nodes that the roots are computed from, themselves included, in topological order. Evaluated nodes keep their
     inputs."""

@@ -26,7 +26,9 @@ Number = int | float
 class Scalars:
     """The scalars of one trace: what they are now, what was computed from them, what was decided by them."""
 
-    def __init__(self, values: Sequence[Number]) -> None:
+    def __init__(self, values: Sequence[Number], running: Any = None) -> None:
+        self.running = running
+        """The trace, for other threads."""
         self.by_value: dict[int, tuple[str, int] | None] = {}
         """Scalars whose number was read, and the user's line that read it first."""
         self.closed = False

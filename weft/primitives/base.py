@@ -22,6 +22,7 @@ from weft.dtypes import Dtype
 from weft.graph.body import Body
 from weft.graph.dims import Dim, key_of, text_of
 from weft.graph.node import Bundle, Kind, Node, Shape, Size, kind_of
+from weft.graph.overlay import Foreign
 from weft.graph.scalars import SCALARS, Scalar, plain
 from weft.graph.trace import unknown_value
 from weft.interning import Interned
@@ -312,6 +313,8 @@ class RunTimeConstant(ConstantValue):
     def fixed(self) -> ConstantValue:
         """The constant that it is in this trace, which holds for it only from now on."""
         env = self.scalar.env
+        if env.running is not None and env.running.is_elsewhere():
+            raise Foreign
         if not env.is_open() and not env.is_fixed(self.scalar):
             raise unknown_value("compile")
         number = to_scalar(self.scalar.number, self.dtype)

@@ -417,7 +417,7 @@ def _started(work: Callable[[], None], count: int) -> list[threading.Thread]:
     find since 3.12."""
     threads: list[threading.Thread] = []
     for _ in range(count):
-        thread = threading.Thread(target=work)
+        thread = threading.Thread(target=work, name="weft compiler")
         try:
             thread.start()
         except RuntimeError:

@@ -29,7 +29,16 @@ _ENTRIES: Final = (
 TABLE: Final = {
     name: word
     for word, name in enumerate(
-        ("watched", *_OBJECTS, *FUNCTIONS, *[f"at_{slot}" for slot in NODE_SLOTS], "at_node", "at_run", *_ENTRIES)
+        (
+            "watched",
+            "overlaid",
+            *_OBJECTS,
+            *FUNCTIONS,
+            *[f"at_{slot}" for slot in NODE_SLOTS],
+            "at_node",
+            "at_run",
+            *_ENTRIES,
+        )
     )
 }
 """What the machine code knows of the interpreter: addresses of objects and functions, and where attributes lie."""
@@ -191,13 +200,15 @@ elsewhere:
   ret ptr %result
 }
 
-; The node of an array, or null: of anything else, and while somebody watches.
+; The node of an array, or null: of anything else, while somebody watches, and while some thread may see another one.
 define internal ptr @node_of(ptr %object) {
   %table = load ptr, ptr @table
   %watched = get i64 %table.watched
+  %overlaid = get i64 %table.overlaid
   %array_type = get ptr %table.array_type
   %type = type %object
-  %unwatched = icmp eq i64 %watched, 0
+  %either = or i64 %watched, %overlaid
+  %unwatched = icmp eq i64 %either, 0
   %same = icmp eq ptr %type, %array_type
   %good = and i1 %unwatched, %same
   br i1 %good, label %array, label %other

@@ -132,6 +132,11 @@ class Makers:
         self._watchers += 1 if on else -1
         self._table[TABLE["watched"]] = self._watchers
 
+    def overlay(self, on: bool) -> None:
+        """Arrays may have other nodes for some thread (graph/overlay.py), or no longer do: Python's forms are used
+        wherever the node of an array is read."""
+        self._table[TABLE["overlaid"]] = on
+
     def _load(self) -> bool:
         """Whether the machine code could be had; if not, evaluation will say why."""
         source = engine.Source(f"runtime:objects:{platform.machine()}", "weft_objects", native_code)

@@ -16,22 +16,23 @@ from weft.array import array, wrap
 from weft.graph.node import Kind, Node, next_id
 from weft.graph.trace import Change, changes, finishing, trace
 from weft.primitives.base import Constant, Placeholder, RunTimeConstant, View
+from weft.transforms.drawing import RANDOM_STATE
 from weft.transforms.paths import between, groups
-from weft.transforms.turns import RANDOM_STATE
 
 
 class _OwnState(threading.local):
-    """The random state of the body that this thread is tracing; other threads go on drawing from the global one."""
+    """The random state of the function or body that this thread is tracing; other threads go on drawing from the
+    global one."""
 
     state: list[array] | None = None
 
 
-_own = _OwnState()
+OWN = _OwnState()
 
 
 def random_state() -> list[array]:
     """The list that holds the random state here and now."""
-    return RANDOM_STATE[0] if _own.state is None else _own.state
+    return RANDOM_STATE[0] if OWN.state is None else OWN.state
 
 
 class Traced:
@@ -49,14 +50,14 @@ class Traced:
 
 def trace_body(name: str, fun: Callable[..., Any], kinds: Sequence[Kind]) -> Traced:
     """Run `fun` on one placeholder array for each kind."""
-    first, around = next_id(), _own.state
+    first, around = next_id(), OWN.state
     traced = Traced(
         [Node(Placeholder(name), (), kind) for kind in kinds],
         Node(Placeholder(name), (), random_state()[0]._node.kind),
         next_id(),
     )
     drawn = wrap(traced.random_param)
-    own = _own.state = [drawn]
+    own = OWN.state = [drawn]
     changed: list[Change] = []
     try:
         with trace(), changes() as changed, finishing(name):
@@ -65,7 +66,7 @@ def trace_body(name: str, fun: Callable[..., Any], kinds: Sequence[Kind]) -> Tra
         _undo(changed, first)
         raise
     finally:
-        _own.state = around
+        OWN.state = around
     # Other handles on the same nodes, so that those of the body's own arrays are gone.
     traced.leaves = [wrap(leaf._node) if isinstance(leaf, array) else leaf for leaf in leaves]
     del leaves

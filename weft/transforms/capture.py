@@ -25,6 +25,7 @@ import numpy as np
 from weft.array import array
 from weft.dtypes import Dtype
 from weft.graph.node import Node
+from weft.graph.scalars import SCALARS
 from weft.transforms.code import names_of
 from weft.transforms.foreign import (
     all_changes,
@@ -99,7 +100,7 @@ class Walk:
 
     __slots__ = (
         "arrays", "asks_type", "containers", "key", "live", "nodes", "numbers", "objects", "opaque", "places", "random",
-        "repeats", "scalars", "seen", "shapeless", "tuples", "varying",
+        "reaches_random", "repeats", "scalars", "seen", "shapeless", "tuples", "varying",
     )  # fmt: skip
 
     def __init__(self, shapeless: bool = False, varying: frozenset[Slot] = frozenset(), record: bool = False) -> None:
@@ -127,6 +128,8 @@ class Walk:
         """Captured numbers that are part of the key."""
         self.random: list[Any] = []
         """What the global random state held before the walk."""
+        self.reaches_random = False
+        """Whether the function itself can reach the list of the global random state, and not only draw from it."""
         self.asks_type = False
         self.opaque: str | None = None
 
@@ -155,6 +158,8 @@ class Walk:
             self._visit_object(value, cls, holder, name)
 
     def _visit_number(self, value: Any, cls: type, holder: Any, name: Any) -> None:
+        if type(value) in SCALARS and not value.env.is_open():  # of a function that another thread is tracing
+            value = value.hint
         if holder is not None and (self.live or (self.varying and self._slot(holder, name) in self.varying)):
             self.key.append(_LIVE[cls])
             self.scalars.append(value)
@@ -229,21 +234,21 @@ class Walk:
         self.containers.append(value)
         self.key.append((cls, len(value)))
         if isinstance(value, dict):
-            for name, item in items_of(value):
+            for name, item in list(items_of(value)):  # at once: another thread may change it
                 if name.__class__ is str:
                     self.key.append(name)
                 else:
                     self.by_value(name)
                 self.visit(item, value, name)
         elif isinstance(value, list):
-            for i, item in enumerate(list.__iter__(value)):
+            for i, item in enumerate(list(list.__iter__(value))):
                 self.visit(item, value, i)
         else:
             self._visit_set(value)
 
     def _visit_set(self, value: Iterable[Any]) -> None:
         """The items of a set, in the order in which a loop over it gets them: equal sets may differ in that."""
-        for item in value:
+        for item in list(value):
             if item.__class__ is array:
                 self.opaque = "a set of arrays"
                 return
@@ -340,6 +345,8 @@ class Walk:
         elif changes(module.__name__, first):
             self.key.append(module)
             self.opaque = _says_else(f"{module.__name__}.{first}")
+        elif module.__name__ == "weft.core.random" and first == "state":
+            self.visit(inner)
         elif not is_users(module):
             self.key.append(module)
             if len(attributes) == 1 or inner is None:

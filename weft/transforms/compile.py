@@ -9,7 +9,9 @@ containers are made again, and the results are put together as the function retu
 from __future__ import annotations
 
 import functools
+import os
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,21 +22,21 @@ from weft.array import array
 from weft.config import config
 from weft.evaluate import close, evaluate
 from weft.graph.node import Graph, Kind, Node, reachable
+from weft.graph.overlay import HERE, Overlay
 from weft.graph.trace import is_tracing, trace
-from weft.primitives.base import DATA
+from weft.primitives.base import DATA, Placeholder
 from weft.runtime.data import Buffer, numpy_view, to_buffer
 from weft.transforms.capture import Bindings, Slot, Walk, closed_bindings, number_key
-from weft.transforms.tracing import Attempt, Overwritten, Snapshot, placeholders
-from weft.transforms.turns import EPOCH, RANDOM_STATE, traced, turn, wait
+from weft.transforms.drawing import DRAWING, RANDOM_STATE
+from weft.transforms.tracing import DRAWS, THREADS, TRACES, Attempt, Snapshot, is_traced_elsewhere
 from weft.transforms.variant import STALE, Planned, Variant
 
 MOST_VARIANTS = 1024
 """Traces that one function keeps."""
 MANY_VARIANTS = 32
 """Traces after which a function is said to keep retracing."""
-MOST_DISTURBED = 8
-"""Traces that are given up because another thread overwrites their arrays; then that is taken for the function's own
-doing."""
+ELSEWHERE = "what another thread is tracing"
+"""The answer of `_miss` where the function is to run plain, this once: plain is what any other moment gives, too."""
 MOST_DECISIONS = 8
 """Traces that differ in how numbers were compared; beyond them the numbers themselves are looked up."""
 
@@ -95,8 +97,8 @@ class Compiled:
         self._numbers: dict[Slot, int | float] = {}
         self._last: tuple[tuple[Any, ...], Sequence[Any]] | None = None
         self._warned: set[str] = set()
-        self._disturbed = 0
-        """How often, one after the other, another thread has overwritten an array while it was being traced."""
+        self._threads = 0
+        """How often, one after the other, it may have started a thread while it was traced."""
         self.traces = 0
         """How often the function has been traced."""
         self.plain_because: str | None = None
@@ -116,6 +118,8 @@ class Compiled:
             walk = seen.walk
             if walk.opaque is not None:
                 return self._plain(walk.opaque, args, kwargs)
+            if TRACES and is_traced_elsewhere(walk):
+                return self.__wrapped_function__(*args, **kwargs)
             found = self._find(seen)
             if found is not None:
                 variant, recipe, numbers = found
@@ -124,6 +128,8 @@ class Compiled:
             else:
                 seen = walk = None  # type: ignore[assignment]  # who is traced for a call holds nothing twice
                 made = self._miss(args, kwargs)
+                if made is ELSEWHERE:
+                    return self.__wrapped_function__(*args, **kwargs)
                 if isinstance(made, str):
                     return self._plain(made, args, kwargs)
                 answer = STALE if made is None else _run_first(*made)
@@ -147,7 +153,6 @@ class Compiled:
     def _call_quickly(self, args: tuple[Any, ...]) -> Any:
         """The usual call, in few steps: a function that sees nothing but its arguments, which are arrays and numbers,
         and does nothing but return what it made."""
-        epoch = EPOCH[0]
         key: list[Any] = []
         buffers: list[Buffer] = []
         scalars: list[Any] = []
@@ -166,7 +171,7 @@ class Compiled:
             else:
                 return _NOT_QUICK
         entry = self._quick.get(tuple(key))
-        if entry is None or epoch & 1 or EPOCH[0] != epoch or not self._bindings.hold():  # type: ignore[union-attr]
+        if entry is None or not self._bindings.hold():  # type: ignore[union-attr]
             return _NOT_QUICK
         if len(buffers) > 1 and len(set(map(id, args))) != len(args):
             return _NOT_QUICK  # one array in two places: `is` could tell
@@ -177,19 +182,10 @@ class Compiled:
         return _NOT_QUICK
 
     def _see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:
-        """Walk over all that a call can see. None if a trace of another thread came in between."""
-        epoch = EPOCH[0]
-        if epoch & 1:
-            wait()
-            return None
+        """Walk over all that a call can see. None if it has to be done again."""
         walk = Walk(self._shapeless, self._varying)
         walk.random = list(RANDOM_STATE[0])
-        try:
-            symbolic = self._visit(walk, args, kwargs)
-        except RuntimeError:
-            if EPOCH[0] == epoch:
-                raise
-            return None  # a container changed while we looked at it
+        symbolic = self._visit(walk, args, kwargs)
         if walk.asks_type and self._shapeless:
             self._shapeless = False  # a size that is asked for its type must be an int
             return None
@@ -198,8 +194,6 @@ class Compiled:
         for i, (a, node) in enumerate(zip(walk.arrays, walk.nodes, strict=True)):
             value = node.value
             while value.__class__ is not Buffer:
-                if EPOCH[0] != epoch:
-                    return None
                 node = a._evaluated(node)
                 value = node.value
             if value.strides is not None:
@@ -211,8 +205,6 @@ class Compiled:
                     walk.key.append((i, value.strides))
             buffers.append(value)
             kinds.append(node.kind)
-        if EPOCH[0] != epoch:
-            return None
         return Seen(walk, tuple(walk.key), buffers, kinds, symbolic)
 
     def _visit(self, walk: Walk, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
@@ -231,30 +223,42 @@ class Compiled:
             self._bindings = closed_bindings(self.__wrapped_function__) if self._roots[1:] == (None, None) else None
             self._open = self._bindings is None
         if self._open or not self._bindings.hold():  # type: ignore[union-attr]
-            for root in self._roots:
-                if root is not None:
-                    visit(root)
-            visit(RANDOM_STATE[0])
+            fun, inputs, outputs = self._roots
+            visit(fun)
+            drawn_from = RANDOM_STATE[0]
+            walk.reaches_random = id(drawn_from) in walk.seen
+            if inputs is not None:
+                visit(inputs)
+            if outputs is not None:
+                visit(outputs)
+            visit(drawn_from)
         return symbolic
 
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Seen] | str | None:
-        """Make a trace, of what there is to be seen now that no other thread traces. None if the call should look
-        again: captured numbers turned out to change, or there is a trace by now."""
-        with turn():
-            if self._open and self._found_varying(args, kwargs):
+        """Make a trace. None if the call should look again: captured numbers turned out to change, or there is a trace
+        by now. ELSEWHERE while another thread traces a function that may change what this one sees."""
+        if self._open and self._found_varying(args, kwargs):
+            return None
+        seen = self._see(args, kwargs)
+        if seen is None or seen.walk.opaque is not None or self._find(seen) is not None:
+            return None  # another thread was faster
+        if id(RANDOM_STATE[0]) in seen.walk.seen and not all(id(x) in seen.walk.seen for x in seen.walk.random):
+            return None  # another thread has drawn meanwhile
+        entry = self._variants.get(seen.key) or Entry()
+        found = self._trace(seen, entry, args, kwargs)
+        if found is None:
+            return ELSEWHERE
+        made, by_value = found
+        if made is DRAWS:
+            self._open = True  # which could not be seen
+            return None
+        self._threads = self._threads + 1 if made is THREADS else 0
+        if isinstance(made, str):
+            return made if made is not THREADS or self._threads > 2 else ELSEWHERE  # the thread may be another's
+        with _BOOKS:
+            if self._find(seen) is not None:
                 return None
-            seen = self._see(args, kwargs)
-            if seen is None or seen.walk.opaque is not None or self._find(seen) is not None:
-                return None  # another thread was faster
-            entry = self._variants.get(seen.key) or Entry()
-            try:
-                made, by_value = traced(lambda: self._trace(seen, entry, args, kwargs))
-            except Overwritten:
-                self._disturbed += 1
-                return None
-            self._disturbed = 0
-            if isinstance(made, str):
-                return made
+            entry = self._variants.get(seen.key) or entry
             self._count -= entry.look_up(by_value)
             self._keep(seen, entry, made)
             if not self._open and not self._shapeless and not kwargs and made.effects.alone:
@@ -280,17 +284,14 @@ class Compiled:
 
     def _trace(
         self, seen: Seen, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Variant | str, Sequence[int]]:
+    ) -> tuple[Variant | str, Sequence[int]] | None:
         """The trace, and the scalars that it holds for certain numbers of only. If something cannot live with what
         stands for a number, the function is traced again on plain numbers."""
         everything = range(len(seen.walk.scalars))
         fixed = set(everything) if seen.walk.asks_type else set(entry.by_value)
-        trusting = self._disturbed >= MOST_DISTURBED
-        attempt = Attempt(self.__wrapped_function__, seen.walk, seen.buffers, seen.kinds, seen.symbolic, trusting)
+        attempt = Attempt(self.__wrapped_function__, seen.walk, seen.buffers, seen.kinds, seen.symbolic)
         try:
             return attempt.run(args, kwargs, fixed)
-        except Overwritten:
-            raise
         except Exception:
             if fixed == set(everything):
                 raise
@@ -376,6 +377,9 @@ def _run_first(variant: Variant, seen: Seen) -> Any:
 
 
 _NOT_QUICK = object()
+_BOOKS = threading.RLock()
+"""Held while a trace is put among those that a function keeps."""
+os.register_at_fork(before=_BOOKS.acquire, after_in_parent=_BOOKS.release, after_in_child=_BOOKS.release)
 
 
 # ---- words ----
@@ -420,10 +424,10 @@ def _contiguous(node: Node) -> Node:
 
 
 def _closed(
-    order: list[Node], outputs: list[Node], snapshot: Snapshot, inputs: list[Node]
+    order: list[Node], outputs: list[Node], walk: Walk, inputs: list[Node]
 ) -> tuple[Graph, dict[Node, tuple[int, ...] | None]]:
     """The graph. Placeholders become parameters with the layouts that the arrays have now."""
-    given = [(node, before.value) for node, (_, before) in zip(inputs, snapshot.nodes, strict=True)]
+    given = [(node, before.value) for node, before in zip(inputs, walk.nodes, strict=True)]
     for node, buffer in given:
         node.value = buffer
     try:
@@ -447,35 +451,44 @@ def graph_of(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
     """The graph of what a call of the function returns and of the arrays that it changes or stores somewhere; nothing
     is run or changed."""
     walk = Walk()
-    with turn():
-        for root in (*args, kwargs, getattr(fun, "__wrapped_function__", fun), RANDOM_STATE[0]):
-            walk.visit(root)
-        evaluate(walk.nodes)
-        for a in walk.arrays:
-            a._evaluated(a._node)
-        return traced(lambda: _graph_of(walk, fun, args, kwargs))
-
-
-def _graph_of(walk: Walk, fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Traced:
-    snapshot = Snapshot(walk)
-    inputs: list[Node] = []
+    for root in (*args, kwargs, getattr(fun, "__wrapped_function__", fun), RANDOM_STATE[0]):
+        walk.visit(root)
+    evaluate(walk.nodes)
+    walk.nodes = [a._evaluated(node) for a, node in zip(walk.arrays, walk.nodes, strict=True)]
+    walk.reaches_random = True
+    inputs = [Node(Placeholder("explain"), (), node.kind) for node in walk.nodes]
+    snapshot, overlay, outer = Snapshot(walk), Overlay(walk.arrays, inputs), HERE.overlay
     try:
-        inputs = placeholders(walk, "explain")
-        with trace():
-            leaves = [x._node for x in tree.leaves(fun(*args, **kwargs)) if isinstance(x, array)]
-            changed = [a._node for a, node in zip(walk.arrays, inputs, strict=True) if a._node is not node]
-            known = set(inputs)
-            stored = [x._node for x in snapshot.stored() if x._node not in known]
-            outputs = list(dict.fromkeys([*leaves, *changed, *stored]))
-            order = reachable(outputs)
-            graph, layouts = _closed(order, outputs, snapshot, inputs)
-            given = {id(node): pair for node, pair in zip(inputs, snapshot.nodes, strict=True)}
-            sources: list[tuple[array | None, Node]] = [
-                given.get(id(n), (None, n)) for n in order if id(n) in given or isinstance(n.value, Buffer)
-            ]
-            return Traced(graph, layouts, [n.value for _, n in sources], [a for a, _ in sources])
+        HERE.overlay = overlay
+        with DRAWING:
+            return _graph_of(walk, inputs, snapshot, fun, args, kwargs)
     finally:
+        HERE.overlay = outer
+        overlay.close()
         snapshot.restore()
+
+
+def _graph_of(
+    walk: Walk,
+    inputs: list[Node],
+    snapshot: Snapshot,
+    fun: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Traced:
+    with trace():
+        leaves = [x._node for x in tree.leaves(fun(*args, **kwargs)) if isinstance(x, array)]
+        changed = [a._node for a, node in zip(walk.arrays, inputs, strict=True) if a._node is not node]
+        known = set(inputs)
+        stored = [x._node for x in snapshot.stored() if x._node not in known]
+        outputs = list(dict.fromkeys([*leaves, *changed, *stored]))
+        order = reachable(outputs)
+        graph, layouts = _closed(order, outputs, walk, inputs)
+        given = {id(node): (a, now) for node, a, now in zip(inputs, walk.arrays, walk.nodes, strict=True)}
+        sources: list[tuple[array | None, Node]] = [
+            given.get(id(n), (None, n)) for n in order if id(n) in given or isinstance(n.value, Buffer)
+        ]
+        return Traced(graph, layouts, [n.value for _, n in sources], [a for a, _ in sources])
 
 
 def compile(

@@ -36,6 +36,7 @@ _CHANGING = {
     }),
     "posixpath": frozenset({"exists", "lexists", "isfile", "isdir", "getsize", "getmtime", "abspath", "expanduser"}),
     "sys": frozenset({"modules", "argv", "path", "_getframe", "stdin", "getrefcount"}),
+    "_thread": _ALL,
     "threading": frozenset({"get_ident", "current_thread", "active_count", "local"}),
     "numpy": frozenset({"load", "loadtxt", "genfromtxt", "fromfile", "memmap"}),
     "weft.core": frozenset({"load", "get_active_memory", "get_peak_memory", "get_cache_memory"}),

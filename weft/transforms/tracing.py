@@ -1,10 +1,17 @@
 """Tracing a function for compile: it runs once on placeholders for arrays and stand-ins for numbers, and what it did
-becomes a variant. Whatever happens, the caller's objects are as before afterwards."""
+becomes a variant.
+
+Arrays are left alone: what stands for their nodes is in an overlay that only this thread sees (graph/overlay.py), as is
+the random state. Containers are the caller's own, because the function changes them itself; whatever happens, they are
+as before when the trace is over.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -12,43 +19,97 @@ from typing import Any
 import numpy as np
 
 from weft import tree
-from weft.array import array
-from weft.evaluate import LOCK, Lent
+from weft.array import array, wrap
+from weft.evaluate import LOCK, TraceInput
+from weft.graph.dims import hint_of
 from weft.graph.node import Kind, Node, next_id, reachable
+from weft.graph.overlay import HERE, Overlay, Running
 from weft.graph.scalars import Scalars
-from weft.graph.trace import changes, finishing, trace
-from weft.primitives.base import Placeholder
+from weft.graph.trace import finishing, trace
+from weft.primitives.filling import fill_kind
 from weft.runtime.data import Buffer
 from weft.transforms import state
+from weft.transforms.bodies import OWN
 from weft.transforms.capture import Walk
+from weft.transforms.drawing import DRAWING, RANDOM_STATE
 from weft.transforms.replay import Recorder
-from weft.transforms.turns import RANDOM_STATE, surely
 from weft.transforms.updating import Search, Updates
-from weft.transforms.variant import Effects, ShapelessVariant, SymbolicSizes, Trace, Variant, fixed_program
+from weft.transforms.variant import Effects, ShapelessVariant, SymbolicSizes, Trace, Variant, closed, fixed_program
+
+DRAWS = "the global random state"
+"""Why there is no trace of a function that draws random numbers, if that could not be seen."""
+
+THREADS = "a thread that it starts"
+"""Why there is no trace of a function that may have started a thread, which sees arrays as they are."""
 
 
 class Snapshot:
-    """The caller's places and arrays before a trace, to be put back after it."""
+    """What the caller's places hold before a trace, to be put back after it; and which places those are, for other
+    threads."""
 
-    __slots__ = ("nodes", "places")
+    __slots__ = ("done", "owners", "places", "running", "stand_ins", "started", "thread")
 
     def __init__(self, walk: Walk) -> None:
-        self.places = [(place, state.read(place)) for place in walk.containers]
-        self.nodes = [(a, a._node) for a in walk.arrays]
+        self.done = False
+        self.thread = threading.get_ident()
+        self.owners = owners_of(walk.containers)
+        drawn = None if walk.reaches_random else RANDOM_STATE[0]
+        self.places = [(place, state.read(place)) for place in walk.containers if place is not drawn]
+        self.stand_ins: StandIns | None = None
+        self.running = Running(self.replaced)
+        self.started = False
+        """Whether a thread has been started since: perhaps by the function, and it would see no trace."""
 
     def stored(self) -> list[array]:
-        """The arrays in places that do not hold what they held (but for the global random state)."""
-        places = [(place, before, state.read(place)) for place, before in self.places if place is not RANDOM_STATE[0]]
-        changed = [now for _, before, now in places if not state.same(before, now)]
+        """The arrays in places that do not hold what they held."""
+        places = [(before, state.read(place)) for place, before in self.places]
+        changed = [now for before, now in places if not state.same(before, now)]
         return [x for now in changed for x in tree.leaves(now) if isinstance(x, array)]
 
-    def restore(self, others: Sequence[bool] | None = None) -> None:
-        """Put all back, but for the arrays that other threads have overwritten meanwhile. A place that refuses keeps
-        none of the others from it."""
-        for at, (a, node) in enumerate(self.nodes):
-            if others is None or not others[at]:
-                a._node = node
-        each([functools.partial(_restore, place, before) for place, before in self.places])
+    def replaced(self) -> list[tuple[array, Node]]:
+        """The arrays that stand where others of the same kind stood, with the nodes of the others."""
+        found: list[tuple[array, Node]] = []
+        for place, before in self.places:
+            now = state.read(place)
+            for name, old in before.items() if isinstance(before, dict) else enumerate(before):
+                new = _at(now, name)
+                if new is not old and isinstance(new, array) and isinstance(old, array):
+                    kind, there = new._node.kind, old._node
+                    if fill_kind(kind, hint_of) is there.kind:
+                        found.append((new, there))
+        return found
+
+    def restore(self) -> None:
+        """Put all back, once. A place that refuses, or a signal's handler that raises, keeps no other from it."""
+        if not self.done:
+            steps = [self.running.keep]
+            if self.stand_ins is not None:
+                steps.append(self.stand_ins.remove)
+            each([*steps, *[functools.partial(_restore, place, before) for place, before in self.places]])
+            self.done, self.stand_ins, self.places = True, None, []  # all of which hold the caller's arrays
+
+    def __del__(self) -> None:
+        if not getattr(self, "done", True):  # Ctrl-C has struck where nothing else could do it
+            self.restore()
+
+
+def owners_of(containers: Iterable[Any]) -> set[Any]:
+    """What a trace changes if it changes these places, as keys: two places may look at one object."""
+    found: set[Any] = set()
+    for place in containers:
+        if place is RANDOM_STATE[0]:
+            continue
+        if isinstance(place, state.Globals):
+            found.update([(id(place.scope), name) for name in place.names])
+        else:
+            found.add(id(place.target) if isinstance(place, state.Appended) else id(state.owner_of(place)))
+    return found
+
+
+def _at(contents: Any, name: Any) -> Any:
+    if isinstance(contents, dict):
+        return contents.get(name)
+    return contents[name] if isinstance(contents, list) and name < len(contents) else None
 
 
 def _restore(place: Any, before: Any) -> None:
@@ -57,19 +118,85 @@ def _restore(place: Any, before: Any) -> None:
 
 
 def each(steps: Iterable[Callable[[], None]]) -> None:
-    """Take all steps, whatever one of them raises; the first error is raised at the end."""
+    """Take all steps, each of which can be taken twice, whatever they raise; the first error is raised at the end."""
     raised: BaseException | None = None
     for step in steps:
-        try:
-            step()
-        except BaseException as error:
-            raised = raised or error
+        for _ in range(2):
+            try:
+                step()
+                break
+            except BaseException as error:
+                raised = raised or error
     if raised is not None:
         raise raised
 
 
-class Overwritten(Exception):
-    """Another thread has overwritten an array with which a function is being traced."""
+# ---- traces in other threads ----
+
+_lock = threading.Lock()
+TRACES: list[Snapshot] = []
+"""The traces that run now, in all threads."""
+
+
+def is_traced_elsewhere(walk: Walk) -> bool:
+    """Whether another thread traces a function that may change what a call sees."""
+    seen, mine = owners_of(walk.containers), threading.get_ident()
+    return any(not other.owners.isdisjoint(seen) for other in [*TRACES] if other.thread != mine)
+
+
+def _opened(walk: Walk) -> Snapshot | None:
+    """The caller's places, for a trace that may change them; None while another thread has some of them."""
+    with _lock:
+        if is_traced_elsewhere(walk):
+            return None
+        snapshot = Snapshot(walk)
+        TRACES.append(snapshot)
+        _watch_threads()
+        return snapshot
+
+
+def _closed(snapshot: Snapshot) -> None:
+    try:
+        snapshot.restore()
+    finally:
+        with _lock:
+            TRACES[:] = [other for other in TRACES if other is not snapshot]
+            _watch_threads()
+
+
+_profiling: list[Any] = [None]
+"""The function that threads were to be profiled with, before we had ours there."""
+
+
+def _watch_threads() -> None:
+    """While there are traces, new threads say that they have been started; as they would to a profiler."""
+    if bool(TRACES) == (threading.getprofile() is _started):
+        return
+    if TRACES:
+        _profiling[0] = threading.getprofile()
+    threading.setprofile(_started if TRACES else _profiling[0])
+
+
+def _started(frame: Any, event: str, arg: Any) -> None:
+    if not threading.current_thread().name.startswith("weft "):  # ours, which runs no code of the function's
+        for snapshot in [*TRACES]:
+            snapshot.started = True
+    sys.setprofile(_profiling[0])
+    if _profiling[0] is not None:
+        _profiling[0](frame, event, arg)
+
+
+def _after_fork() -> None:
+    """A child has none of the other threads: what those were about to put back is put back here."""
+    global _lock
+    _lock = threading.Lock()
+    for snapshot in [*TRACES]:
+        if snapshot.thread != threading.get_ident():
+            _closed(snapshot)
+    _watch_threads()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class StandIns:
@@ -126,93 +253,130 @@ class StandIns:
         each([functools.partial(state.set_item, *entry) for entry in undo])
 
 
+class RandomState:
+    """The random state of a trace: a list of its own, which stands for the global one. A function that reaches the
+    global list itself has that; no other thread draws meanwhile."""
+
+    __slots__ = ("number", "own", "param", "place", "state")
+
+    def __init__(self, walk: Walk, running: Running) -> None:
+        self.place = next((i for i, place in enumerate(walk.containers) if place is RANDOM_STATE[0]), None)
+        """Its number among the places of the walk, if that has come to it."""
+        self.number = walk.seen.get(id(walk.random[0])) if self.place is not None and walk.random else None
+        """The number of its array."""
+        self.own, self.param = [], None
+        if walk.random:
+            origin = walk.random[0]._node
+            self.param = TraceInput(running, origin, origin.kind)
+            self.own = [wrap(self.param)]
+        self.state: list[array] | None = None if walk.reaches_random else self.own
+
+    def was_drawn(self) -> bool:
+        """Whether the function has drawn from the list of its own."""
+        return self.state is not None and [x._node for x in self.own] != ([] if self.param is None else [self.param])
+
+
 class Attempt:
     """One call of a function, to be traced."""
 
     def __init__(
-        self,
-        fun: Callable[..., Any],
-        walk: Walk,
-        buffers: Sequence[Buffer],
-        kinds: Sequence[Kind],
-        symbolic: int,
-        trusting: bool = False,
+        self, fun: Callable[..., Any], walk: Walk, buffers: Sequence[Buffer], kinds: Sequence[Kind], symbolic: int
     ) -> None:
         self.fun, self.walk, self.buffers = fun, walk, buffers
         self.name = _named(fun)
         self.kinds, self.symbolic = kinds, symbolic
-        self.trusting = trusting
-        """Whether all that happens to the arrays is taken for the function's doing."""
 
     def run(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], fixed: set[int]
-    ) -> tuple[Variant | str, Sequence[int]]:
+    ) -> tuple[Variant | str, Sequence[int]] | None:
         """The trace (or why there is none), and the numbers that it holds for as they are. Those in `fixed` are plain
-        numbers from the start."""
-        walk = self.walk
-        snapshot = Snapshot(walk)
-        scalars, sizes = Scalars(walk.scalars), SymbolicSizes()
-        kinds = [sizes.kind(i, kind) if i < self.symbolic else kind for i, kind in enumerate(self.kinds)]
-        over, noted = threading.Event(), changes()
-        inputs: list[Node] = [Lent(node, kind, over) for (_, node), kind in zip(snapshot.nodes, kinds, strict=True)]
-        stand_ins = None
+        numbers from the start. None while another thread traces a function that may change what this one sees."""
+        if self.walk.reaches_random:
+            with DRAWING:
+                return self._run(args, kwargs, fixed)
+        return self._run(args, kwargs, fixed)
+
+    def _run(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], fixed: set[int]
+    ) -> tuple[Variant | str, Sequence[int]] | None:
+        snapshot = _opened(self.walk)
+        if snapshot is None:
+            return None
+        running = snapshot.running
+        scalars, sizes = Scalars(self.walk.scalars, running), SymbolicSizes()
         try:
-            leaves = [None if i in fixed else scalar for i, scalar in enumerate(scalars.leaves)]
-            stand_ins = StandIns(walk, leaves, args, kwargs)
-            before = [state.read(place) for place in walk.containers]
-            first = next_id()
-            for a, node in zip(walk.arrays, inputs, strict=True):
-                a._node = node
             with trace():
-                with finishing("compile"), noted:
-                    value = self.fun(*stand_ins.args, **stand_ins.kwargs)
-                if any(self._overwritten_by_others(inputs, noted)):
-                    raise Overwritten
-                recorder = Recorder(self.name, walk, scalars, first, stand_ins.tuples_seen(walk))
-                made = self._record(value, before, inputs, recorder, sizes if sizes.places else None)
+                recorded = self._recorded(args, kwargs, fixed, snapshot, running, scalars, sizes)
+                if snapshot.started:
+                    recorded = THREADS
+                made = recorded if isinstance(recorded, str) else recorded()
             return made, sorted({*fixed, *scalars.by_value})
         finally:
             try:  # while sizes may still be read: they may be keys of dicts
-                surely(lambda: self._put_back(snapshot, stand_ins, inputs, noted))
+                _closed(snapshot)
             finally:
-                over.set()
-                scalars.closed = True
+                running.over = scalars.closed = True
                 sizes.env.close()
 
-    def _put_back(self, snapshot: Snapshot, stand_ins: StandIns | None, inputs: Sequence[Node], noted: changes) -> None:
-        others = self._overwritten_by_others(inputs, noted)
-        if any(others):
-            for node in inputs:
-                node.for_all()  # type: ignore[attr-defined]
-        each([stand_ins.remove if stand_ins is not None else lambda: None, lambda: snapshot.restore(others)])
-
-    def _overwritten_by_others(self, inputs: Sequence[Node], noted: changes) -> list[bool]:
-        """Of each array: whether it is not what this thread, which takes note of what it overwrites, has left."""
-        if self.trusting:
-            return [False] * len(inputs)
-        ours = {id(found()) for found, _, _ in noted.found}
-        return [a._node is not node and id(a) not in ours for a, node in zip(self.walk.arrays, inputs, strict=True)]
+    def _recorded(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        fixed: set[int],
+        snapshot: Snapshot,
+        running: Running,
+        scalars: Scalars,
+        sizes: SymbolicSizes,
+    ) -> Callable[[], Variant] | str:
+        """Run the function and record what it did; the rest of the work is left for when the caller's places have been
+        put back."""
+        walk = self.walk
+        kinds = [sizes.kind(i, kind) if i < self.symbolic else kind for i, kind in enumerate(self.kinds)]
+        inputs: list[Node] = [TraceInput(running, node, kind) for node, kind in zip(walk.nodes, kinds, strict=True)]
+        overlay, random = Overlay(walk.arrays, inputs), RandomState(walk, running)
+        leaves = [None if i in fixed else scalar for i, scalar in enumerate(scalars.leaves)]
+        outer, around = HERE.overlay, OWN.state
+        try:
+            stand_ins = snapshot.stand_ins = StandIns(walk, leaves, args, kwargs)
+            before = [state.read(place) for place in walk.containers]
+            first = next_id()
+            HERE.overlay, OWN.state = overlay, random.state
+            with finishing("compile"):
+                value = self.fun(*stand_ins.args, **stand_ins.kwargs)
+            recorder = Recorder(self.name, walk, scalars, first, stand_ins.tuples_seen(walk))
+            return self._record(value, before, inputs, overlay, random, recorder, sizes if sizes.places else None)
+        finally:
+            HERE.overlay = outer
+            OWN.state = around
+            overlay.close()
+            snapshot.restore()
 
     def _record(
         self,
         value: Any,
         before: Sequence[Any],
         inputs: list[Node],
+        overlay: Overlay,
+        random: RandomState,
         recorder: Recorder,
         sizes: SymbolicSizes | None,
-    ) -> Variant | str:
-        """What the traced function returned and changed, as a variant."""
+    ) -> Callable[[], Variant] | str:
+        """What the traced function returned and changed, and what is left to do to make a variant of it."""
         walk = self.walk
+        if random.was_drawn() and random.number is None:
+            return DRAWS
         result = recorder.template(value)
         overwritten = [
             (i, recorder.output(a._node))
             for i, (a, node) in enumerate(zip(walk.arrays, inputs, strict=True))
             if a._node is not node
         ]
-        changed = self._changed(before)
+        changed = self._changed(before, random)
         places = [(i, recorder.contents(after)) for i, after in changed]
         effects = Effects(result, overwritten, places, recorder.all_new)
         numbered = {id(node): i for i, node in enumerate(inputs)}
+        if random.number is not None:
+            numbered[id(random.param)] = random.number
         with LOCK:  # another thread that evaluates what the trace has reached would make it data behind our back
             order = reachable(recorder.outputs)
             sources: list[int | Buffer] = []
@@ -223,15 +387,18 @@ class Attempt:
                     if node.id < recorder.first:
                         return "an array in a way that compile cannot follow"
                     sources.append(node.value)
+            if overlay.strangers:
+                return "an array in a way that compile cannot follow"
             updates = Search(walk, [node.kind for node in inputs], recorder).run(before, changed, overwritten, sources)
             traced = Trace(order, recorder.outputs, sources)
-            return self._variant(traced, effects, numbered, recorder.scalars, sizes, updates)
+            graph = closed(traced, self.buffers, numbered) if sizes is None else traced.copy()
+        return functools.partial(self._variant, traced, graph, effects, recorder.scalars, sizes, updates)
 
     def _variant(
         self,
         traced: Trace,
+        graph: Any,
         effects: Effects,
-        numbered: dict[int, int],
         scalars: Scalars,
         sizes: SymbolicSizes | None,
         updates: Updates,
@@ -240,21 +407,24 @@ class Attempt:
         wants = [(scalars.want(c.scalar), c.dtype) for c in traced.constants]
         numbers = scalars.compiled() if scalars.leaves else None
         if sizes is None:
-            program = fixed_program(traced, self.buffers, numbered)
+            program = fixed_program(traced, *graph)
             return Variant(traced, effects, numbers, wants, updates).program(program)
-        made = ShapelessVariant(traced, effects, numbers, wants, updates, sizes)
+        made = ShapelessVariant(graph, effects, numbers, wants, updates, sizes)
         made.recipe_for(self.kinds)
         return made
 
-    def _changed(self, before: Sequence[Any]) -> list[tuple[int, Any]]:
+    def _changed(self, before: Sequence[Any], random: RandomState) -> list[tuple[int, Any]]:
         """(number, contents) of places that do not hold what they held."""
         places = self.walk.containers
         whole = {id(place) for place in places}
         found = []
         for i, (place, old) in enumerate(zip(places, before, strict=True)):
             if isinstance(place, state.Appended) and id(place.target) in whole:
-                continue  # somebody else looks at all of this list
-            now = state.read(place)
+                continue  # another place is all of this list
+            if i == random.place and random.state is not None:
+                now = random.own if random.was_drawn() else old
+            else:
+                now = state.read(place)
             if state.same(old, now):
                 continue
             if isinstance(place, np.ndarray):
@@ -271,11 +441,3 @@ def _named(fun: Callable[..., Any]) -> str:
     name = getattr(fun, "__name__", "the function")
     code = getattr(inspect.unwrap(fun), "__code__", None)
     return name if code is None else f"{name} (at {code.co_filename}:{code.co_firstlineno})"
-
-
-def placeholders(walk: Walk, transform: str) -> list[Node]:
-    """Make the arrays of a walk placeholders of a transform."""
-    inputs = [Node(Placeholder(transform), (), a._node.kind) for a in walk.arrays]
-    for a, node in zip(walk.arrays, inputs, strict=True):
-        a._node = node
-    return inputs

@@ -35,8 +35,8 @@ from weft.runtime.data import Buffer
 from weft.targets import CPU
 from weft.transforms import state
 from weft.transforms.capture import Walk
+from weft.transforms.drawing import DRAWING, RANDOM_STATE
 from weft.transforms.replay import Call, Made, Template
-from weft.transforms.turns import RANDOM_STATE, turn
 from weft.transforms.updating import MOST_SETS, Cancelled, Claim, Updates, large, worth_while
 
 MOST_SIZES = 1024
@@ -68,7 +68,7 @@ class Effects:
             return self.result.build(Call(made, (), (), numbers))
         if not self.draws(walk):
             return self.change(made, walk, numbers)
-        with turn():
+        with DRAWING:
             return self.change(made, walk, numbers) if state.same(walk.random, RANDOM_STATE[0]) else STALE
 
     def draws(self, walk: Walk) -> bool:
@@ -221,7 +221,7 @@ class Variant:
         overwritten cannot be done again: a call that draws random numbers has its turn from the beginning."""
         if not self.effects.draws(walk):
             return self._update(recipe, numbers, buffers, walk)
-        with turn():
+        with DRAWING:
             if not state.same(walk.random, RANDOM_STATE[0]):
                 return STALE
             return self._update(recipe, numbers, buffers, walk)
@@ -279,17 +279,21 @@ def _convert(number: Any, dtype: Dtype) -> tuple[int, ...]:
     return words_of(number, dtype)
 
 
-def fixed_program(traced: Trace, layouts: Sequence[Buffer], places: dict[int, int]) -> Planned:
-    """The program for the shapes and layouts of this trace. `places`: the number of the array behind a placeholder."""
+def closed(traced: Trace, layouts: Sequence[Buffer], places: dict[int, int]) -> tuple[Graph, Layouts]:
+    """The graph for the shapes and layouts of this trace. `places`: the number of the array behind a placeholder."""
     for node in traced.order:
         if id(node) in places:
             node.value = layouts[places[id(node)]]
     try:
-        graph, strides = close(traced.order, traced.outputs)
+        return close(traced.order, traced.outputs)
     finally:
         for node in traced.order:
             if id(node) in places:
                 node.value = None
+
+
+def fixed_program(traced: Trace, graph: Graph, strides: Layouts) -> Planned:
+    """The program for the shapes and layouts of a trace."""
     return Planned(compile_graph(graph, CPU, strides), traced.constants, lambda: (graph, strides))
 
 
@@ -329,7 +333,7 @@ class ShapelessVariant(Variant):
         updates: Updates, sizes: SymbolicSizes,
     ) -> None:  # fmt: skip
         super().__init__(traced, effects, numbers, wants, updates)
-        self._traced, self._sizes = traced.copy(), sizes
+        self._traced, self._sizes = traced, sizes
         self._check = sizes.env.compiled_check()
         self.recipes: dict[tuple[int, ...], Planned] = {}
         self.templates = Templates(sizes.env, self._graph, CPU)
