@@ -22,6 +22,7 @@ from weft import evaluate as evaluation
 from weft.array import array, wrap
 from weft.dtypes import Dtype
 from weft.graph.node import Node, reachable
+from weft.passes import fuse, memory, views
 from weft.primitives.elementwise import draw as random_values
 from weft.runtime import threads
 from weft.targets.cpu import schedule
@@ -422,6 +423,26 @@ def test_fused_is_step_by_step(program: Program) -> None:
 @given(programs())
 def test_compiled_is_eager(program: Program) -> None:
     same(compiled(program), at_once(program), "compiled")
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs are fused as large ones are, in pieces, and their memory packed as that of many temporaries is."""
+    monkeypatch.setattr(fuse, "PIECE", 3)
+    monkeypatch.setattr(fuse, "MOST_OPEN", 1)
+    monkeypatch.setattr(views, "MOST_MOVED", 1)
+    monkeypatch.setattr(memory, "MOST_NEIGHBOURS", 0)
+    monkeypatch.setattr(evaluation, "PROGRAMS", {})
+
+
+def test_large_graphs_are_as_small_ones(small_pieces: None) -> None:
+    @examples(max_examples=2 * examples.default.max_examples)
+    @given(programs())
+    def check(program: Program) -> None:
+        alone, _ = step_by_step(program)
+        same(at_once(program), alone, "in pieces")
+
+    check()
 
 
 def test_any_number_of_threads(two_threads: None) -> None:

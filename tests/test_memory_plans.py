@@ -8,6 +8,7 @@ with NumPy.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -503,6 +504,13 @@ def test_the_arena_is_close_to_the_lower_bound(name: str, workloads: Any, monkey
 def test_packing_keeps_apart_what_is_alive_together(pieces: list[tuple[int, int, int]]) -> None:
     lives = [(first, first + length) for first, length, _ in pieces]
     sizes = [size for *_, size in pieces]
+    with pytest.MonkeyPatch.context() as patch:
+        for most in (memory.MOST_NEIGHBOURS, 0):  # placed by size, and one after the other
+            patch.setattr(memory, "MOST_NEIGHBOURS", most)
+            check_packing(lives, sizes)
+
+
+def check_packing(lives: list[tuple[int, int]], sizes: list[int]) -> None:
     offsets, arena = Packing(lives).offsets(sizes)
     for i, at in enumerate(offsets):
         assert at % memory.ALIGNMENT == 0
@@ -513,3 +521,17 @@ def test_packing_keeps_apart_what_is_alive_together(pieces: list[tuple[int, int,
     rounded = [max(1, -(-size // memory.ALIGNMENT)) * memory.ALIGNMENT for size in sizes]
     bound = max((sum(n for n, (a, b) in zip(rounded, lives, strict=True) if a <= s <= b) for s in range(20)), default=0)
     assert bound <= arena
+
+
+def test_many_pieces_that_come_and_go_share_an_arena() -> None:
+    """Placed one after the other they need little more than what is alive together."""
+    rng = np.random.default_rng(0)
+    firsts = np.sort(rng.integers(0, 400, 2000))
+    lives = [(int(a), int(a + b)) for a, b in zip(firsts, rng.integers(0, 60, 2000), strict=True)]
+    sizes = [64 * int(n) for n in rng.integers(1, 100, 2000)]
+    offsets, arena = Packing(lives).offsets(sizes)
+    alive = [sum(n for n, (a, b) in zip(sizes, lives, strict=True) if a <= s <= b) for s in range(460)]
+    assert max(alive) <= arena <= 1.3 * max(alive)
+    for step in range(0, 460, 20):
+        here = sorted([(offsets[i], offsets[i] + sizes[i]) for i, (a, b) in enumerate(lives) if a <= step <= b])
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(here))

@@ -145,6 +145,27 @@ def test_loops_that_depend_on_each_other_stay_apart() -> None:
     assert len(loops_in(through_the_pass([second, rows]))) == 2
 
 
+def test_loops_that_would_wait_for_each_other_stay_apart() -> None:
+    """Each of two loops is made along the way by another one, which reads the rows of the other: one of them can be
+    part of that, and not both."""
+    x, y = random(5, 3), random(5, 3, seed=1)
+
+    def step(factor: float) -> Callable[..., Any]:
+        return lambda c, row: (c * factor + row, c)
+
+    def longer(factor: float) -> Callable[..., Any]:
+        return lambda c, rows: (c * factor + rows[0], c * rows[1])
+
+    _, a = mx.scan(step(0.5), x[0] * 2.0, x)
+    _, b = mx.scan(step(0.25), y[0] * 3.0, y)
+    _, c = mx.scan(longer(0.5), x[0] * 2.0, (x, b * 2.0))
+    _, d = mx.scan(longer(0.25), y[0] * 3.0, (y, a * 2.0))
+    assert len(loops_in(through_the_pass([a, b, c, d]))) == 3
+    alone = [values_of(z) for z in (a, b)]
+    assert same_bits(values_of(c), alone[0] * (alone[1] * np.float32(2)))
+    assert same_bits(values_of(d), alone[1] * (alone[0] * np.float32(2)))
+
+
 DERIVED: dict[str, Callable[[], Any]] = {
     "value and gradient": lambda: mx.value_and_grad(total, argnums=(0, 1, 2))(*OPERANDS),
     "tangent": lambda: mx.jvp(total, list(OPERANDS), list(OPERANDS)),

@@ -245,7 +245,7 @@ def test_the_programs_do_what_they_are_here_for() -> None:
 def dying_operand(*ignored: str) -> Callable[..., Any]:
     """`memory._dying_operand` with some of its conditions left out."""
 
-    def find(item: Item, w: int, step: int, home_of: dict[Node, Any], taken: set[int], lasts: bool) -> Any:
+    def find(item: Item, w: int, below: Any, step: int, home_of: dict[Node, Any], taken: set[int], lasts: bool) -> Any:
         found = []
         for r, operand in enumerate(item.reads):
             home = home_of.get(operand)

@@ -300,8 +300,9 @@ def _reached(pending: set[Node]) -> tuple[list[Node], bool]:
                 if node.value is None and not (node.op.__class__ is Slice and _slice_data(node)):
                     push(node)
     for whole in bundles:
-        pending.update(_needed_elsewhere(whole, seen))  # type: ignore[arg-type]
-        seen |= pending
+        needed = _needed_elsewhere(whole, seen)  # type: ignore[arg-type]
+        pending.update(needed)
+        seen.update(needed)
     return sorted(seen, key=_by_id), updates
 
 

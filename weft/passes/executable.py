@@ -282,11 +282,11 @@ class Assembly:
 
     def _find(self, scope: _Scope, step: int, pointer: Pointer) -> _Address:
         item = scope.plan.items[step]
-        values = (*item.reads, *item.writes)
-        if pointer.value >= len(values):
-            offset = scope.plan.temporaries[step][pointer.value - len(values)]
+        reads, number = len(item.reads), pointer.value
+        if number >= reads + len(item.writes):
+            offset = scope.plan.temporaries[step][number - reads - len(item.writes)]
             return scope.arena.moved(offset + pointer.offset)
-        node = values[pointer.value]
+        node = item.reads[number] if number < reads else item.writes[number - reads]
         if node in self.places:
             return _Fixed(INLINE, 8 * self.places[node] + pointer.offset)
         return scope.address(node).moved(pointer.offset)
@@ -409,4 +409,4 @@ def result_of(plan: Plan, output: Node) -> Result:
         offset = to_int(output.op.offset) * output.dtype.size
     if isinstance(base.op, Parameter):
         return Result(base.op.index, offset, strides, True, as_is=output is base)
-    return Result(plan.outputs.index(base), offset, strides, False)
+    return Result(plan.places[base].at, offset, strides, False)

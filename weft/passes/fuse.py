@@ -9,10 +9,14 @@ Three forms: `map` (no reduction), `row` (each row of reduced elements is finish
 the row can use its reductions: softmax and norms in one kernel) and `column` (reduced elements are far apart in memory
 and kept ones close: accumulators for a strip of columns). Merging never creates a cycle between groups, and stops at a
 size that still compiles in milliseconds.
+
+What a group depends on is a set of bits, one for each group. So that these stay short, a large graph is fused in pieces
+one after the other: nothing in a piece reads a later one, so a cycle would lie within one piece.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -22,6 +26,11 @@ from weft.graph.node import Graph, Node, Shape, Size
 from weft.passes.views import Materialize, Strided, Strides, contiguous, walked_as_one
 from weft.primitives.base import Constant, Elementwise, Parameter, Pick, Reduction
 from weft.primitives.creation import Iota
+
+PIECE = 1024
+"""Nodes that are fused together."""
+MOST_OPEN = 8
+"""Groups that a further reader of the same value may join: the last ones that have room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,8 @@ class Group:
     form: str
     ancestors: int = 0
     bit: int = 0
+    piece: int = 0
+    """Of which piece of the graph it is: bits are those of groups in one piece."""
     why: list[str] = field(default_factory=list)
     """Why neighbours are not in here; for explain."""
 
@@ -95,29 +106,35 @@ class Fuser:
     def __init__(self, graph: Graph, layouts: dict[Node, Strides | None], limits: Limits) -> None:
         self.graph, self.layouts, self.limits = graph, layouts, limits
         self.group_of: dict[Node, Group] = {}
-        self.groups: list[Group] = []
+        self.groups: dict[int, Group] = {}
+        """Those of the piece that is being fused, by identity."""
+        self.piece = self.bits = 0
 
     def run(self) -> list[Group]:
-        for node in self.graph.order():
-            if is_stored_leaf(node) or isinstance(node.op, Strided):
-                continue
-            if isinstance(node.op, Pick):
-                self.group_of[node] = self.group_of[node.inputs[0]]
-                self.group_of[node].nodes.append(node)
-                continue
-            self._add(node)
-        self._merge_siblings()
-        return self._scheduled()
+        found: list[Group] = []
+        for number, nodes in enumerate(_pieces(self.graph)):
+            self.piece, self.groups, self.bits = number, {}, 0
+            for node in nodes:
+                if isinstance(node.op, Pick):
+                    self.group_of[node] = self.group_of[node.inputs[0]]
+                    self.group_of[node].nodes.append(node)
+                else:
+                    self._add(node)
+            self._merge_siblings()
+            found.extend(self.groups.values())
+        return self._scheduled(found)
 
     # ---- one node ----
 
     def _add(self, node: Node) -> None:
         group = self._single(node)
-        group.bit = 1 << len(self.group_of)  # one that no other group has: groups are merged, nodes only ever added
-        self.groups.append(group)
+        group.piece, group.bit = self.piece, 1 << self.bits
+        self.bits += 1
+        self.groups[id(group)] = group
         self.group_of[node] = group
         for producer in self._producers(group):
-            group.ancestors |= producer.ancestors | producer.bit
+            if producer.piece == group.piece:
+                group.ancestors |= producer.ancestors | producer.bit
         changed = group.form != "opaque"
         while changed:
             changed = False
@@ -190,6 +207,8 @@ class Fuser:
         if "opaque" in (producer.form, group.form):
             own = group if group.form == "opaque" else producer
             return f"{own.nodes[0].op.title} has kernels of its own"
+        if producer.piece != group.piece:
+            return f"they are too far apart in a program of more than {PIECE} operations"
         if len(producer.nodes) + len(group.nodes) > self.limits.nodes:
             return f"together they would have more than {self.limits.nodes} operations"
         if self._operands(producer, group) > self.limits.operands:
@@ -276,34 +295,44 @@ class Fuser:
     def _between(self, producer: Group, group: Group) -> bool:
         """Whether some other group reads the producer and is read (at whatever remove) by the group: merging would be a
         cycle."""
-        return any(other is not producer and other.ancestors & producer.bit for other in self._producers(group))
+        others = [other for other in self._producers(group) if other is not producer and other.piece == group.piece]
+        return any(other.ancestors & producer.bit for other in others)
 
     def _merge(self, producer: Group, group: Group) -> Group:
         domain, axes, form = self._merged_domain(producer, group)  # type: ignore[misc]
         nodes = sorted({*producer.nodes, *group.nodes}, key=lambda n: n.id)
-        union = Group(nodes, domain, axes, form, producer.ancestors | group.ancestors, producer.bit | group.bit)
-        union.ancestors &= ~union.bit
+        bit = producer.bit | group.bit
+        union = Group(nodes, domain, axes, form, (producer.ancestors | group.ancestors) & ~bit, bit, group.piece)
         for node in nodes:
             self.group_of[node] = union
-        self.groups = [g for g in self.groups if g is not producer and g is not group]
-        for other in self.groups:
+        del self.groups[id(producer)], self.groups[id(group)]
+        for other in self.groups.values():
             if other.ancestors & union.bit:
                 other.ancestors |= union.ancestors | union.bit
-        self.groups.append(union)
+        self.groups[id(union)] = union
         return union
 
     def _merge_siblings(self) -> None:
-        """Independent groups over one domain that read the same stored value share the pass over it."""
+        """Independent groups over one domain that read the same stored value share the pass over it: each joins the
+        first one that takes it."""
         readers: dict[Node, list[Node]] = {}
-        for group in self.groups:
+        for group in self.groups.values():
             for read in self._memory_reads(group):
                 readers.setdefault(read, []).append(group.nodes[0])
         for members in readers.values():
-            for i, first in enumerate(members):
-                for second in members[i + 1 :]:
-                    one, other = self.group_of[first], self.group_of[second]
-                    if one is not other and self._are_siblings(one, other):
-                        self._merge(one, other)
+            taking: list[Node] = []
+            for member in members if len(members) > 1 else ():
+                if not any(self._joined(first, member) for first in taking):
+                    taking.append(member)
+                    del taking[:-MOST_OPEN]
+
+    def _joined(self, first: Node, second: Node) -> bool:
+        """Whether two nodes are in one group now."""
+        one, other = self.group_of[first], self.group_of[second]
+        if one is not other and self._are_siblings(one, other):
+            self._merge(one, other)
+            return True
+        return one is other
 
     def _are_siblings(self, first: Group, second: Group) -> bool:
         if first.form != second.form or first.form == "opaque" or first.axes != second.axes:
@@ -326,29 +355,29 @@ class Fuser:
 
     # ---- order ----
 
-    def _scheduled(self) -> list[Group]:
+    def _scheduled(self, groups: list[Group]) -> list[Group]:
         """Groups in an order in which every one comes after those it reads. What can fail, and what that reads, comes
         first: whatever is behind it may overwrite what the program was given (passes/memory.py)."""
         done: list[Group] = []
-        waiting = sorted(self.groups, key=lambda g: g.nodes[-1].id)
-        urgent = self._urgent(waiting)
-        readers: dict[int, list[Group]] = {id(g): [] for g in waiting}
+        urgent = self._urgent(groups)
+        readers: dict[int, list[Group]] = {id(g): [] for g in groups}
         missing: dict[int, int] = {}
-        for group in waiting:
+        for group in groups:
             producers = self._producers(group)
             missing[id(group)] = len(producers)
             for producer in producers:
                 readers[id(producer)].append(group)
-        ready = [g for g in waiting if missing[id(g)] == 0]
+        by_age = {group.nodes[-1].id: group for group in groups}
+        ready = [(id(group) not in urgent, age) for age, group in by_age.items() if missing[id(group)] == 0]
+        heapq.heapify(ready)
         while ready:
-            group = min(ready, key=lambda g: (id(g) not in urgent, g.nodes[-1].id))
-            ready.remove(group)
+            group = by_age[heapq.heappop(ready)[1]]
             done.append(group)
             for reader in readers[id(group)]:
                 missing[id(reader)] -= 1
                 if missing[id(reader)] == 0:
-                    ready.append(reader)
-        assert len(done) == len(waiting), "fusion made a cycle"
+                    heapq.heappush(ready, (id(reader) not in urgent, reader.nodes[-1].id))
+        assert len(done) == len(groups), "fusion made a cycle"
         return done
 
     def _urgent(self, groups: Iterable[Group]) -> set[int]:
@@ -363,12 +392,36 @@ class Fuser:
         return found
 
 
+def _pieces(graph: Graph) -> Iterator[list[Node]]:
+    """What kernels compute, operands first, in pieces. In a large graph every node stands right behind its operands,
+    as far as others do not: what belongs together is then in one piece, however far apart it was written."""
+    order = graph.order()
+    if len(order) > PIECE:
+        order = _depth_first(graph.outputs)
+    computed = [node for node in order if not is_stored_leaf(node) and not isinstance(node.op, Strided)]
+    return (computed[i : i + PIECE] for i in range(0, len(computed), PIECE))
+
+
+def _depth_first(outputs: Iterable[Node]) -> list[Node]:
+    """All that the outputs are computed from: for each the operands of its first operand, then those of the next."""
+    done: dict[Node, None] = {}
+    for output in outputs:
+        stack = [output]
+        while stack:
+            node = stack[-1]
+            waiting = [x for x in node.inputs if x not in done]
+            if waiting:
+                stack.extend(reversed(waiting))
+            else:
+                done[stack.pop()] = None
+    return list(done)
+
+
 def obstacles(
     graph: Graph, groups: list[Group], layouts: dict[Node, Strides | None], limits: Limits
 ) -> dict[tuple[int, int], str]:
     """For explain: why kernels that pass values to each other stayed apart, by their (producer's, reader's) numbers."""
     fuser = Fuser(graph, layouts, limits)
-    fuser.groups = list(groups)
     fuser.group_of = {node: group for group in groups for node in group.nodes}
     number = {id(group): i for i, group in enumerate(groups)}
     found = {}

@@ -8,7 +8,7 @@ computed as before, so bits stay the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,19 +68,75 @@ def _merged(graph: Graph) -> Graph:
     if len(found) < 2:
         return graph
     grown: dict[Node, Loop] = {node: node.op for node in found if isinstance(node.op, Loop)}
+    table = _Numbering()
+    numbers = {node: table.number(node, op) for node, op in grown.items()}
+    holders: dict[int, list[Node]] = {}
+    for large in reversed(found):
+        for number in dict.fromkeys(numbers[large].values()):
+            holders.setdefault(number, []).append(large)
     absorbed: dict[Node, _Absorbed] = {}
     for small in found:
-        for large in reversed(found):
+        # A loop that it may become a part of computes all that it does, so also what the fewest loops do.
+        outputs = grown[small].body.outputs
+        for large in min((holders[numbers[small][x]] for x in outputs), key=len, default=()):
             if small is large or small in absorbed or large in absorbed:
                 continue
-            into = _absorb(small, large, grown[small], grown[large])
-            if into is not None and small not in reachable(large.inputs):
-                grown[large], results = into
-                absorbed[small] = _Absorbed(large, results)
-                break
+            into = _absorb(small, large, grown, numbers)
+            if into is None or _depends(large, small):
+                continue
+            absorbed[small] = _Absorbed(large, into[1])
+            if into[0] is not grown[large]:
+                grown[large] = into[0]
+                numbers[large] = table.number(large, into[0])
+            break
+    while (one := _in_a_circle(graph, absorbed)) is not None:
+        del absorbed[one]
     if not absorbed:
         return graph
     return _rebuilt(graph, lambda node, operands: _with_absorbed(node, operands, grown), absorbed)
+
+
+def _depends(node: Node, other: Node) -> bool:
+    """Whether a node is computed from another one. Operands are older than what reads them."""
+    seen = {node}
+    stack = [node]
+    while stack:
+        for operand in stack.pop().inputs:
+            if operand is other:
+                return True
+            if operand not in seen and operand.id > other.id:
+                seen.add(operand)
+                stack.append(operand)
+    return False
+
+
+def _in_a_circle(graph: Graph, absorbed: dict[Node, _Absorbed]) -> Node | None:
+    """An absorbed loop whose results would be computed from themselves: the loop that took it in reads another absorbed
+    one, and that is in a loop that reads this one."""
+    done: set[Node] = set()
+    path: dict[Node, None] = {}
+    stack = list(graph.outputs) if len(absorbed) > 1 else []
+    while stack:
+        node = stack[-1]
+        if node in done or node in path:
+            stack.pop()
+            path.pop(node, None)
+            done.add(node)
+            continue
+        path[node] = None
+        operands = [x for x in _operands(node, absorbed) if x not in done]
+        if any(x in path for x in operands):
+            sources = [x.inputs[0] for x in path if isinstance(x.op, Pick) and x.inputs[0] in absorbed]
+            return sources[-1]
+        stack.extend(operands)
+    return None
+
+
+def _operands(node: Node, absorbed: dict[Node, _Absorbed]) -> tuple[Node, ...]:
+    """What a node is computed from when loops have been absorbed."""
+    if isinstance(node.op, Pick) and node.inputs[0] in absorbed:
+        return (absorbed[node.inputs[0]].by,)
+    return node.inputs
 
 
 def _with_absorbed(node: Node, operands: tuple[Node, ...], grown: dict[Node, Loop]) -> Node:
@@ -98,23 +154,18 @@ def _rebuilt(graph: Graph, make: Callable[[Node, tuple[Node, ...]], Node], absor
     for small, into in absorbed.items():
         shift[small] = dict(enumerate(into.results))
 
-    def operands_of(node: Node) -> tuple[Node, ...]:
-        if isinstance(node.op, Pick) and node.inputs[0] in absorbed:
-            return (absorbed[node.inputs[0]].by,)
-        return node.inputs
-
     stack = [*graph.inputs, *graph.outputs]
     while stack:
         node = stack[-1]
         if node in new:
             stack.pop()
             continue
-        wanted = [x for x in operands_of(node) if x not in new]
+        wanted = [x for x in _operands(node, absorbed) if x not in new]
         if wanted:
             stack.extend(wanted)
             continue
         stack.pop()
-        operands = tuple([new[x] for x in operands_of(node)])
+        operands = tuple([new[x] for x in _operands(node, absorbed)])
         if isinstance(node.op, Pick):
             source = node.inputs[0]
             index = shift[source][node.op.index] if source in absorbed else node.op.index
@@ -137,27 +188,22 @@ def _renumber(pick: Node, index: int, source: Node, whole: Node) -> int:
     return index
 
 
-def _absorb(small: Node, large: Node, op: Loop, into: Loop) -> tuple[Loop, list[int]] | None:
-    """`into` with the rows that `op` makes and it does not, and which of its results those of `op` are; None if it does
-    not make the same steps."""
+def _absorb(
+    small: Node, large: Node, loops: Mapping[Node, Loop], numbers: Mapping[Node, Mapping[Node, int]]
+) -> tuple[Loop, list[int]] | None:
+    """The large loop with the rows that the small one makes and it does not, and which of its results those of the
+    small one are; None if it does not make the same steps."""
+    op, into, ours, theirs = loops[small], loops[large], numbers[small], numbers[large]
     alike = (op.length, op.reverse, op.counted, op.stops) == (into.length, into.reverse, into.counted, into.stops)
     if not alike or op.carries > into.carries:
         return None
-    count, invariants, carries, rows = op.split(small.inputs)
-    other = into.split(large.inputs)
-    if count != other[0] or carries != other[2][: op.carries]:
+    if op.split(small.inputs)[0] != into.split(large.inputs)[0]:
         return None
-    places = {x: place for part in (1, 3) for x, place in zip(other[part], _places(into)[part], strict=True)}
-    if any(x not in places for x in (*invariants, *rows)):
-        return None
-    mine = [*(places[x] for x in invariants), *_places(into)[2][: op.carries], *(places[x] for x in rows)]
-    table = _Numbering()
-    theirs = table.number(into.body, list(range(len(into.body.inputs))))
-    ours = table.number(op.body, mine)
     their_carries, their_rows, their_flag = into.split_body()
     our_carries, our_rows, our_flag = op.split_body()
-    for x, y in zip(our_carries, their_carries, strict=False):
-        if ours[x] != theirs[y]:
+    first, other = op.body.inputs[op.invariants :], into.body.inputs[into.invariants :]
+    for k in range(op.carries):
+        if ours[first[k]] != theirs[other[k]] or ours[our_carries[k]] != theirs[their_carries[k]]:
             return None
     if our_flag is not None and their_flag is not None and ours[our_flag] != theirs[their_flag]:
         return None
@@ -189,16 +235,18 @@ def _places(op: Loop) -> tuple[list[int], list[int], list[int], list[int]]:
 
 
 class _Numbering:
-    """Numbers for the nodes of several bodies: equal ones compute the same."""
+    """Numbers for the nodes in the bodies of several loops: equal ones compute the same, from the same operands."""
 
     def __init__(self) -> None:
         self.known: dict[Any, int] = {}
 
-    def number(self, body: Body, inputs: Sequence[int]) -> dict[Node, int]:
-        numbers: dict[Node, int] = {}
-        for node, place in zip(body.inputs, inputs, strict=True):
-            numbers[node] = self._of(("input", place))
-        for node in body.graph.order():
+    def number(self, loop: Node, op: Loop) -> dict[Node, int]:
+        """Those of the body that a loop has (`op`)."""
+        _, invariants, carries, rows = op.split(loop.inputs)
+        given = [*(("invariant", x) for x in invariants), *(("carry", k, x) for k, x in enumerate(carries))]
+        given += [("row", x) for x in rows]
+        numbers = {node: self._of(key) for node, key in zip(op.body.inputs, given, strict=True)}
+        for node in op.body.graph.order():
             if node not in numbers:
                 words = getattr(node.value, "words", None) if not node.inputs else None
                 numbers[node] = self._of((node.op, node.kind, words, *[numbers[x] for x in node.inputs]))
@@ -302,7 +350,8 @@ class _Pruning:
         carries = [self.carries[k] for k in self.live]
         moving = {*carries, *(param for param in self.row_params if param not in known)}
         hoisted = _hoisted(outputs, moving, self.outer)
-        rows = [i for i, param in enumerate(self.row_params) if param in moving and _reads(outputs, hoisted, param)]
+        read = _read(outputs, hoisted)
+        rows = [i for i, param in enumerate(self.row_params) if param in moving and param in read]
         body = body_of([*hoisted, *carries, *(self.row_params[i] for i in rows)], outputs)
         loop = self.old.with_body(body, len(hoisted), len(carries))
         given = [*self.count, *hoisted.values(), *(self.firsts[k] for k in self.live), *(self.rows[i] for i in rows)]
@@ -316,9 +365,9 @@ class _Pruning:
         fixed = self.fixed
         if self.waited_for and end is not None:
             fixed = {k: bind(Barrier(), x, end) for k, x in fixed.items()}
-        carries = range(self.old.carries)
-        found: list[Node | None] = [next(made) if k in self.live else fixed.get(k) for k in carries]
-        found += [next(made) if i in self.kept else None for i in range(len(self.made))]
+        live, kept = set(self.live), set(self.kept)
+        found: list[Node | None] = [next(made) if k in live else fixed.get(k) for k in range(self.old.carries)]
+        found += [next(made) if i in kept else None for i in range(len(self.made))]
         return [*found, *made]
 
 
@@ -327,28 +376,30 @@ def _live_carries(op: Loop, used: set[int], rows: Iterable[int], fixed: dict[int
     params = op.body.inputs[op.invariants : op.invariants + op.carries]
     nexts, made_rows, go_on = op.split_body()
     live = {k for k in range(op.carries) if k in used and k not in fixed}
-    while True:
-        roots = [*(nexts[k] for k in live), *(made_rows[i] for i in rows), *([] if go_on is None else [go_on])]
-        needed = set(reachable(roots))
-        more = {k for k, param in enumerate(params) if k not in fixed and (k in live or param in needed)}
-        if more == live:
-            return sorted(live)
-        live = more
+    number = {param: k for k, param in enumerate(params) if k not in fixed}
+    stack = [*(nexts[k] for k in live), *(made_rows[i] for i in rows), *([] if go_on is None else [go_on])]
+    seen = set(stack)
+    while stack:
+        node = stack.pop()
+        k = number.get(node)
+        if k is not None:
+            live.add(k)
+        fresh = [x for x in (*node.inputs, *(() if k is None else (nexts[k],))) if x not in seen]
+        seen.update(fresh)
+        stack.extend(fresh)
+    return sorted(live)
 
 
-def _reads(outputs: Sequence[Node], hoisted: dict[Node, Node], param: Node) -> bool:
-    """Whether the body still reads a parameter."""
+def _read(outputs: Sequence[Node], hoisted: dict[Node, Node]) -> set[Node]:
+    """What a body still reads."""
     seen = {node for node in outputs if node not in hoisted}
     stack = list(seen)
     while stack:
-        node = stack.pop()
-        if node is param:
-            return True
-        for x in node.inputs:
+        for x in stack.pop().inputs:
             if x not in seen and x not in hoisted:
                 seen.add(x)
                 stack.append(x)
-    return False
+    return seen
 
 
 def _hoisted(outputs: Sequence[Node], moving: set[Node], outer: dict[Node, Node]) -> dict[Node, Node]:
@@ -356,16 +407,20 @@ def _hoisted(outputs: Sequence[Node], moving: set[Node], outer: dict[Node, Node]
     of the loop. Views and constants stay inside, where they cost nothing."""
     order = reachable(outputs)
     varies: set[Node] = set()
+    given: set[Node] = set()
+    """What some operand of the loop is behind: the rest is computed from nothing but constants and ranges."""
     for node in order:
         if node in moving or any(x in varies for x in node.inputs):
             varies.add(node)
+        if isinstance(node.op, Parameter) or any(x in given for x in node.inputs):
+            given.add(node)
     cut: dict[Node, None] = {}
     stack = [x for node in order if node in varies for x in node.inputs if x not in varies]
     stack += [node for node in outputs if node not in varies]
     seen = set(stack)
     while stack:
         node = stack.pop()
-        if isinstance(node.op, View) or (not node.inputs and not isinstance(node.op, Parameter)) or _is_free(node):
+        if isinstance(node.op, View) or node not in given:
             for x in node.inputs:
                 if x not in seen:
                     seen.add(x)
@@ -375,8 +430,3 @@ def _hoisted(outputs: Sequence[Node], moving: set[Node], outer: dict[Node, Node]
     roots = sorted(cut, key=lambda node: node.id)
     values = rebuilt(reachable(roots), roots, dict(outer))
     return dict(zip(roots, values, strict=True))
-
-
-def _is_free(node: Node) -> bool:
-    """Computed from nothing but constants and ranges: no operand of the loop is behind it."""
-    return bool(node.inputs) and not any(isinstance(x.op, Parameter) for x in reachable([node]))

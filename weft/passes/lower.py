@@ -6,6 +6,7 @@ operands lie, which of its values are needed elsewhere, and what an operand's pl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -101,34 +102,39 @@ class Lowerer:
         lowering = self.target.lower(node.op, layouts, results)
         launches = tuple(_renumbered(launch, places, len(reads)) for launch in lowering.launches)
         over = node.op.overwrites if isinstance(node.op, Opaque) else ()
-        overwritable = frozenset(
-            (places[k].value, 0) for k in over if self.lies_like(writes[0].kind, node.inputs, k, places)
-        )
+        overwritable = self.lying_alike(node, dict.fromkeys(over, (0, writes[0].kind)), places)
         return Item(group, launches, tuple(reads), writes, lowering.temporaries, overwritable)
 
     def operands(self, node: Node) -> tuple[list[Node], list[Pointer], list[Layout]]:
         """(stored values, where among them each operand is, how it lies there)."""
-        reads: list[Node] = []
+        numbers: dict[Node, int] = {}
         places: list[Pointer] = []
         layouts: list[Layout] = []
         for operand in node.inputs:
             stored, strides, offset = self.place(operand)
             if isinstance(stored.op, Constant):
                 strides = (0,) * operand.ndim
-            if stored not in reads:
-                reads.append(stored)
-            places.append(Pointer(reads.index(stored), to_int(offset) * operand.dtype.size))
+            number = numbers.setdefault(stored, len(numbers))
+            places.append(Pointer(number, to_int(offset) * operand.dtype.size))
             layouts.append(Layout(_ints(operand.shape), _ints(strides), operand.dtype))
-        return reads, places, layouts
+        return list(numbers), places, layouts
 
-    def lies_like(self, kind: Kind, operands: Sequence[Node], k: int, places: Sequence[Pointer]) -> bool:
-        """Whether operand k lies in memory exactly as a result of this kind does, and no other operand reads it."""
-        operand = operands[k]
+    def lying_alike(
+        self, node: Node, results: Mapping[int, tuple[int, Kind]], places: Sequence[Pointer]
+    ) -> frozenset[tuple[int, int]]:
+        """(stored value, result) for those operands that lie in memory exactly as a result does, and that no other
+        operand reads: `results` gives by operand the number and the kind of a result."""
+        readers = Counter([place.value for place in places])
+        alone = {k: result for k, result in results.items() if readers[places[k].value] == 1}
+        return frozenset(
+            [(places[k].value, w) for k, (w, kind) in alone.items() if self._lies_plainly(node.inputs[k], kind)]
+        )
+
+    def _lies_plainly(self, operand: Node, kind: Kind) -> bool:
+        """Whether an operand is a stored value, all of it, as a result of this kind is."""
         stored, strides, offset = self.place(operand)
-        alone = sum(place.value == places[k].value for place in places) == 1
         return (
-            alone
-            and operand.kind is kind
+            operand.kind is kind
             and not isinstance(stored.op, Constant)
             and provably_equal(offset, 0)
             and is_contiguous(operand.shape, strides)

@@ -54,12 +54,8 @@ def _lower_switch(lowerer: Lowerer, group: Group, node: Node, writes: Sequence[N
     arena = Pointer(len(reads) + len(writes))
     code = Choose(tuple(branch.plan for branch in branches), places[0], tuple(inputs), outputs, arena, before)
     room = functools.reduce(dim_max, [branch.plan.arena for branch in branches])
-    over = {
-        (places[1 + j].value, i)
-        for j, i in pairs.items()
-        if lowerer.lies_like(writes[i].kind, node.inputs, 1 + j, places)
-    }
-    return Item(group, (), tuple(reads), tuple(writes), (room,), frozenset(over), code)
+    over = lowerer.lying_alike(node, {1 + j: (i, writes[i].kind) for j, i in pairs.items()}, places)
+    return Item(group, (), tuple(reads), tuple(writes), (room,), over, code)
 
 
 class _Branch:
@@ -75,10 +71,11 @@ class _Branch:
             whole, key = body, ("computed", tuple(computed))
             body = whole.once(key, lambda: body_of(whole.inputs, [whole.outputs[i] for i in computed]))
             layouts = dict(zip(body.inputs, (layouts[x] for x in whole.inputs), strict=True))
-        carried = {j: computed.index(i) for j, i in pairs.items() if i not in handed_on}
+        number = {i: at for at, i in enumerate(computed)}
+        carried = {j: number[i] for j, i in pairs.items() if i not in handed_on}
         self.plan = plan = plan_body(body, layouts, carried)
         self.in_place = all(plan.places[plan.graph.inputs[j]].where == "output" for j in carried)
-        self.outputs = [computed[branch_output(plan, i)] for i in range(len(plan.outputs))]
+        self.outputs = [computed[i] for i in _numbers_of_outputs(plan)]
 
 
 def _updated(op: Switch, layouts: Sequence[Layout]) -> dict[int, int]:
@@ -119,9 +116,10 @@ def _written_to(node: Node) -> int | None:
         node = node.inputs[op.overwrites[0]]
 
 
-def branch_output(plan: Any, position: int) -> int:
-    """Which result of a body the plan's output number `position` is; they are stored apart."""
-    return list(plan.graph.outputs).index(plan.outputs[position])
+def _numbers_of_outputs(plan: Any) -> list[int]:
+    """Which result of a body each output of its plan is; they are stored apart."""
+    number = {node: i for i, node in enumerate(plan.graph.outputs)}
+    return [number[node] for node in plan.outputs]
 
 
 def _row_stride(rows: Layout, op: Loop) -> int:
@@ -205,7 +203,7 @@ class LoopLowering:
         code = Repeat(
             plan,
             tuple(inputs),
-            tuple(outputs[branch_output(plan, i)] for i in range(len(plan.outputs))),
+            tuple(outputs[i] for i in _numbers_of_outputs(plan)),
             arena,
             self.most(),
             op.reverse,
@@ -229,7 +227,8 @@ class LoopLowering:
         smaller = body.once("computed", lambda: body_of(body.inputs, [body.outputs[i] for i in computed]))
         layouts = dict(zip(smaller.inputs, (self.layouts[x] for x in body.inputs), strict=True))
         first = self.op.invariants
-        alone = {first + k: computed.index(k) for k in range(self.op.carries) if k not in delays.places}
+        number = {i: at for at, i in enumerate(computed)}
+        alone = {first + k: number[k] for k in range(self.op.carries) if k not in delays.places}
         return self.plan_body(smaller, layouts, alone)
 
     def elementwise_body(self) -> Lowerer | None:
@@ -253,12 +252,8 @@ class LoopLowering:
         """The last carries may lie on the first ones: those are copied before anything is written, or are it
         already."""
         start = self.op.counted + self.op.invariants
-        kinds = [write.kind for write in self.writes]
-        return frozenset(
-            (self.places[start + k].value, k)
-            for k in range(self.op.carries)
-            if self.lowerer.lies_like(kinds[k], self.node.inputs, start + k, self.places)
-        )
+        results = {start + k: (k, self.writes[k].kind) for k in range(self.op.carries)}
+        return self.lowerer.lying_alike(self.node, results, self.places)
 
 
 class _Delays:
@@ -270,13 +265,13 @@ class _Delays:
         params = {param: k for k, param in enumerate(op.body.inputs[first : first + op.carries])}
         self.next_of: dict[int, int] = {}
         """The carry whose value each one takes over at the next step."""
+        readers: dict[int, int] = {}
         for k, after in enumerate(op.split_body()[0]):
             source = params.get(after)
-            if source is not None and source != k and source not in self.next_of.values():
-                self.next_of[k] = source
+            if source is not None and source != k and source not in readers:
+                self.next_of[k], readers[source] = source, k
         self.places: dict[int, tuple[int, int, int]] = {}
         """(ring, place in it at step 0, number of places) of each carry in a ring."""
-        readers = {source: k for k, source in self.next_of.items()}
         for newest in range(op.carries):
             if newest not in self.next_of and newest in readers:
                 self._chain(newest, readers, 1)

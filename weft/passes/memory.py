@@ -11,6 +11,8 @@ A program that ends early must have changed nothing: an input is overwritten onl
 
 from __future__ import annotations
 
+import bisect
+import heapq
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +26,9 @@ from weft.passes.views import Strided
 from weft.primitives.base import Parameter
 
 ALIGNMENT = 64
+MOST_NEIGHBOURS = 64
+"""How many pieces of an arena may on average live at the same time as one of them, for each to be placed with a view to
+all of those. Where there are more, pieces are placed one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,8 @@ class Plan:
     @property
     def peak(self) -> int:
         """Bytes that a run allocates: for temporaries, and for results that do not lie on inputs."""
-        return self.arena + sum(nbytes_of(node) for k, node in enumerate(self.outputs) if k not in self.adopted)
+        adopted = self.adopted
+        return self.arena + sum(nbytes_of(node) for k, node in enumerate(self.outputs) if k not in adopted)
 
 
 @dataclass(slots=True)
@@ -145,12 +151,12 @@ def plan_memory(
     their next value: it may take their place. `donated` are inputs that nobody wants to see again."""
     end = len(items)
     last = last_reads(items)
-    outputs: list[Node] = []
+    outputs: dict[Node, int] = {}
     for output in graph.outputs:
         base = base_of(output)
         last[base] = end
-        if not isinstance(base.op, Parameter) and base not in outputs:
-            outputs.append(base)
+        if not isinstance(base.op, Parameter):
+            outputs.setdefault(base, len(outputs))
     free = _free_inputs(graph, carried or {}, donated)
     homes, reuse = _homes(items, last, outputs, {graph.inputs[i]: (i, heir) for i, heir in free.items()})
     temporaries = _temporary_homes(items)
@@ -168,7 +174,7 @@ def plan_memory(
             else:
                 places[node] = Place("arena", arena.offsets[id(home)], nbytes_of(node))
     offsets = [[arena.offsets[id(t)] for t in step] for step in temporaries]
-    return Plan(graph, target, items, places, outputs, offsets, arena.size, reuse, pieces, free)
+    return Plan(graph, target, items, places, list(outputs), offsets, arena.size, reuse, pieces, free)
 
 
 def _free_inputs(graph: Graph, carried: Mapping[int, int], donated: Collection[int]) -> dict[int, Node | None]:
@@ -185,7 +191,7 @@ def last_failure(items: Sequence[Item]) -> int:
 def _homes(
     items: Sequence[Item],
     last: dict[Node, int],
-    outputs: Sequence[Node],
+    outputs: Mapping[Node, int],
     free: Mapping[Node, tuple[int, Node | None]],
 ) -> tuple[list[_Home], list[str]]:
     """Each written value in a home of its own, or in that of an operand that dies there. `free`: the numbers of inputs
@@ -193,14 +199,18 @@ def _homes(
     home_of: dict[Node, _Home] = {}
     homes: list[_Home] = []
     sure = last_failure(items) + 1
+    heirs_of = _Heirs(items, last) if any(heir is not None for _, heir in free.values()) else None
     for node, (number, heir) in free.items():
-        heirs, since = (None, sure) if heir is None else (_heirs(node, heir, items, last), 0)
+        heirs, since = (None, sure) if heir is None or heirs_of is None else (heirs_of.find(node, heir), 0)
         home_of[node] = _Home([node], nbytes_of(node), -1, last.get(node, -1), None, number, heirs, since)
     reuse: list[str] = []
     for step, item in enumerate(items):
         taken: set[int] = set()
+        below: dict[int, list[int]] = {}
+        for r, w in sorted(item.overwritable):
+            below.setdefault(w, []).append(r)
         for w, node in enumerate(item.writes):
-            home = _dying_operand(item, w, step, home_of, taken, node in outputs)
+            home = _dying_operand(item, w, below.get(w, ()), step, home_of, taken, node in outputs)
             if home is not None:
                 reuse.append(f"{node.op} takes the place of {home.nodes[-1].op}")
                 if len(home.nodes) == 1 and home.given is not None:
@@ -212,20 +222,27 @@ def _homes(
             taken.add(id(home))
             home.last = max(last.get(node, step), step)
             if node in outputs:
-                home.output = outputs.index(node)
+                home.output = outputs[node]
             home_of[node] = home
     return homes, reuse
 
 
 def _dying_operand(
-    item: Item, w: int, step: int, home_of: dict[Node, _Home], taken: set[int], lasts: bool
+    item: Item,
+    w: int,
+    below: Sequence[int],
+    step: int,
+    home_of: dict[Node, _Home],
+    taken: set[int],
+    lasts: bool,
 ) -> _Home | None:
-    """The home of an operand that this result may overwrite; every operand is tried. A result that `lasts` would rather
-    lie on an input, which is there already, than make a temporary last."""
+    """The home of an operand that this result may overwrite; every operand that the kernel allows is tried (`below`). A
+    result that `lasts` would rather lie on an input, which is there already, than make a temporary last."""
     found: _Home | None = None
-    for r, operand in enumerate(item.reads):
+    for r in below:
+        operand = item.reads[r]
         home = home_of.get(operand)
-        if home is None or (r, w) not in item.overwritable or id(home) in taken:
+        if home is None or id(home) in taken:
             continue
         if (
             home.last == step
@@ -241,20 +258,29 @@ def _dying_operand(
     return found
 
 
-def _heirs(node: Node, heir: Node, items: Sequence[Item], last: Mapping[Node, int]) -> set[Node]:
-    """The results that may lie one after the other where an input does, the last of which is its heir; the heir alone
-    if there is no such way to it."""
-    found: list[Node] = []
-    here = node
-    while here is not heir and 0 <= last.get(here, -1) < len(items):
-        item = items[last[here]]
-        over = [item.writes[w] for r, w in item.overwritable if item.reads[r] is here]
-        over = [x for x in over if x is heir] or over
-        if len(over) != 1 or not provably_equal(nbytes_of(over[0]), nbytes_of(node)):
-            return {heir}
-        here = over[0]
-        found.append(here)
-    return {*found, heir} if here is heir else {heir}
+class _Heirs:
+    """Which results may lie one after the other where an input does."""
+
+    def __init__(self, items: Sequence[Item], last: Mapping[Node, int]) -> None:
+        self._last, self._end = last, len(items)
+        self._over: dict[tuple[int, Node], list[Node]] = {}
+        """By step and operand: the results that may lie on it."""
+        for step, item in enumerate(items):
+            for r, w in item.overwritable:
+                self._over.setdefault((step, item.reads[r]), []).append(item.writes[w])
+
+    def find(self, node: Node, heir: Node) -> set[Node]:
+        """Those that lead from an input to its heir; the heir alone if there is no such way."""
+        found: list[Node] = []
+        here = node
+        while here is not heir and 0 <= self._last.get(here, -1) < self._end:
+            over = self._over.get((self._last[here], here), [])
+            over = [x for x in over if x is heir] or over
+            if len(over) != 1 or not provably_equal(nbytes_of(over[0]), nbytes_of(node)):
+                return {heir}
+            here = over[0]
+            found.append(here)
+        return {*found, heir} if here is heir else {heir}
 
 
 def _temporary_homes(items: Sequence[Item]) -> list[list[_Home]]:
@@ -285,21 +311,41 @@ class Packing:
     """How pieces that live from one step to another share an arena; made once for pieces of any size."""
 
     def __init__(self, lives: Sequence[tuple[int, int]]) -> None:
-        self.count = len(lives)
-        self._order = sorted(range(self.count), key=lambda i: lives[i][0])
-        self._beside = [
-            [j for j, (first, last) in enumerate(lives) if j != i and first <= end and start <= last]
-            for i, (start, end) in enumerate(lives)
-        ]
+        self._lives = lives
+        self._order = sorted(range(len(lives)), key=lambda i: lives[i][0])
+        self._beside = self._neighbours()
+
+    def _neighbours(self) -> list[list[int]] | None:
+        """For each piece those that live at the same time; None if these are too many to look at."""
+        beside: list[list[int]] = [[] for _ in self._lives]
+        alive: list[int] = []
+        left = MOST_NEIGHBOURS * len(self._lives)
+        for i in self._order:
+            first = self._lives[i][0]
+            alive = [j for j in alive if self._lives[j][1] >= first]
+            left -= len(alive)
+            if left < 0:
+                return None
+            beside[i].extend(alive)
+            for j in alive:
+                beside[j].append(i)
+            alive.append(i)
+        return beside
 
     def offsets(self, sizes: Sequence[int]) -> tuple[list[int], int]:
-        """(offset of each piece, size of the arena) such that pieces alive at the same time do not overlap: largest
-        first, at the lowest place that is free."""
-        offsets, ends = [0] * self.count, [0] * self.count
+        """(offset of each piece, size of the arena) such that pieces alive at the same time do not overlap."""
+        rooms = [-(-size // ALIGNMENT) * ALIGNMENT or ALIGNMENT for size in sizes]
+        return self._in_order(rooms) if self._beside is None else self._by_size(sizes, rooms, self._beside)
+
+    def _by_size(
+        self, sizes: Sequence[int], rooms: Sequence[int], beside: Sequence[Sequence[int]]
+    ) -> tuple[list[int], int]:
+        """The largest first, at the lowest place that is free."""
+        offsets, ends = [0] * len(rooms), [0] * len(rooms)
         for i in sorted(self._order, key=sizes.__getitem__, reverse=True):  # of equals, the earliest first
-            need = -(-sizes[i] // ALIGNMENT) * ALIGNMENT or ALIGNMENT
+            need = rooms[i]
             at = 0
-            taken = [(offsets[j], ends[j]) for j in self._beside[i] if ends[j]]
+            taken = [(offsets[j], ends[j]) for j in beside[i] if ends[j]]
             taken.sort()
             for start, stop in taken:
                 if at + need <= start:
@@ -308,3 +354,65 @@ class Packing:
                     at = stop
             offsets[i], ends[i] = at, at + need
         return offsets, max(ends, default=0)
+
+    def _in_order(self, rooms: Sequence[int]) -> tuple[list[int], int]:
+        """The earliest first, in the smallest hole that is large enough."""
+        offsets = [0] * len(rooms)
+        alive: list[tuple[int, int]] = []
+        holes = _Holes()
+        for i in self._order:
+            first, last = self._lives[i]
+            while alive and alive[0][0] < first:
+                gone = heapq.heappop(alive)[1]
+                holes.give(offsets[gone], rooms[gone])
+            offsets[i] = holes.take(rooms[i])
+            heapq.heappush(alive, (last, i))
+        return offsets, holes.end
+
+
+class _Holes:
+    """What is free of an arena that grows as needed."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self._by_size: list[tuple[int, int]] = []
+        """(bytes, offset), sorted."""
+        self._ends: dict[int, int] = {}
+        """The end of each hole by its offset."""
+        self._starts: dict[int, int] = {}
+        """And the other way."""
+
+    def take(self, nbytes: int) -> int:
+        """The place of so many bytes."""
+        found = bisect.bisect_left(self._by_size, (nbytes, 0))
+        if found < len(self._by_size):
+            size, at = self._by_size[found]
+        else:  # none is large enough: the last one may be made so
+            at = self._starts.get(self.end, self.end)
+            size, self.end = nbytes, at + nbytes
+        if at in self._ends:
+            self._remove(at)
+        if size > nbytes:
+            self._add(at + nbytes, at + size)
+        return at
+
+    def give(self, at: int, nbytes: int) -> None:
+        """These bytes are free again."""
+        start, stop = at, at + nbytes
+        if start in self._starts:
+            start = self._starts[start]
+            self._remove(start)
+        if stop in self._ends:
+            after = stop
+            stop = self._ends[after]
+            self._remove(after)
+        self._add(start, stop)
+
+    def _add(self, start: int, stop: int) -> None:
+        self._ends[start], self._starts[stop] = stop, start
+        bisect.insort(self._by_size, (stop - start, start))
+
+    def _remove(self, start: int) -> None:
+        stop = self._ends.pop(start)
+        del self._starts[stop]
+        del self._by_size[bisect.bisect_left(self._by_size, (stop - start, start))]

@@ -7,8 +7,9 @@ an operand, and the outputs at the end.
 
 from __future__ import annotations
 
+import bisect
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 from weft.graph.dims import same_shape
 from weft.graph.node import Bundle, Graph, Kind, Node
@@ -68,9 +69,10 @@ def verify_plan(plan: Plan, carried: Mapping[int, int] | None = None, donated: C
     if carried is not None or donated is not None:
         _check_permission(plan, carried or {}, donated or ())
     memory = _Memory()
-    for number, node in enumerate(plan.graph.inputs):
-        _check_input(plan, number, node)
+    _check_inputs(plan)
+    for node in plan.graph.inputs:
         memory.write(_range(plan, node), node)
+    failure = max((step for step, item in enumerate(plan.items) if item.can_fail), default=-1)
     for step, item in enumerate(plan.items):
         _check_declared(step, item)
         for node in item.reads:
@@ -84,11 +86,12 @@ def verify_plan(plan: Plan, carried: Mapping[int, int] | None = None, donated: C
             memory.write(piece, None)
         for node in item.writes:
             memory.write(_range(plan, node), node)
-        if item.can_fail:
+        if step == failure:
             _check_inputs_are_left(plan, step, memory)
+    results = set(plan.outputs)
     for output in plan.graph.outputs:
         base = base_of(output)
-        if not isinstance(base.op, Parameter) and base not in plan.outputs:
+        if not isinstance(base.op, Parameter) and base not in results:
             raise VerifyError(f"output {output} is not among the plan's results")
         if isinstance(base.op, Parameter) and not memory.holds(("input", base.op.index, 0, _length(base)), base):
             raise VerifyError(f"output {output} reads an input that was overwritten")
@@ -106,21 +109,28 @@ def _check_permission(plan: Plan, carried: Mapping[int, int], donated: Collectio
             raise VerifyError(f"input {number} is carried, and its next value is not {heir}")
 
 
-def _check_input(plan: Plan, number: int, node: Node) -> None:
+def _check_inputs(plan: Plan) -> None:
     """An input is where the caller put it, and nothing else is, unless it may be overwritten; in the place of a loop's
     carry, the result that is its next value is what remains."""
-    inside = [n for item in plan.items for n in item.writes if plan.places.get(n) == plan.places[node]]
-    if plan.places[node] != Place("input", number, nbytes_of(node)) and not inside:
-        raise VerifyError(f"input {node} is not where the caller put it")
-    if inside and number not in plan.free:
-        raise VerifyError(f"{inside[0]} is written over an input, {node}, that is not free")
-    heir = plan.free.get(number)
-    if heir is not None and inside and inside[-1] is not heir:
-        raise VerifyError(f"{inside[-1]} is left in the place of {node}, which only {heir} may be")
+    written: dict[Place, list[Node]] = {}
+    for item in plan.items:
+        for node in item.writes:
+            if node in plan.places:
+                written.setdefault(plan.places[node], []).append(node)
+    for number, node in enumerate(plan.graph.inputs):
+        inside = written.get(plan.places[node], ())
+        if plan.places[node] != Place("input", number, nbytes_of(node)) and not inside:
+            raise VerifyError(f"input {node} is not where the caller put it")
+        if inside and number not in plan.free:
+            raise VerifyError(f"{inside[0]} is written over an input, {node}, that is not free")
+        heir = plan.free.get(number)
+        if heir is not None and inside and inside[-1] is not heir:
+            raise VerifyError(f"{inside[-1]} is left in the place of {node}, which only {heir} may be")
 
 
 def _check_inputs_are_left(plan: Plan, step: int, memory: _Memory) -> None:
-    """Where the program may end early, all that it was given is what it was; a loop's carry is a copy."""
+    """At the last step at which the program may end early, all that it was given is what it was; a loop's carry is a
+    copy."""
     for number, node in enumerate(plan.graph.inputs):
         carried = plan.free.get(number) is not None
         if not carried and not memory.holds(_range(plan, node), node):
@@ -132,33 +142,39 @@ def _check_declared(step: int, item: Item) -> None:
     operations says that it can."""
     if item.can_fail and not any(node.op.can_fail for node in item.group.nodes):
         raise VerifyError(f"step {step} can fail, and {item.group.nodes[0]} says that it cannot")
-    inside = set(item.group.nodes)
+    known = {*item.group.nodes, *item.reads}
     for operand in (operand for node in item.group.nodes for operand in node.inputs):
         stored = base_of(operand)
-        if stored not in inside and stored not in item.reads and not isinstance(stored.op, (Constant, Iota)):
+        if stored not in known and not isinstance(stored.op, (Constant, Iota)):
             raise VerifyError(f"step {step} reads {stored} without saying so")
 
 
 def _check_writes(plan: Plan, step: int, scratch: list[Range]) -> None:
     """What one kernel writes may touch what it reads only where the kernel says so, and never what else it writes."""
     item = plan.items[step]
-    written = [_range(plan, node) for node in item.writes]
-    for w, target in enumerate(written):
-        if target[0] == "input" and target[1] not in plan.free:
-            raise VerifyError(f"step {step} writes {item.writes[w]} over an input")
-        for other in (*written[:w], *scratch):
-            if _overlap(target, other):
-                raise VerifyError(f"step {step} writes two values to one place")
-        for r, node in enumerate(item.reads):
-            if isinstance(node.op, Constant) or not _overlap(target, _range(plan, node)):
-                continue
-            exact = target == _range(plan, node)
-            if not exact or (r, w) not in item.overwritable or not _in_step(item, node, item.writes[w]):
-                raise VerifyError(f"step {step} overwrites its operand {node} with {item.writes[w]} while reading it")
+    results, pieces = _Memory(), _Memory()
     for piece in scratch:
-        for node in item.reads:
-            if not isinstance(node.op, Constant) and _overlap(piece, _range(plan, node)):
-                raise VerifyError(f"step {step} has a temporary on top of its operand {node}")
+        pieces.write(piece, None)
+    places = {node: _range(plan, node) for node in (*item.reads, *item.writes) if not isinstance(node.op, Constant)}
+    number = {node: w for w, node in enumerate(item.writes)}
+    for node in item.writes:
+        target = places[node]
+        if target[0] == "input" and target[1] not in plan.free:
+            raise VerifyError(f"step {step} writes {node} over an input")
+        if results.touched(target) or pieces.touched(target):
+            raise VerifyError(f"step {step} writes two values to one place")
+        results.write(target, node)
+    for r, operand in enumerate(item.reads):
+        if isinstance(operand.op, Constant):
+            continue
+        place = places[operand]
+        if pieces.touched(place):
+            raise VerifyError(f"step {step} has a temporary on top of its operand {operand}")
+        for result in results.touched(place):
+            assert result is not None
+            exact = places[result] == place
+            if not exact or (r, number[result]) not in item.overwritable or not _in_step(item, operand, result):
+                raise VerifyError(f"step {step} overwrites its operand {operand} with {result} while reading it")
 
 
 def _in_step(item: Item, operand: Node, result: Node) -> bool:
@@ -225,23 +241,37 @@ def _arena(at: int, nbytes: int) -> Range:
     return ("arena", 0, at, at + max(nbytes, 1))
 
 
-def _overlap(a: Range, b: Range) -> bool:
-    return a[:2] == b[:2] and a[2] < b[3] and b[2] < a[3]
-
-
 class _Memory:
-    """Which value each range of bytes holds."""
+    """Which value each range of bytes holds; no two ranges overlap."""
 
     def __init__(self) -> None:
-        self.contents: dict[Range, Node | None] = {}
+        self._pieces: dict[tuple[str, int], tuple[list[int], dict[int, tuple[int, Node | None]]]] = {}
+        """By piece of memory: the first bytes of its ranges, sorted, and the end and the value of each."""
 
     def write(self, place: Range, node: Node | None) -> None:
-        for other in list(self._touching(place)):
-            del self.contents[other]
-        self.contents[place] = node
+        starts, held = self._pieces.setdefault(place[:2], ([], {}))
+        low, high = _span(starts, held, place)
+        for start in starts[low:high]:
+            del held[start]
+        starts[low:high] = [place[2]]
+        held[place[2]] = (place[3], node)
 
     def holds(self, place: Range, node: Node) -> bool:
-        return self.contents.get(place) is node
+        _, held = self._pieces.get(place[:2], ([], {}))
+        end, value = held.get(place[2], (-1, None))
+        return value is node and end == place[3]
 
-    def _touching(self, place: Range) -> Iterator[Range]:
-        return (other for other in self.contents if _overlap(place, other))
+    def touched(self, place: Range) -> list[Node | None]:
+        """What a range overlaps with."""
+        starts, held = self._pieces.get(place[:2], ([], {}))
+        low, high = _span(starts, held, place)
+        return [held[start][1] for start in starts[low:high]]
+
+
+def _span(starts: list[int], held: Mapping[int, tuple[int, Node | None]], place: Range) -> tuple[int, int]:
+    """Which ranges, of some in order, overlap with another one."""
+    *_, first, end = place
+    low = bisect.bisect_right(starts, first)
+    if low and held[starts[low - 1]][0] > first:
+        low -= 1
+    return low, bisect.bisect_left(starts, end, low)

@@ -36,6 +36,9 @@ from weft.primitives.views import Contiguous, Reshape
 
 Strides = tuple[Size, ...]
 
+MOST_MOVED = 16
+"""Views that move together to what is stored; further ones read what these are computed into."""
+
 
 class Materialize(Identity):
     """The operand as stored, contiguous elements: what a view stands on, or a reduction walks, when strides alone
@@ -145,6 +148,8 @@ def _moved(graph: Graph) -> dict[Node, tuple[View, ...]]:
             continue
         (user,) = readers
         behind = chains.get(user, ())
+        if len(behind) >= MOST_MOVED and isinstance(user.op, View):
+            continue
         if isinstance(user.op, View) and _shrinks(user.kind, node.kind):
             chains[node] = (user.op, *behind)
         elif isinstance(user.op, Elementwise) and behind:
@@ -162,6 +167,8 @@ class _Resolver:
 
     def __init__(self, layouts: Mapping[Node, Strides | None]) -> None:
         self.layouts = layouts
+        self._walkable: dict[tuple[int, ...], dict[Node, bool]] = {}
+        """By the axes: whether all that a value is computed from, in the same kernel, walks them as one."""
 
     def layout(self, node: Node) -> tuple[Node, Strides, Size]:
         """(stored node, strides, offset) of a value as it lies in memory."""
@@ -179,18 +186,22 @@ class _Resolver:
         """Whether the reduced axes (neighbours) can be walked as one, with one stride, in everything that the reduction
         reads."""
         assert isinstance(reduction.op, Reduction)
-        axes, operand = reduction.op.axes, reduction.inputs[0]
-        shape = operand.shape
-        pending, seen = [operand], {operand}
-        while pending:
-            node = pending.pop()
-            if isinstance(node.op, Elementwise) and not isinstance(node.op, Materialize):
-                fresh = [i for i in node.inputs if i not in seen]
-                seen.update(fresh)
-                pending.extend(fresh)
-            elif not isinstance(node.op, Constant) and not walked_as_one(shape, self.layout(node)[1], axes):
-                return False
-        return True
+        axes = reduction.op.axes
+        known = self._walkable.setdefault(axes, {})
+        stack = list(reduction.inputs)
+        while stack:
+            node = stack[-1]
+            if node in known or isinstance(node.op, Constant):
+                known.setdefault(node, True)
+            elif not isinstance(node.op, Elementwise) or isinstance(node.op, Materialize):
+                known[node] = walked_as_one(node.shape, self.layout(node)[1], axes)
+            elif waiting := [x for x in node.inputs if x not in known]:
+                stack.extend(waiting)
+                continue
+            else:
+                known[node] = all(known[x] for x in node.inputs)
+            stack.pop()
+        return known[reduction.inputs[0]]
 
     def lies_so(self, op: Contiguous, node: Node) -> bool:
         """Whether a value lies in memory in an order that `op` asks for."""

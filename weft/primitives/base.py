@@ -229,11 +229,19 @@ class Bundled(Node):
     """A node with several results. It knows the nodes that pick them as long as somebody needs those: evaluation
     computes all of them at once."""
 
-    __slots__ = ("picks",)
+    __slots__ = ("_room", "picks")
 
     def __init__(self, op: Primitive, inputs: tuple[Node, ...], kind: Kind, value: None = None) -> None:
         super().__init__(op, inputs, kind)
-        self.picks: tuple[ref[Picked], ...] = ()
+        self.picks: list[ref[Picked]] = []
+        self._room = 8
+
+    def add(self, pick: Picked) -> None:
+        """One more node that picks a result. Those that are gone are forgotten from time to time."""
+        self.picks.append(ref(pick))
+        if len(self.picks) > self._room:
+            self.picks = [known for known in self.picks if known() is not None]
+            self._room = 2 * len(self.picks)
 
 
 class Picked(Node):
@@ -245,7 +253,7 @@ class Picked(Node):
         super().__init__(op, inputs, kind, value)
         (whole,) = inputs
         assert isinstance(whole, Bundled)
-        whole.picks = (*[known for known in whole.picks if known() is not None], ref(self))
+        whole.add(self)
 
 
 def bind_many(op: MultiOutput, *inputs: Node) -> list[Node]:
