@@ -22,6 +22,7 @@ from tests.processes import in_threads, run_alone
 from weft import evaluate
 from weft.config import config
 from weft.errors import CompileError
+from weft.llvm import llvm_binding
 from weft.runtime import code, engine, linking
 from weft.runtime.code import MEMORY, PAGE, Code, CodeMemory
 from weft.runtime.engine import Source
@@ -156,7 +157,7 @@ AARCH64 = {
 @pytest.mark.parametrize("model", AARCH64)
 def test_addresses_on_another_machine(model: str) -> None:
     """Instructions of AArch64 that make an address, read as the processor reads them."""
-    llvm = engine._llvm()
+    llvm = llvm_binding()
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     try:

@@ -21,6 +21,7 @@ from weft import config as settings
 from weft import errors
 from weft.config import config
 from weft.errors import CompileError, ConfigError
+from weft.llvm import llvm_binding
 from weft.runtime import engine, linking
 from weft.runtime.code import Code
 from weft.runtime.engine import Source
@@ -127,9 +128,7 @@ def cpus() -> list[str]:
     """Those of the settable instruction sets that this machine has."""
     if not X86:
         return ["native"]
-    import llvmlite.binding as llvm
-
-    has = llvm.get_host_cpu_features()
+    has = llvm_binding().get_host_cpu_features()
     return ["native", *(cpu for cpu, needs in engine._CPU_NEEDS.items() if all(has.get(need) for need in needs))]
 
 
@@ -150,15 +149,49 @@ def test_levels_and_instruction_sets_give_the_same_bits(level: int, cpu: str) ->
 
 
 @pytest.mark.skipif(not X86, reason="registers of x86-64")
+@pytest.mark.parametrize("cpu", cpus())
 @pytest.mark.parametrize("level", LEVELS)
-def test_explicit_vectors_use_the_widest_registers(level: int) -> None:
-    config.llvm_level = level
-    import llvmlite.binding as llvm
-
-    has = llvm.get_host_cpu_features()
-    width = "z" if has.get("avx512f") else "y" if has.get("avx") else "x"
+def test_explicit_vectors_use_the_widest_registers(level: int, cpu: str) -> None:
+    config.llvm_level, config.cpu = level, cpu
+    has = llvm_binding().get_host_cpu_features()
+    best = "z" if has.get("avx512f") else "y" if has.get("avx") else "x"
+    width = {"x86-64-v2": "x", "x86-64-v3": "y", "x86-64-v4": "z"}.get(cpu, best)
     text = engine.assembly(source(kernel(FMA, declarations=FMA_DECLARED)))
     assert set(re.findall(r"%([xyz])mm", text)) == {width}
+
+
+PAIR = "{ i64, float }"
+HELPED = f"""define internal {PAIR} @helper(i64 %n,
+                                 ptr %p) noinline {{
+  %x = load float, ptr %p
+  %one = insertvalue {PAIR} poison, i64 %n, 0
+  %two = insertvalue {PAIR} %one, float %x, 1
+  ret {PAIR} %two
+}}
+
+define void @k(ptr %args, i64 %begin, i64 %end, ptr %scratch) {{
+  %from = getelementptr i64, ptr %args, i64 1
+  %to = getelementptr i64, ptr %args, i64 2
+  %x = load ptr, ptr %from
+  %r = load ptr, ptr %to
+  %pair = call {PAIR} @helper(i64 3, ptr %x)
+  %first = extractvalue {PAIR} %pair, 1
+  store float %first, ptr %r
+  ret void
+}}
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_objects_have_no_tables_for_unwinding(level: int) -> None:
+    """Which nothing reads, and which take as much code memory as a small kernel."""
+    config.llvm_level = level
+    made = engine._compile_one(engine._target(config.cpu, level), "k", HELPED)
+    assert b".text" in made
+    assert b"eh_frame" not in made
+    x, result = np.full(1, 2.5, np.float32), np.zeros(1, np.float32)
+    call(load(HELPED), x, result)
+    assert result == x
 
 
 # ---- what is refused, before it can do harm ----

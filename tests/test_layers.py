@@ -38,7 +38,7 @@ ROWS = (
     ("interop", "printing"),
     ("dtypes", "tree"),
     ("config",),
-    ("errors", "interning", "version"),
+    ("errors", "interning", "llvm", "version"),
 )
 RANK = {part: rank for rank, row in enumerate(ROWS) for part in row}
 MAX_LINES = 1000

@@ -23,6 +23,7 @@ import numpy as np
 from weft import dtypes
 from weft.dtypes import Dtype
 from weft.errors import NotArrayLike
+from weft.llvm import llvm_binding
 
 MAX_DIMS: Final = 64  # NumPy's own limit
 
@@ -631,13 +632,10 @@ def _native_getbuffer() -> int:
     """
     global _engine
     if _engine is None:
-        import llvmlite.binding as llvm  # 75 ms that importing this module need not cost; see sys.version_info above
-
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
+        llvm = llvm_binding()
         for name in ("PyObject_CallMethod", "PyObject_GetBuffer", "Py_DecRef"):
-            address = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
-            llvm.add_symbol(name, address)
+            if llvm.address_of_symbol(name) is None:
+                llvm.add_symbol(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
         machine = llvm.Target.from_default_triple().create_target_machine(opt=0)
         module = llvm.parse_assembly(_GETBUFFER)
         module.verify()

@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from weft import dtypes as dt
+from weft.codegen.llvm_versions import aligned_pointers
 from weft.dtypes import Dtype
 from weft.runtime import engine
 
@@ -626,12 +627,10 @@ class Builder:
 
     def _masked_load(self, pointer: Value, kind: str, shape: str, lanes: int, mask: Value, align: int) -> str:
         name = f"llvm.masked.load.v{lanes}{_SUFFIX[kind]}.p0"
-        self._declare(name, shape, ["ptr", mask.type, shape])
+        declared, place = aligned_pointers("ptr", pointer.text, align)
+        self._declare(name, shape, [*declared, mask.type, shape])
         raw = self.fresh()
-        self.raw(
-            f"{raw} = call {shape} @{name}"
-            f"(ptr align {align} {pointer.text}, {mask.type} {mask.text}, {shape} zeroinitializer)"
-        )
+        self.raw(f"{raw} = call {shape} @{name}({place}, {mask.type} {mask.text}, {shape} zeroinitializer)")
         return raw
 
     def _from_memory(self, raw: str, shape: str, dtype: Dtype, lanes: int) -> Value:
@@ -704,10 +703,10 @@ class Builder:
         if lanes == 1:
             return self.op(f"load {kind}, ptr {places}, align {dtype.size}", dtype, 1)
         name = f"llvm.masked.gather.v{lanes}{_SUFFIX[kind]}.v{lanes}p0"
-        self._declare(name, shape, [f"<{lanes} x ptr>", f"<{lanes} x i1>", shape])
+        declared, given = aligned_pointers(f"<{lanes} x ptr>", places, dtype.size)
+        self._declare(name, shape, [*declared, f"<{lanes} x i1>", shape])
         everywhere = f"<{lanes} x i1> splat (i1 true)"
-        call = f"call {shape} @{name}(<{lanes} x ptr> align {dtype.size} {places}, {everywhere}, {shape} poison)"
-        return self.op(call, dtype, lanes)
+        return self.op(f"call {shape} @{name}({given}, {everywhere}, {shape} poison)", dtype, lanes)
 
     def store(self, x: AnyValue, pointer: Value, mask: Value | None = None, stream: bool = False) -> None:
         """Consecutive elements to memory; masked-off lanes are not touched. `stream` writes past the caches: the
@@ -728,8 +727,9 @@ class Builder:
         if mask is None:
             return self.raw(f"store {shape} {text}, ptr {pointer.text}, align {x.dtype.size}")
         name = f"llvm.masked.store.v{x.lanes}{_SUFFIX[_memory_type(x.dtype)]}.p0"
-        self._declare(name, "void", [shape, "ptr", mask.type])
-        self.raw(f"call void @{name}({shape} {text}, ptr align {x.dtype.size} {pointer.text}, {mask.type} {mask.text})")
+        declared, place = aligned_pointers("ptr", pointer.text, x.dtype.size)
+        self._declare(name, "void", [shape, *declared, mask.type])
+        self.raw(f"call void @{name}({shape} {text}, {place}, {mask.type} {mask.text})")
         return None
 
     def prefetch(self, pointer: Value) -> None:

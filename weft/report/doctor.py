@@ -58,7 +58,7 @@ def libraries() -> str:
 
 
 def llvm() -> Any:
-    return importlib.import_module("llvmlite.binding")
+    return part("llvm").llvm_binding()
 
 
 def processor() -> str:

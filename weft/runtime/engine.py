@@ -17,6 +17,7 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import sys
 import threading
 import time
@@ -29,6 +30,7 @@ from typing import Any, Final, TypeVar
 from weft.config import config
 from weft.errors import CompileError, ConfigError
 from weft.interning import Interned
+from weft.llvm import llvm_binding
 from weft.runtime.cache import ObjectCache
 from weft.runtime.code import Code
 from weft.runtime.linking import ALLOWED_SYMBOLS, global_symbols, link
@@ -204,24 +206,13 @@ def _dump(sources: list[Source]) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def _llvm() -> Any:
-    """llvmlite's binding, ready for this machine's code."""
-    import llvmlite.binding as llvm  # late, because it takes 30 ms and `import weft` has no need of it
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    llvm.initialize_native_asmparser()  # for inline assembly, without which LLVM ends the process when it meets some
-    return llvm
-
-
 class Target:
     """An instruction set and an optimisation level, with what has been loaded for them."""
 
     __slots__ = ("cpu", "features", "identity", "level", "loaded", "machines")
 
     def __init__(self, cpu: str, level: int) -> None:
-        llvm = _llvm()
+        llvm = llvm_binding()
         self.cpu, self.features = _instruction_set(cpu)
         self.level = level
         self.loaded: Interned[str, Code] = Interned(config.programs)
@@ -241,10 +232,10 @@ class Target:
     def module(self, name: str, text: str) -> Iterator[tuple[Any, Machine]]:
         """`text` parsed and verified, and a machine to compile it with. Neither the module's context nor the machine is
         in use elsewhere: that is what LLVM asks of threads."""
-        llvm = _llvm()
+        llvm = llvm_binding()
         with self._machine() as machine, llvm.create_context() as context:
             try:
-                module = llvm.parse_assembly(text, context)
+                module = llvm.parse_assembly(_nothing_throws(text), context)
             except RuntimeError as error:
                 raise CompileError(f"LLVM cannot read kernel {name}: {error}") from None
             with module:
@@ -284,7 +275,7 @@ class Machine:
         try:
             passes.run(module, self.pass_builder)
         finally:  # by hand, because a manager's `close` finds the empty method of another base class and leaks 80 KB
-            _llvm().newpassmanagers.NewPassManager._dispose(passes)
+            llvm_binding().newpassmanagers.NewPassManager._dispose(passes)
             passes.detach()
 
     def object(self, module: Any) -> bytes:
@@ -325,14 +316,14 @@ def _half_conversions(cpu: str) -> bool:
     if platform.machine() != "x86_64":
         return True
     if cpu == "native":
-        return bool(_llvm().get_host_cpu_features().get("f16c"))
+        return bool(llvm_binding().get_host_cpu_features().get("f16c"))
     return cpu != "x86-64-v2"
 
 
 @functools.cache
 def _instruction_set(cpu: str) -> tuple[str, str]:
     """LLVM's names for the CPU and its features."""
-    llvm = _llvm()
+    llvm = llvm_binding()
     features = llvm.get_host_cpu_features()
     if cpu == "native":
         return llvm.get_host_cpu_name(), features.flatten()
@@ -344,13 +335,13 @@ def _instruction_set(cpu: str) -> tuple[str, str]:
 
 def _new_handle(cpu: str, features: str, level: int) -> Any:
     # The linker puts a kernel's code and constants side by side, wherever that is, so neither asks for long addresses.
-    native = _llvm().Target.from_default_triple()
+    native = llvm_binding().Target.from_default_triple()
     return native.create_target_machine(cpu=cpu, features=features, opt=level, reloc="pic", codemodel="small")
 
 
 def _new_pass_builder(handle: Any) -> Any:
     """A maker of LLVM's own pipeline, for kernels that somebody wrote as scalar loops."""
-    llvm = _llvm()
+    llvm = llvm_binding()
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = options.slp_vectorization = True
     options.loop_unrolling = False  # doubles the time for kernels of several loops, and their speed stays the same
@@ -449,9 +440,15 @@ def _check_kernel(module: Any, name: str) -> None:
         raise CompileError(f"the module of kernel {name} has no function of that name.") from None
     if kernel.is_declaration:
         raise CompileError(f"the module of kernel {name} declares it but does not define it.")
-    for function in module.functions:
-        if not function.is_declaration:  # nothing throws, so no unwind tables need be made and registered
-            function.add_function_attribute("nounwind")
+
+
+_HEADER: Final = re.compile(r"\ndefine .*?(?= \{\n)", re.DOTALL)
+
+
+def _nothing_throws(text: str) -> str:
+    """The module with every function marked so: no tables for unwinding are made. As text, because llvmlite before 0.48
+    marks the value that a function returns, which no verifier of LLVM accepts."""
+    return _HEADER.sub(r"\g<0> nounwind", "\n" + text)[1:]
 
 
 @functools.cache
@@ -462,7 +459,7 @@ def _emitter() -> Callable[[Any, Any], bytes]:
     machine, so we call the same entry point through a handle of our own; should a later llvmlite lack it, its method
     will do.
     """
-    llvm = _llvm()
+    llvm = llvm_binding()
     lib = llvm.ffi.lib
     try:
         emit = ctypes.CDLL(lib._name).LLVMPY_TargetMachineEmitToMemory

@@ -6,6 +6,7 @@ import functools
 import platform
 from dataclasses import dataclass
 
+from weft.llvm import llvm_binding
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.gemm import Tile
 
@@ -40,9 +41,7 @@ def machine(cpu: str) -> Machine:
     if platform.machine() == "aarch64":
         return _NEON
     if cpu == "native":
-        import llvmlite.binding as llvm  # late, because it takes 30 ms and `import weft` has no need of it
-
-        features = llvm.get_host_cpu_features()
+        features = llvm_binding().get_host_cpu_features()
         if all(features.get(name) for name in ("avx512f", "avx512bw", "avx512dq", "avx512vl")):
             return _AVX512
         return _AVX2 if features.get("avx2") and features.get("fma") else _SSE

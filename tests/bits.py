@@ -1,0 +1,126 @@
+"""The bits of what Weft computes, for comparing one installation with others: `python -m tests.bits OTHER...` says
+where their results differ from those of the interpreter that runs it. Another one is an interpreter (with another
+llvmlite, say), or a setting of this one (`WEFT_CPU=x86-64-v2`).
+
+Every sample of every primitive is computed in every dtype, elementwise ones also with all pairs of special values; so
+are loops and branches, and the programs whose kernels have several operations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
+from typing import NamedTuple
+
+import numpy as np
+
+from tests import contract, test_contract_multiple, test_levels
+from tests.contract import is_nan, native, place, values_of
+from weft.array import array
+from weft.config import config
+from weft.errors import ConfigError
+from weft.llvm import llvm_version
+from weft.primitives import REGISTRY
+from weft.primitives.base import Elementwise
+from weft.runtime import engine
+from weft.tree import leaves
+
+
+def digest(arrays: Iterable[np.ndarray]) -> str:
+    """Shapes, dtypes and bits; one NaN is like another."""
+    found = hashlib.sha256()
+    for values in arrays:
+        bits = contract.bits(values).copy()
+        bits[is_nan(values)] = 0
+        found.update(f"{values.shape} {values.dtype}".encode() + bits.tobytes() + is_nan(values).tobytes())
+    return found.hexdigest()[:16]
+
+
+def computed() -> Iterator[tuple[str, list[np.ndarray], list[np.ndarray]]]:
+    """(name, operands, results) of everything."""
+    for case in contract.all_cases():
+        operands = case.operands()
+        yield str(case), operands, [native(case.op, [place(x) for x in operands])]
+    for cls in REGISTRY:
+        if not issubclass(cls, Elementwise):
+            continue
+        for dtype in cls.dtypes:
+            case = contract.cases(cls, [dtype])[0]
+            operands = contract.grid(case.op, dtype, case.sample)
+            yield f"{case} of special values", operands, [native(case.op, [place(x) for x in operands])]
+    for name, bind in test_contract_multiple.CASES.items():
+        yield name, [], [values_of(x) for x in leaves(bind()) if isinstance(x, array)]
+    for name, program in test_levels.PROGRAMS.items():
+        for dtype in test_levels.DTYPES:
+            yield f"{name}-{dtype.name}", [], [values_of(program(dtype))]
+
+
+class Report(NamedTuple):
+    """What one installation has found: which one it is, and the digests of operands and results by name."""
+
+    installation: str
+    digests: dict[str, list[str]]
+
+
+def report() -> Report:
+    """Of this process; without results where its machine lacks the CPU that it is to compile for."""
+    llvm = ".".join(map(str, llvm_version()))
+    libraries = f"llvmlite {metadata.version('llvmlite')} (LLVM {llvm}), NumPy {metadata.version('numpy')}"
+    try:
+        installation = f"{libraries}, {engine.cpu_name()}, level {config.llvm_level}"
+    except ConfigError as error:
+        return Report(f"{libraries} stands aside: {error}", {})
+    return Report(installation, {name: [digest(given), digest(found)] for name, given, found in computed()})
+
+
+def start(other: str) -> subprocess.Popen[str]:
+    """The process of another installation: an interpreter, or this one with a variable set."""
+    variable, _, value = other.rpartition("=")
+    python, environment = (sys.executable, {variable: value}) if variable else (other, {})
+    command = [python, "-m", "tests.bits"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
+
+
+def differences(one: Report, other: Report) -> list[str]:
+    """A line for each result that is not the same."""
+    found = [f"{name}: only one of them has it" for name in one.digests.keys() ^ other.digests.keys()]
+    for name in one.digests.keys() & other.digests.keys():
+        (given, results), (other_given, other_results) = one.digests[name], other.digests[name]
+        if given != other_given:
+            found.append(f"{name}: the operands differ, so nothing is known of the results")
+        elif results != other_results:
+            found.append(f"{name}: the results differ")
+    return sorted(found)
+
+
+def main(others: Sequence[str]) -> int:
+    """Print this process's report if there are no others, and else what differs between them; the exit status."""
+    processes = [start(other) for other in others]
+    own = report()
+    if not processes:
+        print(json.dumps(own))
+        return 0
+    print(own.installation)
+    status = 0
+    for process in processes:
+        said = process.communicate()[0]
+        if process.returncode:
+            status = 1
+            continue
+        other = Report(*json.loads(said))
+        if not other.digests:
+            print(other.installation)
+            continue
+        lines = differences(own, other)
+        print(f"{other.installation}: {len(lines)} of {len(other.digests)} differ", *lines, sep="\n  ")
+        status |= bool(lines)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
