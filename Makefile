@@ -2,14 +2,20 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check install
+PIP    := python -m pip --quiet --disable-pip-version-check install
 META   := pyproject.toml weft/version.py
+
+OLDEST := .venv-oldest
+
+# What depends on the CPU or on LLVM: kernels, how they are made and linked, and the native code of programs and threads.
+CPU_TESTS  := tests/test_engine.py tests/test_levels.py tests/test_memory_plans.py tests/test_matmul_kernels.py
+LLVM_TESTS := tests/test_numba.py tests/test_llvm_versions.py tests/test_engine.py tests/test_levels.py
 
 # Given on the command line: `make test ARGS="-k softmax"`, `make bench ARGS="gelu_4M --python jax=../jax/bin/python"`.
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full test-browser lint format bench peers clean
+.PHONY: help demo test test-full test-browser test-cpus test-llvm lint format bench peers oldest clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -28,6 +34,18 @@ test-full: $(VENV)/.dev ## all tests, the slow ones included, at the lowest and 
 test-browser: $(VENV)/.dev ## the pages of `weft explain` in a headless Chromium, if there is one
 	@$(BIN)/python -m pytest -q -m browser -n 0 tests/browser $(ARGS)
 
+test-cpus: $(VENV)/.dev ## the same bits for CPUs without AVX-512 and without AVX2, and some of the tests there
+	@WEFT_LLVM_LEVEL=0 WEFT_THREADS=1 WEFT_CACHE_DIR= $(BIN)/python -m tests.bits WEFT_CPU=x86-64-v3 WEFT_CPU=x86-64-v2
+	@for cpu in x86-64-v3 x86-64-v2; do \
+	    export WEFT_CPU=$$cpu WEFT_THREADS=7; \
+	    if $(BIN)/weft doctor | grep "this machine's CPU lacks"; then continue; fi; \
+	    $(BIN)/python -m pytest -q $(CPU_TESTS) || exit 1; \
+	done
+
+test-llvm: $(VENV)/.dev $(OLDEST)/.dev ## the same bits with the oldest LLVM as with ours, some of the tests there, and Numba
+	@WEFT_THREADS=1 WEFT_CACHE_DIR= $(BIN)/python -m tests.bits $(OLDEST)/bin/python
+	@$(OLDEST)/bin/python -m pytest -q $(LLVM_TESTS)
+
 lint: $(VENV)/.dev ## style, formatting and types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -42,33 +60,40 @@ bench: $(VENV)/.run ## time Weft beside the peers that are installed, and write 
 
 peers: $(VENV)/.dev ## install MLX, which some tests and benchmarks compare with
 	@echo "installing mlx into $(VENV)"
-	@$(PIP) -e '.[peers]'
+	@$(BIN)/$(PIP) -e '.[peers]'
+
+oldest: $(OLDEST)/.dev ## make an environment with the oldest LLVM that Weft works with, and the Numba that asks for it
 
 clean: ## remove the environment, the caches and what was built
-	@rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	@rm -rf $(VENV) $(OLDEST) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Debian and Ubuntu ship `venv` without the part that brings pip (python3-venv), so there are two ways and one explanation.
-$(VENV)/.made:
+$(VENV)/.made $(OLDEST)/.made:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on the PATH; say which one: make PYTHON=python3.12 ..."; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "Weft needs Python 3.11 or later, and $(PYTHON) is $$($(PYTHON) -V); say which one: make PYTHON=python3.12 ..."; exit 1; }
-	@echo "making $(VENV) with $$($(PYTHON) -V)"
-	@rm -rf $(VENV)
-	@{ $(PYTHON) -m venv $(VENV) \
-	    || { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install pip; } \
-	    || { rm -rf $(VENV) && $(PYTHON) -m virtualenv $(VENV); }; } >.venv.log 2>&1 \
-	    || { cat .venv.log; rm -rf $(VENV) .venv.log; echo; \
+	@echo "making $(@D) with $$($(PYTHON) -V)"
+	@rm -rf $(@D)
+	@{ $(PYTHON) -m venv $(@D) \
+	    || { $(PYTHON) -m venv --clear --without-pip $(@D) && $(PYTHON) -m pip --python $(@D)/bin/python install pip; } \
+	    || { rm -rf $(@D) && $(PYTHON) -m virtualenv $(@D); }; } >.venv.log 2>&1 \
+	    || { cat .venv.log; rm -rf $(@D) .venv.log; echo; \
 	         echo "$(PYTHON) cannot make a virtual environment. On Debian or Ubuntu: apt install python3-venv, then try again."; exit 1; }
 	@rm -f .venv.log
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.made $(META)
 	@echo "installing weft into $(VENV)"
-	@$(PIP) -e .
+	@$(BIN)/$(PIP) -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.made $(META)
 	@echo "installing weft, its tests and its linters into $(VENV)"
-	@$(PIP) -e '.[test,lint]'
+	@$(BIN)/$(PIP) -e '.[test,lint]'
 	@touch $(VENV)/.run $@
+
+$(OLDEST)/.dev: $(OLDEST)/.made $(META)
+	@echo "installing weft, its tests, llvmlite 0.45 and numba 0.62 into $(OLDEST)"
+	@$(OLDEST)/bin/$(PIP) -e '.[test]' 'llvmlite==0.45.*' 'numba==0.62.*'
+	@touch $@
