@@ -79,6 +79,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "export.md": {"mx": mx, "model": lambda x: mx.tanh(x) * 2, "x": mx.ones((3,))},
     "files.md": {},
     "gradients.md": {"mx": mx},
+    "program.md": {},
     "memory.md": {
         "mx": mx, "wk": mx.ones((64, 64)), "wv": mx.ones((64, 64)),
         "attend": lambda q, keys, values: mx.softmax(q @ keys.swapaxes(-1, -2), axis=-1) @ values,

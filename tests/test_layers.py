@@ -25,6 +25,7 @@ ROWS = (
     ("nn", "optimizers"),
     ("utils",),
     ("core",),
+    ("program",),
     ("transforms",),
     ("array",),
     ("evaluate",),

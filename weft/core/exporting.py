@@ -11,10 +11,9 @@ from weft import tree
 from weft.array import array
 from weft.files.paths import check_writable
 from weft.graph.dot import dot
-from weft.graph.node import Node, kind_of
-from weft.transforms.exportfile import DamagedFile, opened, read_header, read_tensors
+from weft.graph.node import Node
 from weft.transforms.exporting import Export
-from weft.transforms.importing import FORMAT, Imported, Reader, call_text, item, spread
+from weft.transforms.importing import Imported, call_text, read_functions, spread
 from weft.transforms.telling import tell
 
 File = str | os.PathLike[str]
@@ -161,20 +160,8 @@ def import_function(
     >>> f(array(1), array(2))
     (array(3, dtype=int32),)
     """
-    if not isinstance(file, (str, os.PathLike)) and not hasattr(file, "read"):
-        raise TypeError(f"[import_function] the first argument is a file; got {type(file).__name__}.")
-    try:
-        with opened(file) as source:
-            header, tensors = read_header(source)
-            if item(header, "format", str) != FORMAT:
-                raise DamagedFile("it holds no function")
-            metadata = item(header, "metadata", str)
-            buffers = read_tensors(source, tensors)
-        reader = Reader([kind_of(tensor.shape, tensor.dtype) for tensor in tensors], buffers)
-        made = ImportedFunction([reader.function(function) for function in item(header, "functions", list)])
-    except DamagedFile as error:
-        name = file if isinstance(file, (str, os.PathLike)) else "this file"
-        raise RuntimeError(f"[import_function] {name} cannot be read: {error}.") from error
+    functions, metadata = read_functions("import_function", file)
+    made = ImportedFunction(functions)
     return (made, metadata) if return_metadata else made
 
 

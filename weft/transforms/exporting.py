@@ -68,13 +68,20 @@ def encode_tree(value: Any, what: str) -> Json:
 class Traced:
     """A function that was run on placeholders: the nodes, and what is said of them in a file."""
 
-    def __init__(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], shapeless: bool) -> None:
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        shapeless: bool,
+        sizes: SymbolicSizes | None = None,
+    ) -> None:
         self.name = getattr(fun, "__name__", type(fun).__name__)
         self.inputs = encode_tree((args, kwargs), "the arguments")
         self.names = _parameter_names(fun, len(args))
         leaves, structure = tree.flatten((args, kwargs))
         self.kinds = [leaf._node.kind for leaf in leaves]
-        self.sizes = SymbolicSizes()
+        self.sizes = SymbolicSizes() if sizes is None else sizes
         if shapeless:
             symbolic = [self.sizes.kind(i, kind) for i, kind in enumerate(self.kinds)]
         else:
@@ -396,8 +403,8 @@ class Export:
         owners = [name for name, value in kwargs.items() for _ in tree.leaves(value)]
         return Traced(self.fun, args, kwargs, self.shapeless), [(name, first + i) for i, name in enumerate(owners)]
 
-    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Add the trace of a call."""
+    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: SymbolicSizes | None = None) -> None:
+        """Add the trace of a call. `sizes` says which of a shapeless one's sizes are symbols, if not all are."""
         args, kwargs = spread(args, kwargs)
         check_arrays(args, kwargs)
         for known in self._known:
@@ -406,7 +413,7 @@ class Export:
                     f"[{NAME}] Attempting to export a function twice with the same signature is not allowed: there is "
                     f"a trace for {call_text(args, kwargs)}"
                 )
-        traced = Traced(self.fun, args, kwargs, self.shapeless)
+        traced = Traced(self.fun, args, kwargs, self.shapeless, sizes)
         made = Writer(traced, self._tensors).function()
         kinds = [kind_of(values.shape, dtype) for dtype, values in self._tensors.values]
         try:

@@ -9,15 +9,17 @@ node by node, so an imported function can stand in any other and be transformed 
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
 
 from weft import tree
 from weft.array import array, wrap
 from weft.dtypes import Dtype, by_name
+from weft.files.paths import Path_
 from weft.graph.body import Body, body_of
 from weft.graph.dims import Dim, dim_max, shape_text
 from weft.graph.node import Bundle, Kind, Node, Size, bundle_of, kind_of, tape_of
@@ -39,7 +41,7 @@ from weft.primitives.checks import check_shape, equal_kinds
 from weft.primitives.control import Loop
 from weft.primitives.elementwise import Minimum
 from weft.runtime.data import Buffer
-from weft.transforms.exportfile import DamagedFile, damaged
+from weft.transforms.exportfile import DamagedFile, damaged, opened, read_header, read_tensors
 
 FORMAT: Final = "weft function"
 _CLASSES: tuple[type[Primitive], ...] = (*REGISTRY, *MULTIPLE, Pick)
@@ -564,6 +566,24 @@ def applied(instance: Instance, operands: Sequence[Node]) -> list[Node]:
 # ---- calling ----
 
 
+def read_functions(name: str, file: Path_ | IO[bytes]) -> tuple[list[Imported], str]:
+    """The functions of a file, and its metadata. A damaged file is a RuntimeError."""
+    if not isinstance(file, (str, os.PathLike)) and not hasattr(file, "read"):
+        raise TypeError(f"[{name}] the first argument is a file; got {type(file).__name__}.")
+    try:
+        with opened(file) as source:
+            header, tensors = read_header(source)
+            if item(header, "format", str) != FORMAT:
+                raise DamagedFile("it holds no function")
+            metadata = item(header, "metadata", str)
+            buffers = read_tensors(source, tensors)
+        reader = Reader([kind_of(tensor.shape, tensor.dtype) for tensor in tensors], buffers)
+        return [reader.function(function) for function in item(header, "functions", list)], metadata
+    except DamagedFile as error:
+        where = file if isinstance(file, (str, os.PathLike)) else "this file"
+        raise RuntimeError(f"[{name}] {where} cannot be read: {error}.") from error
+
+
 class Imported:
     """One function of a file: which calls it is for, and what it computes."""
 
@@ -640,11 +660,25 @@ class Imported:
             given.append(rest.pop(name))
         return tuple(given), rest
 
+    def traced_kinds(self) -> list[tuple[Kind, list[bool]]]:
+        """Of each input: the kind that it was traced with, and which of its sizes may be others."""
+        known = self._reader.sizes.values(None)
+        assert known is not None, "checked when it was read"
+        found = []
+        for number in self._steps.inputs:
+            dtype, shape = self._reader.kinds[number]
+            sizes = [n.value(known) if type(n) is Sum else n for n in shape]
+            found.append((kind_of(tuple(sizes), dtype), [type(n) is Sum for n in shape]))
+        return found
+
+    def results(self, leaves: Sequence[array], known: Sequence[Size]) -> Any:
+        """What the function gives, as it returned it."""
+        instance = self._instance(known)
+        return self.outputs.unflatten([wrap(node) for node in applied(instance, [leaf._node for leaf in leaves])])
+
     def apply(self, leaves: Sequence[array], known: Sequence[Size]) -> Any:
         """What the function gives, as it returned it, but with a tuple for a list of results or a single one."""
-        instance = self._instance(known)
-        results = [wrap(node) for node in applied(instance, [leaf._node for leaf in leaves])]
-        value = self.outputs.unflatten(results)
+        value = self.results(leaves, known)
         if isinstance(value, array):
             return (value,)
         return tuple(value) if isinstance(value, list) else value
