@@ -22,7 +22,7 @@ import scipy.special
 from mpmath import mp
 
 from weft.codegen import math as vecmath
-from weft.codegen.math.evaluate import evaluate
+from weft.targets.cpu.evaluate import evaluate
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "numerics.md"
 BEGIN, END = "<!-- accuracy table: begin -->", "<!-- accuracy table: end -->"

@@ -9,6 +9,7 @@ import pytest
 from weft import dtypes as dt
 from weft.codegen.builder import PTR, Builder, Value
 from weft.runtime import engine
+from weft.targets.cpu.features import features
 
 
 def chain(x: Value, first: float, length: int = 40) -> Value:
@@ -39,7 +40,7 @@ def seldom(b: Builder, x: Value, first: float) -> Value:
 @pytest.mark.parametrize("same", [True, False])
 def test_seldom_needed_code_is_a_function_that_equal_pieces_share(same: bool) -> None:
     firsts = (0.5, 0.5 if same else 0.25)
-    b = Builder("pieces", [("memory", PTR)])
+    b = Builder("pieces", [("memory", PTR)], features())
     (memory,) = b.params
     for place, first in enumerate(firsts):
         at = b.gep(memory, 8 * place)
@@ -51,7 +52,7 @@ def test_seldom_needed_code_is_a_function_that_equal_pieces_share(same: bool) ->
 
 
 def test_several_results_some_of_them_as_they_were() -> None:
-    b = Builder("several", [("memory", PTR)])
+    b = Builder("several", [("memory", PTR)], features())
     (memory,) = b.params
     x = b.load(memory, dt.float64, 1)
 
@@ -70,7 +71,7 @@ def test_several_results_some_of_them_as_they_were() -> None:
 
 
 def test_a_few_lines_stay_where_they_are() -> None:
-    b = Builder("few", [("memory", PTR)])
+    b = Builder("few", [("memory", PTR)], features())
     (memory,) = b.params
     x = b.load(memory, dt.float64, 1)
     (y,) = b.rarely(x < 0.0, [x], lambda: [chain(x, 0.5, 3)])
@@ -82,7 +83,7 @@ def test_a_few_lines_stay_where_they_are() -> None:
 
 def test_code_in_a_loop_may_use_its_index() -> None:
     """The index is a name that nobody computed: such code is not moved away."""
-    b = Builder("loop", [("memory", PTR)])
+    b = Builder("loop", [("memory", PTR)], features())
     (memory,) = b.params
     with b.loop(0, 3, 1) as loop:
         at = b.gep(memory, loop.index * 8)

@@ -26,7 +26,7 @@ from weft.llvm import llvm_binding
 from weft.runtime import code, engine, linking
 from weft.runtime.code import MEMORY, PAGE, Code, CodeMemory
 from weft.runtime.engine import Source
-from weft.targets.cpu import schedule
+from weft.targets.cpu import kernel
 
 unique = itertools.count()
 
@@ -48,7 +48,7 @@ def forget() -> None:
     """Drop all that is only kept for the next time."""
     evaluate.PROGRAMS.clear()
     evaluate._COPIES.clear()
-    schedule._SOURCES.clear()
+    kernel._SOURCES.clear()
     for target in engine._targets.values():
         target.loaded.recent.clear()
     gc.collect()
@@ -346,7 +346,7 @@ def test_any_number_of_programs_takes_bounded_memory(few: None) -> None:
     assert most - used < 60 * PAGE
     assert maps() - mapped < 20
     assert len(evaluate.PROGRAMS) <= 4
-    assert len(schedule._SOURCES) <= 4
+    assert len(kernel._SOURCES) <= 4
 
 
 def test_long_programs_count_for_several(monkeypatch: pytest.MonkeyPatch) -> None:

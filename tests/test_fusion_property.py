@@ -25,7 +25,7 @@ from weft.graph.node import Node, reachable
 from weft.passes import fuse, memory, views
 from weft.primitives.elementwise import draw as random_values
 from weft.runtime import threads
-from weft.targets.cpu import schedule
+from weft.targets import axes
 
 SHAPES = (
     (3,), (2, 3), (3, 1), (), (17,), (1, 17), (3, 17), (33, 17), (17, 33), (16, 16), (2, 3, 17), (3, 2, 1),
@@ -404,7 +404,7 @@ def _verified(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Two threads, and kernels that share even the smallest work."""
-    monkeypatch.setattr(schedule, "grain_of", lambda elements, cost: 1)
+    monkeypatch.setattr(axes, "grain", lambda *work: 1)
     monkeypatch.setattr(evaluation, "PROGRAMS", {})
     before = threads.set_threads(2)
     yield

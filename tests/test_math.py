@@ -15,9 +15,9 @@ import pytest
 
 from benchmarks import accuracy
 from weft.codegen import math as vecmath
-from weft.codegen.math.evaluate import evaluate
 from weft.config import config
 from weft.errors import ConfigError
+from weft.targets.cpu.evaluate import evaluate
 
 INF, NAN = math.inf, math.nan
 REAL = sorted(vecmath.ULP)

@@ -12,7 +12,7 @@ from weft.codegen.launch import Layout, Lowering, Pointer
 from weft.graph.node import Bundle, Graph, Kind, Node, bundle_of, kind_of
 from weft.passes.pipeline import compile_graph, plan
 from weft.passes.verify import verify_plan
-from weft.primitives.base import Multiple, Opaque, Parameter, bind, picks
+from weft.primitives.base import MultiOutput, Opaque, Parameter, bind, picks
 from weft.primitives.elementwise import Multiply
 from weft.runtime.data import numpy_view, to_buffer
 from weft.targets import CPU
@@ -20,7 +20,7 @@ from weft.targets.cpu import moves
 from weft.targets.cpu.lowerings import LOWERINGS
 
 
-class Halves(Multiple):
+class Halves(MultiOutput, Opaque):
     """The first and the second half of a vector."""
 
     def infer(self, *kinds: Kind) -> Bundle:

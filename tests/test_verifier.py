@@ -379,9 +379,9 @@ def pack_too_small(homes: Sequence[Any]) -> Any:
     return memory._Packed(packed.offsets, packed.size // 2)
 
 
-def everything(parts: Any, kernel: Any, reads: Sequence[Node]) -> frozenset[tuple[int, int]]:
-    """Lowering that allows every result on every operand."""
-    return frozenset((r, w) for r in range(len(reads)) for w in range(len(parts.stores)))
+def everything(kernel: Any) -> range:
+    """Kernels that say every result may lie on an operand."""
+    return range(len(kernel.stores))
 
 
 def ignoring(*rules: str) -> dict[str, Any]:
@@ -422,9 +422,12 @@ MUTATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "pieces are smaller than they are": ({"passes.memory._pack": pack_small}, "many_alive"),
     "temporaries are forgotten": ({"passes.memory._pack": pack_without_temporaries}, "long_row"),
     "the arena is too small": ({"passes.memory._pack": pack_too_small}, "many_alive"),
-    "kernels allow what they cannot do": ({"targets.cpu.schedule.GroupLowering._overwritable": everything}, "turned"),
+    "kernels allow what they cannot do": (
+        {"targets.cpu.forms.base.Form.overwritten": everything, "targets.nest.Operand.walks_like": lambda *_: True},
+        "turned",
+    ),
     "rows are overwritten before their last pass": (
-        {"targets.cpu.kernels.Phases.written_last": any_pass},
+        {"codegen.phases.Phases.written_last": any_pass},
         "read_again_in_a_row",
     ),
     "inputs that were not given": ({"passes.memory._free_inputs": all_inputs_free}, "carried"),

@@ -21,9 +21,9 @@ from typing import Any, Final
 import numpy as np
 
 from weft import dtypes as dt
+from weft.codegen.features import Features
 from weft.codegen.llvm_versions import aligned_pointers
 from weft.dtypes import Dtype
-from weft.runtime import engine
 
 PTR = Dtype("ptr", "p", 8, np.uint64, dt.generic, -1)
 """The type of addresses; exists in kernels only."""
@@ -206,12 +206,19 @@ _RARE_LINES: Final = 24
 
 
 class Builder:
-    """Writes one native function. `lanes` is the vector length of the kernel (1 on a GPU thread)."""
+    """Writes one native function for a machine with these features. `lanes` is the vector length of the kernel, that
+    of the machine unless told."""
 
     def __init__(
-        self, name: str, params: Sequence[tuple[str, Dtype]], lanes: int = 16, result: Dtype | None = None
+        self,
+        name: str,
+        params: Sequence[tuple[str, Dtype]],
+        features: Features,
+        lanes: int | None = None,
+        result: Dtype | None = None,
     ) -> None:
-        self.name, self.lanes = name, lanes
+        self.name, self.features = name, features
+        self.lanes = features.lanes if lanes is None else lanes
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}
         self.metadata: dict[str, str] = {}
@@ -549,7 +556,7 @@ class Builder:
 
     def round_half(self, x: Value) -> Value:
         """float32 rounded to float16, still travelling as float32."""
-        if not engine.has_half_conversions():
+        if not self.features.half_conversions:
             bits = self._half_to_bits(Value(self, x.text, dt.float32, x.lanes))
             return Value(self, self._half_from_bits(bits).text, dt.float16, x.lanes)
         half = self.op(f"fptrunc {x.type} {x.text} to {self._half(x.lanes)}", dt.float16, x.lanes)
@@ -637,7 +644,7 @@ class Builder:
         if dtype.is_bool:
             return self.op(f"icmp ne {shape} {raw}, {'0' if lanes == 1 else 'zeroinitializer'}", dtype, lanes)
         if dtype is dt.float16:
-            if not engine.has_half_conversions():
+            if not self.features.half_conversions:
                 bits = self.bitcast_memory(raw, shape, dt.uint16, lanes)
                 return Value(self, self._half_from_bits(self.cast(bits, dt.uint32)).text, dtype, lanes)
             return self.op(f"fpext {shape} {raw} to {llvm_type(dtype, lanes)}", dtype, lanes)
@@ -657,7 +664,7 @@ class Builder:
         if x.dtype.is_bool:
             return shape, self.op(f"zext {x.type} {x.text} to {shape}", dt.uint8, lanes).text
         if x.dtype is dt.float16:
-            if not engine.has_half_conversions():
+            if not self.features.half_conversions:
                 bits = self.cast(self._half_to_bits(Value(self, x.text, dt.float32, lanes)), dt.uint16)
                 return shape, self.op(f"bitcast {bits.type} {bits.text} to {shape}", dt.float16, lanes).text
             return shape, self.op(f"fptrunc {x.type} {x.text} to {shape}", dt.float16, lanes).text
@@ -734,6 +741,8 @@ class Builder:
 
     def prefetch(self, pointer: Value) -> None:
         """Ask for a cache line that will be read soon; it need not exist."""
+        if not self.features.prefetch:
+            return
         self.call_void("llvm.prefetch.p0", pointer, "i32 0", "i32 3", "i32 1")
 
     # ---- control ----

@@ -2,13 +2,15 @@
 
 A `Kernel` says how each operand is stepped through, which primitives run on the elements and where results go. Extents,
 strides and addresses are run-time words (`fields` names them in order, for the code that reads them and the code that
-fills them), so one kernel serves all sizes, and its text is its cache key.
+fills them), so one kernel serves all sizes, and its text is its cache key. In what order a machine visits the elements
+is the business of its forms of kernels (weft/targets), which are classes of these.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from weft.dtypes import Dtype
 
@@ -64,100 +66,101 @@ class Store:
         return f"{self.value} -> {self.access}"
 
 
-_OWN_FIELDS = {
-    "map": [],
-    "row": ["block"],
-    "partial": ["block", "chunks"],
-    "final": ["chunks"],
-    "column": ["rows", "width", "chunks", "block"],
-    "short": ["rows", "width", "chunks"],
-    "tile": ["m", "strips"],
-    "steps": ["width", "chunks", "most", "done", "share", "qflag"],
-}
-"""Sizes that only one form of kernel needs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recurrence:
-    """A loop inside a kernel: each vector of elements goes through all steps before the next one does.
-
-    A call makes `share` steps at most, from step `done` on, so that long loops can be interrupted; it leaves at `qflag`
-    whether there are more. At most `most` steps are made in all, and no more than the number at `qcount` if `counted`;
-    how many they were is left at `qmade` if that is asked for. `stop` is the number of the value that says whether to
-    go on: then there is only one element.
-    """
-
-    carries: tuple[tuple[int, int], ...]
-    """(load, store) of each carry: the store's place is where it begins and ends."""
-    rows: tuple[int, ...]
-    """The accesses that move on with the steps."""
-    reverse: bool
-    counted: bool
-    reports: bool
-    stop: int | None
-    lanes: int
-
-    def fields(self) -> list[str]:
-        return [
-            *(["qcount"] if self.counted else []),
-            *(["qmade"] if self.reports else []),
-            *(f"w{k}" for k in self.rows),
-        ]
-
-    def __str__(self) -> str:
-        carries = " ".join(f"{load}:{store}" for load, store in self.carries)
-        flags = [name for name in ("reverse", "counted", "reports") if getattr(self, name)]
-        return f"  steps of {self.lanes} lanes, carries {carries}, rows {self.rows}, stop {self.stop} {' '.join(flags)}"
-
-
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One loop nest. `outer` counts the axes of the parallel dimension; `blocked` says that it also counts blocks of
-    the inner loop; `stream` that results are too large for the caches and are written past them."""
+    """One loop nest. `outer` counts axes of the parallel dimension. Values have numbers: loads first, then steps."""
 
-    form: str
+    title: ClassVar[str] = ""
+    """The name of the form; it begins the text."""
+    further: ClassVar[str] = ""
+    """The letter of the strides along the loop that this form has beside the inner one, if it has."""
+
     outer: int
     loads: tuple[Access, ...]
     steps: tuple[Step, ...]
     stores: tuple[Store, ...]
-    blocked: bool = False
-    stream: bool = False
-    partials: tuple[Dtype, ...] = ()
-    """Dtypes of the partial results that a "partial" kernel leaves for its "final" one, in arrays `qK`."""
-    recurrence: Recurrence | None = None
-    """The loop of a "steps" kernel."""
 
     def __str__(self) -> str:
-        head = f"{self.form} outer={self.outer}{' blocked' if self.blocked else ''}{' stream' if self.stream else ''}"
+        head = " ".join([self.title, f"outer={self.outer}", *self.flags()])
         loads = [f"  {i} = load {a}" for i, a in enumerate(self.loads)]
         steps = [f"  {len(self.loads) + i} = {s}" for i, s in enumerate(self.steps)]
-        loop = [] if self.recurrence is None else [str(self.recurrence)]
-        return "\n".join([head, *loads, *steps, *(f"  store {s}" for s in self.stores), *loop])
+        return "\n".join([head, *loads, *steps, *(f"  store {s}" for s in self.stores), *self.notes()])
+
+    # ---- what a form adds ----
+
+    def flags(self) -> list[str]:
+        """Words of its text, in the first line."""
+        return []
+
+    def notes(self) -> list[str]:
+        """Lines of its text, after all others."""
+        return []
+
+    def sizes(self) -> list[str]:
+        """Names of argument words that only this form needs."""
+        return []
+
+    # ---- words ----
 
     def accesses(self) -> tuple[Access, ...]:
         return (*self.loads, *(s.access for s in self.stores))
 
-    def fields(self) -> tuple[str, ...]:
-        """Names of the argument words, in order. `pK` is the address of access K (for iota: the value at index 0),
-        `sK.A` its stride in bytes along outer axis A, `iK` along the inner loop, `rK` along the reduced loop, `tK`
-        along the tile axis."""
-        names = ["units", "n"]
-        names += _OWN_FIELDS[self.form]
-        if self.form in ("partial", "final"):
-            names += [f"q{c}" for c, _ in enumerate(self.partials)]
-        if self.blocked:
-            names += ["width", "chunks"]
-        if self.recurrence is not None:
-            names += self.recurrence.fields()
-        names += [f"e{axis}" for axis in range(self.outer)]
+    def fields(self) -> list[str]:
+        """Names of the argument words, in order (codegen/words.py). `pK` is the address of access K (for iota: the
+        value at index 0)."""
+        names = ["units", "n", *self.sizes(), *(f"e{axis}" for axis in range(self.outer))]
         for k, access in enumerate(self.accesses()):
-            names.append(f"p{k}")
+            names.append(f"p{k}" if access.source == "iota" else f"*p{k}")
             if access.source == "scalar":
                 continue
             names += [f"s{k}.{axis}" for axis in range(self.outer)]
             names.append(f"i{k}")
-            if self.form in ("column", "short"):
-                names.append(f"r{k}")
-            if self.form == "tile":
-                names.append(f"t{k}")
-        return tuple(names)
+            if self.further:
+                names.append(f"{self.further}{k}")
+        return names
+
+    # ---- values ----
+
+    @property
+    def first(self) -> int:
+        """The number of the first step's value."""
+        return len(self.loads)
+
+    def step(self, number: int) -> Step:
+        """The step that makes a value."""
+        return self.steps[number - len(self.loads)]
+
+    def dtype(self, number: int) -> Dtype:
+        return self.loads[number].dtype if number < self.first else self.step(number).dtype
+
+    def is_full(self, number: int) -> bool:
+        """Whether a value varies along the reduced loop."""
+        return (self.loads[number] if number < self.first else self.step(number)).level == "full"
+
+    def cost(self) -> int:
+        return sum(step.op.cost for step in self.steps)
+
+    # ---- reductions ----
+
+    def reductions(self) -> list[int]:
+        """The numbers of the values that are reduced."""
+        return [number for number, step in enumerate(self.steps, self.first) if step.reduces]
+
+    def operand_dtype(self, number: int) -> Dtype:
+        """The dtype of what a reduction takes in."""
+        return self.dtype(self.step(number).operands[0])
+
+    def states_of(self, number: int) -> tuple[Dtype, ...]:
+        """The dtypes of the state of a reduction."""
+        found: tuple[Dtype, ...] = self.step(number).op.state_dtypes(self.operand_dtype(number))
+        return found
+
+    def state_dtypes(self, reductions: Sequence[int] | None = None) -> list[Dtype]:
+        """Dtypes of the state of reductions (all of them unless told), one after the other."""
+        wanted = self.reductions() if reductions is None else reductions
+        return [dtype for number in wanted for dtype in self.states_of(number)]
+
+    @property
+    def is_neutral(self) -> bool:
+        """Whether merging the identity of each reduction leaves all bits as they are. (1 + 0j) * x may not."""
+        return not any(dtype.is_complex for dtype in self.state_dtypes())

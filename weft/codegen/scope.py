@@ -1,17 +1,23 @@
-"""What the code inside a kernel's loops sees: the argument words (`Frame`) and the values of elements (`Scope`).
+"""What the code inside a kernel's loops sees: where its accesses lie (`Accesses`) and the values of elements (`Scope`).
 
 A scope computes a value when it is first needed in a block of code and remembers it there. The forms of kernels write
-the loops around it.
+the loops around it. A scope of one lane is what a single thread of a GPU computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from weft import dtypes as dt
-from weft.codegen.builder import PTR, STORED, AnyValue, Builder, Complex, Value
+from weft.codegen.builder import STORED, AnyValue, Builder, Complex, Value
 from weft.codegen.kernel import Access, Kernel, Step
+from weft.codegen.words import Words
 from weft.dtypes import Dtype
+
+State = tuple[AnyValue, ...]
+"""The state of reductions, or of loops: one value after the other."""
+Bases = Mapping[int, Value]
+"""The address (for iota: value) of each access at some place of the outer loops."""
 
 
 def emit_step(b: Builder, step: Step, operands: Sequence[AnyValue]) -> AnyValue:
@@ -30,58 +36,28 @@ def stored_dtype(dtype: Dtype) -> Dtype:
     return STORED.get(dtype, dtype)
 
 
-class Frame:
-    """The argument words of a kernel, read once at its top, and address arithmetic over them."""
+class Accesses:
+    """The accesses of a kernel under construction: constants read once at its top, addresses along its loops."""
 
-    def __init__(self, b: Builder, kernel: Kernel) -> None:
-        self.b, self.kernel = b, kernel
-        self.args, self.begin, self.end, self.scratch = b.params
-        sources = [a.source for a in kernel.accesses()]
-        self.words: dict[str, Value] = {}
-        for index, name in enumerate(kernel.fields()):
-            pointer = name[0] == "q" or (name[0] == "p" and sources[int(name[1:])] != "iota")
-            self.words[name] = b.word(self.args, index, PTR if pointer else dt.int64)
+    def __init__(self, words: Words, kernel: Kernel) -> None:
+        self.words, self.kernel, self.b = words, kernel, words.b
         self.constants: dict[int, AnyValue] = {}
         for k, access in enumerate(kernel.loads):
             if access.source == "scalar":
-                self.constants[k] = b.load(self.words[f"p{k}"], stored_dtype(access.dtype), 1)
+                self.constants[k] = self.b.load(words[f"p{k}"], stored_dtype(access.dtype), 1)
 
-    def __getitem__(self, name: str) -> Value:
-        return self.words[name]
+    def bases(self, indices: Sequence[Value]) -> Bases:
+        """Those at these outer indices."""
+        accesses = enumerate(self.kernel.accesses())
+        return {k: self.words.at(k, indices) for k, access in accesses if access.source != "scalar"}
 
-    def indices(self, unit: Value) -> list[Value]:
-        """Index along each outer axis for a place of the flattened outer dimension."""
-        b, outer = self.b, self.kernel.outer
-        found: list[Value] = []
-        rest = unit
-        for axis in range(outer - 1, 0, -1):
-            extent = self[f"e{axis}"]
-            quotient = b.op(f"sdiv i64 {rest.text}, {extent.text}", dt.int64, 1)
-            found.append(rest - quotient * extent)
-            rest = quotient
-        return [rest, *reversed(found)] if outer else []
-
-    def bases(self, indices: Sequence[Value]) -> dict[int, Value]:
-        """Address (for iota: value) of each access at these outer indices."""
-        b = self.b
-        bases: dict[int, Value] = {}
-        for k, access in enumerate(self.kernel.accesses()):
-            if access.source == "scalar":
-                continue
-            base = self[f"p{k}"]
-            for axis, index in enumerate(indices):
-                step = index * self[f"s{k}.{axis}"]
-                base = base + step if access.source == "iota" else b.gep(base, step)
-            bases[k] = base
-        return bases
-
-    def moved(self, bases: dict[int, Value], prefix: str, by: Value) -> dict[int, Value]:
-        """Bases after `by` steps along the reduced (`r`) or tile (`t`) loop."""
-        b, accesses = self.b, self.kernel.accesses()
-        result = {}
+    def moved(self, bases: Bases, by: Value) -> Bases:
+        """Bases after `by` steps along the loop that the kernel has beside the inner one."""
+        accesses, letter = self.kernel.accesses(), self.kernel.further
+        result: dict[int, Value] = {}
         for k, base in bases.items():
-            step = self[f"{prefix}{k}"] * by
-            result[k] = base + step if accesses[k].source == "iota" else b.gep(base, step)
+            step = self.words[f"{letter}{k}"] * by
+            result[k] = base + step if accesses[k].source == "iota" else self.b.gep(base, step)
         return result
 
 
@@ -92,39 +68,37 @@ class Scope:
 
     def __init__(
         self,
-        frame: Frame,
-        bases: dict[int, Value],
+        accesses: Accesses,
+        bases: Bases,
         j: Value,
         lanes: int,
-        mask: Value | None,
-        given: dict[int, AnyValue],
+        mask: Value | None = None,
+        given: Mapping[int, AnyValue] | None = None,
     ) -> None:
-        self.frame, self.b, self.kernel = frame, frame.b, frame.kernel
+        self.accesses, self.words, self.b, self.kernel = accesses, accesses.words, accesses.b, accesses.kernel
         self.bases, self.j, self.lanes, self.mask = bases, j, lanes, mask
         self.values: dict[int, AnyValue] = {}
         self.moved: dict[int, AnyValue] = {}
         """Stored forms, of dtypes where they are not the values themselves."""
-        for number, x in given.items():
+        for number, x in (given or {}).items():
             self.give(number, x)
+
+    # ---- values ----
 
     def give(self, number: int, x: AnyValue) -> None:
         """Make a value known, in one of its forms."""
-        (self.moved if x.dtype is STORED.get(self.dtype(number)) else self.values)[number] = x
-
-    def dtype(self, number: int) -> Dtype:
-        loads = self.kernel.loads
-        return loads[number].dtype if number < len(loads) else self.kernel.steps[number - len(loads)].dtype
+        (self.moved if x.dtype is STORED.get(self.kernel.dtype(number)) else self.values)[number] = x
 
     def is_moved(self, number: int) -> bool:
         """Whether the stored form of a value may hold more than the value says: it comes from memory as it is."""
-        if self.dtype(number) not in STORED:
+        kernel = self.kernel
+        if kernel.dtype(number) not in STORED:
             return False
-        loads = len(self.kernel.loads)
-        if number < loads:
+        if number < kernel.first:
             return True
-        step = self.kernel.steps[number - loads]
+        step = kernel.step(number)
         sources = [i for position, i in enumerate(step.operands) if position in step.op.moves]
-        return any(self.dtype(i) not in STORED or self.is_moved(i) for i in sources)
+        return any(kernel.dtype(i) not in STORED or self.is_moved(i) for i in sources)
 
     def value(self, number: int) -> AnyValue:
         """The value to compute with, computed now if this block has not computed it yet."""
@@ -133,17 +107,15 @@ class Scope:
             if number in self.moved or self.is_moved(number):
                 stored = self.stored(number)
                 assert isinstance(stored, Value)
-                found = self.b.from_memory_bits(stored, self.dtype(number))
-            elif number < len(self.kernel.loads):
-                found = self.load(number, self.kernel.loads[number])
+                found = self.b.from_memory_bits(stored, self.kernel.dtype(number))
             else:
-                found = self._computed(number)
+                found = self._made(number)
             self.values[number] = found
         return found
 
     def stored(self, number: int) -> AnyValue:
         """The value as memory holds it: the bits that were read, if it was only moved."""
-        if self.dtype(number) not in STORED:
+        if self.kernel.dtype(number) not in STORED:
             return self.value(number)
         found = self.moved.get(number)
         if found is None:
@@ -151,10 +123,8 @@ class Scope:
                 value = self.value(number)
                 assert isinstance(value, Value)
                 found = self.b.memory_bits(value)
-            elif number < len(self.kernel.loads):
-                found = self.load(number, self.kernel.loads[number])
             else:
-                found = self._computed(number)
+                found = self._made(number)
             self.moved[number] = found
         return found
 
@@ -162,29 +132,34 @@ class Scope:
         """The form to give to another scope."""
         return self.stored(number) if self.is_moved(number) else self.value(number)
 
-    def _computed(self, number: int) -> AnyValue:
-        """The result of a step: as memory holds it if it is moved, else the value."""
-        step = self.kernel.steps[number - len(self.kernel.loads)]
+    def operand(self, reduction: int) -> AnyValue:
+        """What a reduction takes in."""
+        return self.spread(self.value(self.kernel.step(reduction).operands[0]))
+
+    def _made(self, number: int) -> AnyValue:
+        """A value that is loaded, or the result of a step: as memory holds it if it is moved, else to compute with."""
+        kernel = self.kernel
+        if number < kernel.first:
+            return self.load(number, kernel.loads[number])
+        step = kernel.step(number)
         moves = step.op.moves if self.is_moved(number) or step.dtype not in STORED else ()
         operands = [self.stored(i) if k in moves else self.value(i) for k, i in enumerate(step.operands)]
         return emit_step(self.b, step, [self.spread(x) for x in operands])
 
     def spread(self, x: AnyValue) -> AnyValue:
         """`x` in as many lanes as this scope has."""
-        if isinstance(x, Complex):
-            return (
-                Complex(self.b.splat(x.re, self.lanes), self.b.splat(x.im, self.lanes)) if x.lanes != self.lanes else x
-            )
-        return self.b.splat(x, self.lanes)
+        return splat(self.b, x, self.lanes)
+
+    # ---- memory ----
 
     def load(self, k: int, access: Access) -> AnyValue:
         """Elements as memory holds them."""
         b, j, dtype = self.b, self.j, stored_dtype(access.dtype)
         if access.source == "scalar":
-            return self.spread(self.frame.constants[k])
+            return self.spread(self.accesses.constants[k])
         base = self.bases[k]
         if access.source == "iota":
-            step = self.frame[f"i{k}"]
+            step = self.words[f"i{k}"]
             first = b.splat(base + j * step, self.lanes)
             if access.inner == "repeat":
                 return first
@@ -193,7 +168,7 @@ class Scope:
         if access.inner == "repeat":
             return self.spread(b.load(base, dtype, 1))
         if self.lanes == 1:
-            return b.load(b.gep(base, j * self.frame[f"i{k}"]), dtype, 1)
+            return b.load(b.gep(base, j * self.words[f"i{k}"]), dtype, 1)
         if access.inner == "unit":
             return b.load(b.gep(base, j * size), dtype, self.lanes, self.mask)
         if access.inner == "reverse":
@@ -209,22 +184,20 @@ class Scope:
             index = self.j + lane
             if self.mask is not None:
                 index = b.choose(b.extract(self.mask, lane), index, 0)
-            parts.append(b.load(b.gep(base, index * self.frame[f"i{k}"]), dtype, 1))
-        return _assemble(b, parts)
+            parts.append(b.load(b.gep(base, index * self.words[f"i{k}"]), dtype, 1))
+        return assemble(b, parts)
 
-    def store(self, k: int, access: Access, x: AnyValue) -> None:
-        """Write through output access number `k`."""
+    def store(self, k: int, access: Access, x: AnyValue, stream: bool = False) -> None:
+        """Write through output access number `k`; if `stream`, past the caches where that can be."""
         b, x, base = self.b, self.spread(x), self.bases[k]
         if self.lanes == 1:
-            return b.store(x, b.gep(base, self.j * self.frame[f"i{k}"]))
+            return b.store(x, b.gep(base, self.j * self.words[f"i{k}"]))
         if access.inner == "unit":
-            stream = self.kernel.stream and access.level == "full"
-            return b.store(x, b.gep(base, self.j * access.dtype.size), self.mask, stream)
+            past = stream and access.level == "full"
+            return b.store(x, b.gep(base, self.j * access.dtype.size), self.mask, past)
         for lane in range(self.lanes):
-            address = b.gep(base, (self.j + lane) * self.frame[f"i{k}"])
-            element = (
-                Complex(b.extract(x.re, lane), b.extract(x.im, lane)) if isinstance(x, Complex) else b.extract(x, lane)
-            )
+            address = b.gep(base, (self.j + lane) * self.words[f"i{k}"])
+            element = extract(b, x, lane)
             if self.mask is None:
                 b.store(element, address)
             else:
@@ -232,20 +205,72 @@ class Scope:
                     b.store(element, address)
         return None
 
+    def store_all(self, stream: bool = False) -> None:
+        """All stores. Every value is computed before the first is written: an output may lie on an operand."""
+        kernel = self.kernel
+        values = [self.stored(store.value) for store in kernel.stores]
+        for k, (store, x) in enumerate(zip(kernel.stores, values, strict=True), kernel.first):
+            self.store(k, store.access, x, stream)
+
+    def store_level(self, level: str) -> None:
+        """The stores of one level."""
+        for k, store in enumerate(self.kernel.stores, self.kernel.first):
+            if store.access.level == level:
+                self.store(k, store.access, self.stored(store.value))
+
+
+# ---- vectors of any kind ----
+
+
+def splat(b: Builder, x: AnyValue, lanes: int) -> AnyValue:
+    if x.lanes == lanes:
+        return x
+    return Complex(b.splat(x.re, lanes), b.splat(x.im, lanes)) if isinstance(x, Complex) else b.splat(x, lanes)
+
 
 def _reverse(b: Builder, x: AnyValue) -> AnyValue:
     return Complex(b.reverse(x.re), b.reverse(x.im)) if isinstance(x, Complex) else b.reverse(x)
 
 
-def _assemble(b: Builder, parts: Sequence[AnyValue]) -> AnyValue:
+def extract(b: Builder, x: AnyValue, lane: int) -> AnyValue:
+    return Complex(b.extract(x.re, lane), b.extract(x.im, lane)) if isinstance(x, Complex) else b.extract(x, lane)
+
+
+def assemble(b: Builder, parts: Sequence[AnyValue]) -> AnyValue:
     """Scalars as the lanes of one vector."""
     if isinstance(parts[0], Complex):
         return Complex(
-            _assemble(b, [p.re for p in parts]),  # type: ignore[union-attr, arg-type]
-            _assemble(b, [p.im for p in parts]),  # type: ignore[union-attr, arg-type]
+            assemble(b, [p.re for p in parts]),  # type: ignore[union-attr, arg-type]
+            assemble(b, [p.im for p in parts]),  # type: ignore[union-attr, arg-type]
         )
     vector = b.poison(parts[0].dtype, len(parts))
     for lane, part in enumerate(parts):
         assert isinstance(part, Value)
         vector = b.insert(vector, part, lane)
     return vector
+
+
+def turned(b: Builder, rows: Sequence[AnyValue]) -> list[AnyValue]:
+    """As many vectors as they have lanes, rows and columns exchanged, by rounds of pairwise interleaving."""
+    if isinstance(rows[0], Complex):
+        real = turned(b, [r.re for r in rows])  # type: ignore[union-attr]
+        imag = turned(b, [r.im for r in rows])  # type: ignore[union-attr]
+        return [Complex(x, y) for x, y in zip(real, imag, strict=True)]  # type: ignore[arg-type]
+    lanes = len(rows)
+    half = lanes // 2
+    low = [i // 2 + (i % 2) * lanes for i in range(lanes)]
+    high = [i // 2 + half + (i % 2) * lanes for i in range(lanes)]
+    for _ in range(lanes.bit_length() - 1):
+        rows = [b.shuffle(rows[i], rows[i + half], order) for i in range(half) for order in (low, high)]  # type: ignore[arg-type]
+    return list(rows)
+
+
+def flatten(values: Sequence[AnyValue]) -> list[Value]:
+    """Complex values as their parts, for loops to carry."""
+    return [part for x in values for part in ((x.re, x.im) if isinstance(x, Complex) else (x,))]
+
+
+def unflatten(model: Sequence[AnyValue], parts: Sequence[Value]) -> State:
+    """The inverse of `flatten`."""
+    rest = iter(parts)
+    return tuple([Complex(next(rest), next(rest)) if isinstance(x, Complex) else next(rest) for x in model])

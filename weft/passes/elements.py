@@ -3,7 +3,7 @@
 The state of a differential equation, a filter or a small model is a vector of a few elements that are taken apart and
 put together again at each step. As arrays they cost a kernel for each such move. Here every element of every array in
 a body becomes a value of its own: moves are then only a matter of names, what remains is elementwise on single
-numbers, and the whole loop one kernel that keeps its carries in registers (targets/cpu/steps.py). Each number is
+numbers, and the whole loop one kernel that keeps its carries in registers (targets/cpu/forms/steps.py). Each number is
 computed by the same operations as before, so bits stay the same.
 """
 

@@ -7,187 +7,54 @@ of one size share a kernel.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from weft import dtypes as dt
-from weft.codegen import scope
-from weft.codegen.builder import PTR, AnyValue, Builder, Complex, Value
-from weft.codegen.kernel import LANES, Access, Kernel, Step, Store
+from weft.codegen.builder import AnyValue, Builder, Complex, Value
+from weft.codegen.kernel import LANES, Access, Step, Store
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
+from weft.codegen.scope import assemble, splat
+from weft.codegen.words import fields_of
 from weft.config import config
 from weft.dtypes import Dtype
-from weft.runtime.engine import Source
-from weft.targets.cpu import kernels as cpu
+from weft.targets.axes import (
+    BLOCK,
+    Axis,
+    axes_of,
+    cut,
+    grain,
+    merged,
+    product,
+    row_major,
+    scaled,
+    stepping,
+    tile_axis,
+    words_of,
+)
+from weft.targets.cpu.forms.map import Map
+from weft.targets.cpu.forms.tile import STRIP, Tile, strips
+from weft.targets.cpu.kernel import Frame, NativeKernel
 
-BLOCK: Final = 1 << 13
-"""Elements of a long inner loop that are one unit of work."""
 WORK: Final = 1 << 14
 """Bytes that are worth a thread."""
 STREAM: Final = 1 << 23
 """Results from this many bytes on are written past the caches."""
 
-Word = int | Pointer
-
-_PARAMS: Final = [("args", PTR), ("begin", dt.int64), ("end", dt.int64), ("scratch", PTR)]
 _BITS: Final = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64, 16: dt.complex128}
+
+
+def weigh(units: int, nbytes: int, cost: int = 1) -> int:
+    """The grain of units that move so many bytes each, at so much a byte."""
+    return grain(nbytes * cost, WORK, units)
 
 
 def bits_of(dtype: Dtype) -> Dtype:
     """The dtype as which elements of `dtype` are moved."""
     return _BITS[dtype.size]
-
-
-# ---- loops ----
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """One loop: its size and the stride in bytes of each operand along it."""
-
-    size: int
-    strides: tuple[int, ...]
-
-    def runs_into(self, inner: Axis) -> bool:
-        """Whether every operand walks this axis and the inner one as a single longer one."""
-        return all(s == t * inner.size for s, t in zip(self.strides, inner.strides, strict=True))
-
-
-def axes_of(shape: Sequence[int], *strides: Sequence[int]) -> list[Axis]:
-    """The loops over `shape`; `strides` are those of each operand."""
-    return [Axis(n, steps) for n, *rest in zip(shape, *strides, strict=True) for steps in (tuple(rest),)]
-
-
-def merged(axes: Sequence[Axis]) -> list[Axis]:
-    """As few loops as do the same in the same order: those of size 1 dropped, neighbours joined."""
-    result: list[Axis] = []
-    for axis in axes:
-        if axis.size == 1:
-            continue
-        if result and result[-1].runs_into(axis):
-            result[-1] = Axis(result[-1].size * axis.size, axis.strides)
-        else:
-            result.append(axis)
-    return result
-
-
-def product(axes: Sequence[Axis]) -> int:
-    return math.prod(axis.size for axis in axes)
-
-
-def scaled(layout: Layout) -> tuple[int, ...]:
-    """Strides in bytes."""
-    return tuple(s * layout.dtype.size for s in layout.strides)
-
-
-def row_major(shape: Sequence[int], size: int) -> tuple[int, ...]:
-    """Strides in bytes of contiguous elements of `size` bytes."""
-    strides = [size]
-    for n in reversed(shape[1:]):
-        strides.append(strides[-1] * n)
-    return tuple(reversed(strides[: len(shape)]))
-
-
-def stepping(stride: int, size: int) -> str:
-    """How a loop walks an operand: "unit", "reverse", "repeat" or "stride"."""
-    return "repeat" if stride == 0 else "unit" if stride == size else "reverse" if stride == -size else "stride"
-
-
-def grain(units: int, nbytes: int, cost: int = 1) -> int:
-    """How many units of `nbytes` bytes each are worth a thread; 0 where all together are not."""
-    each = max(1, nbytes * cost)
-    return 0 if units * each < 2 * WORK else max(1, WORK // each)
-
-
-def source(key: str, form: str, emit: Callable[[str], str]) -> Source:
-    """The engine's handle for a kernel: equal keys share one."""
-    name = f"weft_{form}_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    return Source(key, name, lambda: emit(name))
-
-
-class Frame:
-    """A kernel under construction: its argument words by name, and addresses over them.
-
-    `pK` is the address of operand K, `sK.A` its stride along outer axis A, `iK` along the inner loop, `eA` the size of
-    outer axis A.
-    """
-
-    def __init__(self, name: str, fields: Sequence[str], outer: int) -> None:
-        self.b = b = Builder(name, _PARAMS, lanes=LANES)
-        self._args, self.begin, self.end, self.scratch = b.params
-        self.outer = outer
-        self._words = {f: b.word(self._args, i, PTR if f[0] == "p" else dt.int64) for i, f in enumerate(fields)}
-
-    def __getitem__(self, name: str) -> Value:
-        return self._words[name]
-
-    def module(self) -> str:
-        self.b.ret()
-        return self.b.module()
-
-    def divide(self, x: Value, y: Value) -> tuple[Value, Value]:
-        """Quotient and remainder of numbers that are not negative."""
-        quotient = self.b.op(f"udiv i64 {x.text}, {y.text}", dt.int64, 1)
-        return quotient, x - quotient * y
-
-    def indices(self, place: Value) -> list[Value]:
-        """Index along each outer axis for a place of the flattened outer dimension."""
-        found: list[Value] = []
-        rest = place
-        for axis in range(self.outer - 1, 0, -1):
-            rest, index = self.divide(rest, self[f"e{axis}"])
-            found.append(index)
-        return [rest, *reversed(found)] if self.outer else []
-
-    def at(self, operand: int, indices: Sequence[Value]) -> Value:
-        """The address of an operand at these outer indices."""
-        address = self[f"p{operand}"]
-        for axis, index in enumerate(indices):
-            address = self.b.gep(address, index * self[f"s{operand}.{axis}"])
-        return address
-
-    def part(self, unit: Value, blocked: bool) -> tuple[Value, Value, Value]:
-        """(place of the outer dimension, first and last element of the inner loop) that a unit of work is."""
-        b = self.b
-        if not blocked:
-            return unit, b.i64(0), self["n"]
-        place, chunk = self.divide(unit, self["chunks"])
-        start = chunk * self["width"]
-        return place, start, b.intrinsic("smin", start + self["width"], self["n"])
-
-
-def fields_of(outer: int, operands: int, *more: str, blocked: bool = False) -> list[str]:
-    """The names of the words of a kernel's argument block, in order."""
-    names = ["units", "n", *(["width", "chunks"] if blocked else []), *more, *(f"e{a}" for a in range(outer))]
-    for k in range(operands):
-        names += [f"p{k}", *(f"s{k}.{a}" for a in range(outer)), f"i{k}"]
-    return names
-
-
-def words_of(
-    fields: Sequence[str], pointers: Sequence[Pointer], outer: Sequence[Axis], inner: Axis, numbers: Mapping[str, int]
-) -> tuple[Word, ...]:
-    """The words of an argument block."""
-    values: dict[str, Word] = {"n": inner.size, **numbers}
-    for a, axis in enumerate(outer):
-        values[f"e{a}"] = axis.size
-    for k, pointer in enumerate(pointers):
-        values[f"p{k}"], values[f"i{k}"] = pointer, inner.strides[k]
-        for a, axis in enumerate(outer):
-            values[f"s{k}.{a}"] = axis.strides[k]
-    return tuple(values[name] for name in fields)
-
-
-def cut(inner: int, units: int) -> tuple[bool, dict[str, int]]:
-    """Whether a long inner loop is cut into blocks that threads can share, and the words that say so."""
-    if inner <= 2 * BLOCK or units >= 64:
-        return False, {"units": units}
-    chunks = -(-inner // BLOCK)
-    return True, {"units": units * chunks, "width": BLOCK, "chunks": chunks}
 
 
 # ---- copies ----
@@ -199,30 +66,50 @@ def copy(x: Layout, target: Layout, from_: Pointer, to: Pointer, convert: Any = 
         return []
     kinds = (x.dtype, target.dtype) if convert is not None else (bits_of(x.dtype), bits_of(x.dtype))
     from_, to, axes = _upwards(from_, to, axes_of(x.shape, scaled(x), scaled(target)))
-    outer = merged(axes)
-    inner = outer.pop() if outer else Axis(1, (kinds[0].size, kinds[1].size))
-    position = _tile_axis(outer, inner, kinds)
-    if position is None:
-        blocked, numbers = cut(inner.size, product(outer))
-        elements = BLOCK if blocked else inner.size
-    else:
-        tile, blocked = outer.pop(position), False
-        strips, elements = -(-tile.size // LANES), inner.size * LANES
-        numbers = {"units": product(outer) * strips, "m": tile.size, "strips": strips}
-        numbers |= {"t0": tile.strides[0], "t1": tile.strides[1]}
-    kernel = _copy_kernel(kinds, inner, len(outer), position is not None, blocked, convert)
-    words = words_of(kernel.fields(), [from_, to], outer, inner, numbers)
-    made = source(f"copy\n{kernel}", "copy", lambda name: _emit_copy(kernel, name))
-    return [Launch(made, words, grain(numbers["units"], elements * kinds[1].size), cpu.tile_scratch(kernel))]
-
-
-def _copy_kernel(
-    kinds: tuple[Dtype, Dtype], inner: Axis, outer: int, tile: bool, blocked: bool, convert: Any
-) -> Kernel:
-    load = Access(kinds[0], "memory", "full", "tile" if tile else stepping(inner.strides[0], kinds[0].size))
+    *outer, inner = merged(axes) or [Axis(1, (kinds[0].size, kinds[1].size))]
     store = Access(kinds[1], "memory", "full", "unit" if inner.strides[1] == kinds[1].size else "stride")
+    position = None if store.inner != "unit" else tile_axis(outer, inner, 0, kinds[0].size)
     steps = () if convert is None else (Step(convert, (0,), kinds[1], "full"),)
-    return Kernel("tile" if tile else "map", outer, (load,), steps, (Store(len(steps), store),), blocked)
+    ends = steps, (Store(len(steps), store),)
+    others: dict[str, Axis] = {}
+    nest: Map | Tile
+    if position is None:
+        load = Access(kinds[0], "memory", "full", stepping(inner.strides[0], kinds[0].size))
+        blocked, numbers = cut(inner.size, product(outer))
+        nest, elements, scratch = Map(len(outer), (load,), *ends, blocked), BLOCK if blocked else inner.size, 0
+    else:
+        others["t"] = tile = outer.pop(position)
+        load = Access(kinds[0], "memory", "full", "tile")
+        numbers, elements = strips(tile, outer), inner.size * STRIP
+        nest = Tile(len(outer), (load,), *ends)
+        scratch = nest.scratch()
+    kernel = Copy(nest)
+    words = words_of(kernel.fields(), [from_, to], outer, inner, numbers, **others)
+    return [Launch(kernel.source(), words, weigh(numbers["units"], elements * kinds[1].size), scratch)]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy(NativeKernel):
+    """A loop nest that does nothing when the target is the operand itself: a result may take its operand's place."""
+
+    title = "copy"
+    nest: Map | Tile
+
+    def __str__(self) -> str:
+        return f"copy\n{self.nest}"
+
+    @property
+    def outer(self) -> int:  # type: ignore[override]
+        return self.nest.outer
+
+    def fields(self) -> list[str]:
+        return self.nest.fields()
+
+    def emit(self, frame: Frame) -> None:
+        b = frame.b
+        elsewhere = b.op(f"icmp ne ptr {frame['p0'].text}, {frame['p1'].text}", dt.bool_, 1)
+        with b.when(elsewhere):
+            self.nest.emit(frame)
 
 
 def _upwards(from_: Pointer, to: Pointer, axes: Sequence[Axis]) -> tuple[Pointer, Pointer, list[Axis]]:
@@ -235,28 +122,6 @@ def _upwards(from_: Pointer, to: Pointer, axes: Sequence[Axis]) -> tuple[Pointer
             axis = Axis(axis.size, (-axis.strides[0], -axis.strides[1]))
         result.append(axis)
     return from_, to, result
-
-
-def _tile_axis(outer: Sequence[Axis], inner: Axis, kinds: tuple[Dtype, Dtype]) -> int | None:
-    """The outer axis along which an operand that jumps in the inner loop lies contiguous."""
-    size = kinds[0].size
-    if abs(inner.strides[0]) <= size or inner.size < LANES or inner.strides[1] != kinds[1].size:
-        return None
-    for position in range(len(outer) - 1, -1, -1):
-        if outer[position].strides[0] == size and outer[position].size >= LANES:
-            return position
-    return None
-
-
-def _emit_copy(kernel: Kernel, name: str) -> str:
-    """A loop nest that does nothing when the target is the operand itself: a result may take its operand's place."""
-    b = Builder(name, _PARAMS, lanes=LANES)
-    frame = scope.Frame(b, kernel)
-    elsewhere = b.op(f"icmp ne ptr {frame['p0'].text}, {frame['p1'].text}", dt.bool_, 1)
-    with b.when(elsewhere):
-        {"map": cpu.emit_map, "tile": cpu.emit_tile}[kernel.form](frame)
-    b.ret()
-    return b.module()
 
 
 def slice_update(base: Layout, part: Layout, out: Layout, starts: Sequence[int], steps: Sequence[int]) -> Lowering:
@@ -279,12 +144,13 @@ def concatenate(operands: Sequence[Layout], out: Layout, axis: int) -> Lowering:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(NativeKernel):
     """out[..., i * count + j] = x[..., i] for all j < count. Operands: x, out; the inner loop goes over i.
 
     A vector of x becomes `count` vectors of out.
     """
 
+    title = "repeat"
     size: int
     count: int
     outer: int
@@ -296,8 +162,7 @@ class Repeat:
     def fields(self) -> list[str]:
         return fields_of(self.outer, 2, blocked=self.blocked)
 
-    def emit(self, name: str) -> str:
-        frame = Frame(name, self.fields(), self.outer)
+    def emit(self, frame: Frame) -> None:
         b, kind, many = frame.b, _BITS[self.size], max(4, 64 // self.size)
         with b.loop(frame.begin, frame.end, 1) as units:
             place, start, stop = frame.part(units.index, self.blocked)
@@ -311,7 +176,6 @@ class Repeat:
                     for v in range(self.count):
                         order = [(v * lanes + lane) // self.count for lane in range(lanes)]
                         b.store(_reordered(b, found, order), b.gep(to, v * lanes * self.size))
-        return frame.module()
 
 
 def _reordered(b: Builder, x: AnyValue, order: Sequence[int]) -> AnyValue:
@@ -344,8 +208,8 @@ def repeat(x: Layout, out: Layout, count: int) -> Lowering:
     blocked, numbers = cut(inner.size, product(outer))
     kernel = Repeat(size, count, len(outer), blocked)
     words = words_of(kernel.fields(), [from_, Pointer(1)], outer, inner, numbers)
-    work = grain(numbers["units"], (BLOCK if blocked else inner.size) * size * count)
-    launches.append(Launch(source(str(kernel), "repeat", kernel.emit), words, work))
+    work = weigh(numbers["units"], (BLOCK if blocked else inner.size) * size * count)
+    launches.append(Launch(kernel.source(), words, work))
     return Lowering(tuple(launches), temporaries)
 
 
@@ -408,12 +272,13 @@ def resolve(b: Builder, index: Value, size: Value) -> Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Gather:
+class Gather(NativeKernel):
     """out[r] = x[place of r], where the places of some axes come from index arrays. Operands: x, the index arrays, out.
 
     form: "run" if the inner loop walks x at one place of the index arrays, "lanes" if each element has its own place.
     """
 
+    title = "gather"
     size: int
     form: str
     step: str
@@ -431,8 +296,7 @@ class Gather:
         more = [f"{name}{j}" for j in range(len(self.indices)) for name in ("size", "jump")]
         return fields_of(self.outer, len(self.indices) + 2, *more, blocked=self.blocked)
 
-    def emit(self, name: str) -> str:
-        frame = Frame(name, self.fields(), self.outer)
+    def emit(self, frame: Frame) -> None:
         b, count = frame.b, len(self.indices)
         with b.loop(frame.begin, frame.end, 1) as units:
             place, start, stop = frame.part(units.index, self.blocked)
@@ -443,7 +307,6 @@ class Gather:
                 self._run(frame, x, out, places, start, stop)
             else:
                 self._lanes(frame, x, out, places, start, stop)
-        return frame.module()
 
     def _run(self, frame: Frame, x: Value, out: Value, places: Sequence[Value], start: Value, stop: Value) -> None:
         b = frame.b
@@ -524,7 +387,7 @@ def gather(
         numbers |= {f"jump{j}": jump, f"size{j}": n}
     words = words_of(kernel.fields(), [Pointer(k) for k in range(len(indices) + 2)], outer, inner, numbers)
     work, scratch = (1, 0) if form == "run" else (4, 8 * LANES)
-    return Lowering((Launch(source(str(kernel), "gather", kernel.emit), words, grain(units, each, work), scratch),))
+    return Lowering((Launch(kernel.source(), words, weigh(units, each, work), scratch),))
 
 
 def along_result(x: Layout, ndim: int, where: Sequence[int | None]) -> tuple[list[int], list[int], list[int]]:
@@ -560,7 +423,7 @@ _ENTRIES: Final = 4 * (SIFT + LANES)
 
 
 @dataclass(frozen=True, slots=True)
-class Scatter:
+class Scatter(NativeKernel):
     """target[place of r] = combine(target[place of r], updates[r]). Operands: updates, the index arrays, target.
 
     Units of work write disjoint parts of the target; within one, updates come in increasing order of their position.
@@ -574,6 +437,7 @@ class Scatter:
     belong to it.
     """
 
+    title = "scatter"
     op: Any
     update: Dtype
     target: Dtype
@@ -599,8 +463,7 @@ class Scatter:
         more += [] if self.split is None else ["ranges"]
         return fields_of(self.outer, count + 2, *more, blocked=True)
 
-    def emit(self, name: str) -> str:
-        frame = Frame(name, self.fields(), self.outer)
+    def emit(self, frame: Frame) -> None:
         b, count = frame.b, len(self.indices)
         with b.loop(frame.begin, frame.end, 1) as units:
             unit, part = (units.index, None) if self.split is None else frame.divide(units.index, frame["ranges"])
@@ -612,12 +475,11 @@ class Scatter:
                     self._turn(frame, bases, turns.index, start, stop)
             else:
                 self._sifted(frame, bases, part, start, stop)
-        return frame.module()
 
     def _turn(self, frame: Frame, bases: Sequence[Value], turn: Value, start: Value, stop: Value) -> None:
         """The updates at one place of the free axes."""
         b = frame.b
-        free = self._free_indices(frame, turn)
+        free = frame.indices(turn, "f", self.free)
         here = [self._moved(frame, k, base, free) for k, base in enumerate(bases[:-1])]
         first = b.i64(0) if self.form == "one" else start
         if self.form != "each":
@@ -675,13 +537,6 @@ class Scatter:
         assert total is not None
         assert inside is not None
         return total, inside
-
-    def _free_indices(self, frame: Frame, turn: Value) -> list[Value]:
-        found: list[Value] = []
-        for axis in range(self.free - 1, 0, -1):
-            turn, index = frame.divide(turn, frame[f"f{axis}"])
-            found.append(index)
-        return [turn, *reversed(found)] if self.free else []
 
     def _moved(self, frame: Frame, k: int, base: Value, free: Sequence[Value]) -> Value:
         for axis, index in enumerate(free):
@@ -807,9 +662,9 @@ def _scatter(
         numbers |= {f"jump{j}": jump, f"size{j}": n}
     pointers = [*(Pointer(1 + k) for k in range(len(indices) + 1)), to]
     words = words_of(kernel.fields(), pointers, outer, inner, numbers)
-    work = grain(units * chunks, turns * width * target.dtype.size, 2)
+    work = weigh(units * chunks, turns * width * target.dtype.size, 2)
     scratch = 0 if split is None else 2 * _ENTRIES
-    return [Launch(source(str(kernel), "scatter", kernel.emit), words, work, scratch)]
+    return [Launch(kernel.source(), words, work, scratch)]
 
 
 def _ranges(
@@ -850,22 +705,3 @@ def _strip_width(n: int, size: int, units: int) -> int:
     in pieces come slower)."""
     strips = -(-config.threads // units)
     return min(n, max(512 // size, -(-n // strips)))
-
-
-# ---- vectors of any kind ----
-
-
-def splat(b: Builder, x: AnyValue, lanes: int) -> AnyValue:
-    return Complex(b.splat(x.re, lanes), b.splat(x.im, lanes)) if isinstance(x, Complex) else b.splat(x, lanes)
-
-
-def assemble(b: Builder, parts: Sequence[AnyValue]) -> AnyValue:
-    """Scalars as the lanes of one vector."""
-    if isinstance(parts[0], Complex):
-        real = assemble(b, [p.re for p in parts])  # type: ignore[union-attr]
-        imag = assemble(b, [p.im for p in parts])  # type: ignore[union-attr]
-        return Complex(real, imag)  # type: ignore[arg-type]
-    vector = b.poison(parts[0].dtype, len(parts))
-    for lane, part in enumerate(parts):
-        vector = b.insert(vector, part, lane)  # type: ignore[arg-type]
-    return vector

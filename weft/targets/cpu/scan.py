@@ -14,25 +14,16 @@ from weft import dtypes as dt
 from weft.codegen.builder import AnyValue, Builder, Complex, Value
 from weft.codegen.kernel import LANES
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
+from weft.codegen.scope import assemble, extract, flatten, splat, turned, unflatten
+from weft.codegen.words import fields_of
 from weft.dtypes import Dtype
-from weft.targets.cpu.moves import (
-    Axis,
-    Frame,
-    assemble,
-    axes_of,
-    fields_of,
-    grain,
-    merged,
-    product,
-    scaled,
-    source,
-    splat,
-    words_of,
-)
+from weft.targets.axes import Axis, axes_of, merged, product, scaled, words_of
+from weft.targets.cpu.kernel import Frame, NativeKernel
+from weft.targets.cpu.moves import weigh
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(NativeKernel):
     """y[j] = combine(y[j - 1], x[j], ...) along one axis, one rounding a step; `op` is the primitive.
 
     Operands: the inputs, then out; `jK` is the stride of operand K along the scanned axis. form: "across" if lanes are
@@ -42,6 +33,7 @@ class Scan:
     or "any" (element by element). `inner` says that the lanes of a tile run along the inner axis, not over all rows.
     """
 
+    title = "scan"
     op: Any
     dtype: Dtype
     result: Dtype
@@ -72,10 +64,8 @@ class Scan:
         strides = [f"j{k}" for k in range(len(self.modes))]
         return fields_of(self.outer, len(self.modes), "length", *more, *strides)
 
-    def emit(self, name: str) -> str:
-        frame = Frame(name, self.fields(), self.outer)
+    def emit(self, frame: Frame) -> None:
         {"across": self._across, "tile": self._tiles, "single": self._single}[self.form](frame)
-        return frame.module()
 
     # ---- one step ----
 
@@ -116,8 +106,8 @@ class Scan:
     def _strip(self, frame: Frame, bases: Sequence[Value], column: Value, vectors: int, mask: Value | None) -> None:
         b = frame.b
         starts = [self._start(b, LANES) for _ in range(vectors)]
-        with b.loop(0, frame["length"], 1, *flat(starts)) as loop:
-            carries = unflat(starts, loop.carried)
+        with b.loop(0, frame["length"], 1, *flatten(starts)) as loop:
+            carries = unflatten(starts, loop.carried)
             j = self._position(frame, loop.index)
             rows = [b.gep(base, j * frame[f"j{k}"]) for k, base in enumerate(bases)]
             results, following = [], []
@@ -128,7 +118,7 @@ class Scan:
                 results.append((at, result))
             for at, result in results:
                 b.store(result, b.gep(rows[-1], at * self.result.size), mask)
-            loop.carry(*flat(following))
+            loop.carry(*flatten(following))
 
     def _load(self, frame: Frame, k: int, row: Value, at: Value, mask: Value | None) -> AnyValue:
         b, stride = frame.b, frame[f"i{k}"]
@@ -171,12 +161,12 @@ class Scan:
         if "direct" in self.modes:
             whole = b.choose(full, whole, 0) if whole.text != "0" else whole
         start = self._start(b, lanes)
-        with b.loop(0, whole, lanes, *flat([start])) as tiles:
-            (carry,) = unflat([start], tiles.carried)
-            tiles.carry(*flat([self._tile(frame, rows, tiles.index, carry)]))
+        with b.loop(0, whole, lanes, *flatten([start])) as tiles:
+            (carry,) = unflatten([start], tiles.carried)
+            tiles.carry(*flatten([self._tile(frame, rows, tiles.index, carry)]))
         with b.loop(whole, length, 1, *tiles.carried) as columns:
-            (carry,) = unflat([start], columns.carried)
-            columns.carry(*flat([self._column(frame, rows, self._position(frame, columns.index), carry)]))
+            (carry,) = unflatten([start], columns.carried)
+            columns.carry(*flatten([self._column(frame, rows, self._position(frame, columns.index), carry)]))
 
     def _tile(self, frame: Frame, rows: Sequence[Sequence[Value]], j: Value, carry: AnyValue) -> AnyValue:
         b, lanes = frame.b, self.lanes
@@ -223,13 +213,13 @@ class Scan:
             at = frame.indices(units.index)
             bases = [frame.at(k, at) for k in range(len(self.modes))]
             start = self._start(b, 1)
-            with b.loop(0, frame["length"], 1, *flat([start])) as loop:
-                (carry,) = unflat([start], loop.carried)
+            with b.loop(0, frame["length"], 1, *flatten([start])) as loop:
+                (carry,) = unflatten([start], loop.carried)
                 j = self._position(frame, loop.index)
                 places = [b.gep(base, j * frame[f"j{k}"]) for k, base in enumerate(bases)]
                 carry, result = self._step(b, carry, [b.load(place, self.dtype, 1) for place in places[:-1]])
                 b.store(result, places[-1])
-                loop.carry(*flat([carry]))
+                loop.carry(*flatten([carry]))
 
 
 def scan(
@@ -258,8 +248,8 @@ def scan(
     numbers = {"units": units, "length": along.size, "chunks": chunks, "rows": rows}
     numbers |= {f"j{k}": stride for k, stride in enumerate(along.strides)}
     words = words_of(kernel.fields(), [Pointer(k) for k in range(len(layouts))], outer, inner, numbers)
-    work = grain(units, along.size * out.dtype.size * min(rows, lanes), cost)
-    return Lowering((Launch(source(str(kernel), "scan", kernel.emit), words, work),))
+    work = weigh(units, along.size * out.dtype.size * min(rows, lanes), cost)
+    return Lowering((Launch(kernel.source(), words, work),))
 
 
 def _lane_axis(along: Axis, outer: Sequence[Axis], kind: Dtype, result: Dtype) -> int | None:
@@ -286,36 +276,3 @@ def _mode(along: Axis, inner: Axis, k: int, size: int) -> str:
     if along.strides[k] == -size:
         return "back"
     return "repeat" if inner.size > 1 and inner.strides[k] == 0 else "any"
-
-
-# ---- vectors of any kind ----
-
-
-def flat(values: Sequence[AnyValue]) -> list[Value]:
-    """Complex values as their parts, for loops to carry."""
-    return [part for x in values for part in ((x.re, x.im) if isinstance(x, Complex) else (x,))]
-
-
-def unflat(model: Sequence[AnyValue], parts: Sequence[Value]) -> list[AnyValue]:
-    """The inverse of `flat`."""
-    rest = iter(parts)
-    return [Complex(next(rest), next(rest)) if isinstance(x, Complex) else next(rest) for x in model]
-
-
-def extract(b: Builder, x: AnyValue, lane: int) -> AnyValue:
-    return Complex(b.extract(x.re, lane), b.extract(x.im, lane)) if isinstance(x, Complex) else b.extract(x, lane)
-
-
-def turned(b: Builder, rows: Sequence[AnyValue]) -> list[AnyValue]:
-    """As many vectors as they have lanes, rows and columns exchanged, by rounds of pairwise interleaving."""
-    if isinstance(rows[0], Complex):
-        real = turned(b, [r.re for r in rows])  # type: ignore[union-attr]
-        imag = turned(b, [r.im for r in rows])  # type: ignore[union-attr]
-        return [Complex(x, y) for x, y in zip(real, imag, strict=True)]  # type: ignore[arg-type]
-    lanes = len(rows)
-    half = lanes // 2
-    low = [i // 2 + (i % 2) * lanes for i in range(lanes)]
-    high = [i // 2 + half + (i % 2) * lanes for i in range(lanes)]
-    for _ in range(lanes.bit_length() - 1):
-        rows = [b.shuffle(rows[i], rows[i + half], order) for i in range(half) for order in (low, high)]  # type: ignore[arg-type]
-    return list(rows)

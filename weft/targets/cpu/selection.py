@@ -15,20 +15,10 @@ from typing import Final
 from weft import dtypes as dt
 from weft.codegen.builder import Builder, Value
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
-from weft.targets.cpu.moves import (
-    Axis,
-    Frame,
-    axes_of,
-    bits_of,
-    copy,
-    fields_of,
-    grain,
-    merged,
-    product,
-    scaled,
-    source,
-    words_of,
-)
+from weft.codegen.words import fields_of
+from weft.targets.axes import Axis, axes_of, merged, product, scaled, words_of
+from weft.targets.cpu.kernel import Frame, NativeKernel
+from weft.targets.cpu.moves import bits_of, copy, weigh
 from weft.targets.cpu.sorting import Network, Record, Records, Sequences, lanes_for, less, records_of, row_major_of
 
 COST: Final = 2
@@ -36,7 +26,7 @@ COST: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class SelectRows:
+class SelectRows(NativeKernel):
     """A unit is a row. Operands: x, the places (uint32) of the `count` largest or smallest elements in sorted order;
     if `rest`, those of all others stand before or after them, in the order of the row.
 
@@ -44,6 +34,7 @@ class SelectRows:
     those. A block is `size` vectors that are looked at together: mostly nothing in them is good enough.
     """
 
+    title = "select"
     records: Records
     largest: bool
     rest: bool
@@ -70,8 +61,7 @@ class SelectRows:
         """Elements of a block."""
         return self.size * max(self.wide, self.lanes)
 
-    def emit(self, name: str) -> str:
-        frame = Frame(name, self.fields(), self.outer)
+    def emit(self, frame: Frame) -> None:
         b = frame.b
         memory = Sequences(b, self.records, self.lanes, self.vectors, frame["capacity"])
         spare = b.gep(frame.scratch, frame["capacity"] * self.records.size)
@@ -84,7 +74,6 @@ class SelectRows:
             if self.rest:
                 behind = b.i64(0) if self.largest else frame["count"]
                 self._others(frame, x, worst, b.gep(out, behind * 4), spare)
-        return frame.module()
 
     # ---- selection ----
 
@@ -282,8 +271,8 @@ def _rows(
     numbers = {"units": units, "count": count, "limit": limit, "capacity": capacity}
     numbers["levels"] = (networks - 1).bit_length()
     words = words_of(kernel.fields(), pointers, outer, Axis(n, (0, 0)), numbers)
-    work = grain(units, n * x.dtype.size, COST)
-    return Launch(source(str(kernel), "select", kernel.emit), words, work, 2 * capacity * records.size)
+    work = weigh(units, n * x.dtype.size, COST)
+    return Launch(kernel.source(), words, work, 2 * capacity * records.size)
 
 
 def _arranged(x: Layout, axes: Sequence[int]) -> Layout:

@@ -19,25 +19,14 @@ from typing import ClassVar, Final
 from weft import dtypes as dt
 from weft.codegen.builder import AnyValue, Builder, Complex, Value
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
+from weft.codegen.words import fields_of
 from weft.config import config
 from weft.dtypes import Dtype
 from weft.runtime.threads import get_threads
+from weft.targets.axes import Axis, axes_of, merged, product, row_major, scaled, words_of
+from weft.targets.cpu.kernel import Frame, NativeKernel
 from weft.targets.cpu.matmul.machine import machine
-from weft.targets.cpu.moves import (
-    Axis,
-    Frame,
-    axes_of,
-    bits_of,
-    copy,
-    fields_of,
-    grain,
-    merged,
-    product,
-    row_major,
-    scaled,
-    source,
-    words_of,
-)
+from weft.targets.cpu.moves import bits_of, copy, weigh
 
 CACHED: Final = 1 << 17
 """Bytes of records that are sorted to the end before others are touched: with their copy, a part of a second-level
@@ -403,7 +392,7 @@ def bisect(b: Builder, n: Value, rounds: Value, holds: Callable[[Value], Value])
 
 
 @dataclass(frozen=True, slots=True)
-class SortRows:
+class SortRows(NativeKernel):
     """Every unit is a row, or a part of `width` elements of one if `parts` are sorted on their own. Operands: x, the
     result.
 
@@ -412,6 +401,7 @@ class SortRows:
     number of bits of the length.
     """
 
+    title = "sort"
     records: Records
     result: str
     lanes: int
@@ -428,8 +418,7 @@ class SortRows:
     def fields(self) -> list[str]:
         return fields_of(self.outer, 2, "width", "inner", "levels", "capacity", "rounds", "chunks", "row", "all")
 
-    def emit(self, name: str) -> str:
-        frame = Frame(name, self.fields(), self.outer)
+    def emit(self, frame: Frame) -> None:
         b, n = frame.b, frame["n"]
         memory = Sequences(b, self.records, self.lanes, self.vectors, frame["capacity"])
         other = b.gep(frame.scratch, frame["capacity"] * self.records.size)
@@ -446,7 +435,6 @@ class SortRows:
                 _copy_records(memory, found, everything, frame["p1"], row * frame["row"] + start, count)
             else:
                 self._finish(frame, memory, found, x, frame.at(1, frame.indices(row)))
-        return frame.module()
 
     def _finish(self, frame: Frame, memory: Sequences, found: Value, x: Value, out: Value) -> None:
         b, finish = frame.b, Finish(self.records, self.result, self.lanes, self.outer)
@@ -504,14 +492,15 @@ def _copy_records(memory: Sequences, source: Value, into: Sequences, target: Val
 
 
 @dataclass(frozen=True, slots=True)
-class MergeRows:
+class MergeRows(NativeKernel):
     """One level of merging of long rows. A unit is a block of a row of the result; `run` records are sorted already.
     Operands: records before, after."""
 
+    title = "sort"
     records: Records
     lanes: int
     vectors: int
-    outer: ClassVar[int] = 0
+    outer: ClassVar[int] = 0  # type: ignore[misc]
 
     def __str__(self) -> str:
         return f"sort merge {self.records} lanes={self.lanes} vectors={self.vectors}"
@@ -519,8 +508,7 @@ class MergeRows:
     def fields(self) -> list[str]:
         return fields_of(0, 2, "run", "width", "chunks", "row", "all", "rounds")
 
-    def emit(self, name: str) -> str:
-        frame = Frame(name, self.fields(), 0)
+    def emit(self, frame: Frame) -> None:
         b, n, run, width = frame.b, frame["n"], frame["run"], frame["width"]
         memory = Sequences(b, self.records, self.lanes, self.vectors, frame["all"])
         with b.loop(frame.begin, frame.end, 1) as units:
@@ -534,7 +522,6 @@ class MergeRows:
             high = self._split(frame, memory, runs, b.intrinsic("smin", at + width, end) - pair)
             first, second = zip(low, high, strict=True)
             memory.merge(frame["p0"], first, second, frame["p1"], base + at)
-        return frame.module()
 
     def _split(
         self, frame: Frame, memory: Sequences, runs: tuple[tuple[Value, Value], ...], count: Value
@@ -557,10 +544,11 @@ class MergeRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(NativeKernel):
     """Sorted records become the result. A unit is a block of a row, or, where equal elements are `settled`, a row.
     Operands: x, records, result."""
 
+    title = "sort"
     records: Records
     result: str
     lanes: int
@@ -574,8 +562,7 @@ class Finish:
     def fields(self) -> list[str]:
         return fields_of(self.outer, 3, "width", "chunks", "row", "all", "rounds", blocked=False)
 
-    def emit(self, name: str) -> str:
-        frame = Frame(name, self.fields(), self.outer)
+    def emit(self, frame: Frame) -> None:
         b = frame.b
         memory = Sequences(b, self.records, self.lanes, 1, frame["all"])
         with b.loop(frame.begin, frame.end, 1) as units:
@@ -590,7 +577,6 @@ class Finish:
             else:
                 count = b.intrinsic("smin", frame["width"], frame["n"] - start)
                 self.write(frame, memory, frame["p1"], x, b.gep(out, start * self.size), first + start, count)
-        return frame.module()
 
     @property
     def size(self) -> int:
@@ -811,20 +797,21 @@ class _Rows:
         numbers = numbers | {"units": units, "rounds": self.n.bit_length()}
         words = words_of(kernel.fields(), pointers, axes, Axis(self.n, (0,) * len(pointers)), numbers)
         each = self.records.dtype.size * self.n * self.count // units
-        return Launch(source(str(kernel), "sort", kernel.emit), words, grain(units, each, cost), scratch)
+        return Launch(kernel.source(), words, weigh(units, each, cost), scratch)
 
 
 # ---- searching ----
 
 
 @dataclass(frozen=True, slots=True)
-class SearchRows:
+class SearchRows(NativeKernel):
     """How many elements of a sorted row come before each value (or, `right`, are equal to it as well). Operands: rows,
     values, result.
 
     `length` is that of the sorted row. A unit is a block of the values that go with one row.
     """
 
+    title = "search"
     dtype: Dtype
     right: bool
     lanes: int
@@ -836,8 +823,7 @@ class SearchRows:
     def fields(self) -> list[str]:
         return fields_of(self.outer, 3, "length", "rounds", blocked=True)
 
-    def emit(self, name: str) -> str:
-        frame = Frame(name, self.fields(), self.outer)
+    def emit(self, frame: Frame) -> None:
         b = frame.b
         with b.loop(frame.begin, frame.end, 1) as units:
             row, start, stop = frame.part(units.index, blocked=True)
@@ -849,7 +835,6 @@ class SearchRows:
                 )
                 found = self._search(frame, rows, b.gep(values, loop.index * self.dtype.size), inside)
                 b.store(b.cast(found, dt.uint32), b.gep(out, loop.index * 4), inside)
-        return frame.module()
 
     def _search(self, frame: Frame, rows: Value, values: Value, inside: Value) -> Value:
         b, records = frame.b, Records(self.dtype, indexed=False)
@@ -907,9 +892,7 @@ def search(rows: Layout, values: Layout, out: Layout, right: bool) -> Lowering:
         kernel.fields(), [pointer for _, pointer in operands] + [Pointer(2)], outer, Axis(n, (0, 0, 0)), numbers
     )
     cost = 2 * length.bit_length()
-    launches.append(
-        Launch(source(str(kernel), "search", kernel.emit), words, grain(units, width * rows.dtype.size, max(1, cost)))
-    )
+    launches.append(Launch(kernel.source(), words, weigh(units, width * rows.dtype.size, max(1, cost))))
     return Lowering(tuple(launches), tuple(temporaries))
 
 

@@ -14,9 +14,9 @@ from weft.passes.target import Target
 from weft.primitives.base import Primitive
 from weft.runtime import buffer, engine
 from weft.runtime.code import Code
-from weft.targets.cpu import copying, steps
+from weft.targets.cpu import copying, forms
+from weft.targets.cpu.forms.steps import lower_loop
 from weft.targets.cpu.lowerings import lowering_of
-from weft.targets.cpu.schedule import GroupLowering
 
 
 class Cpu(Target):
@@ -27,7 +27,7 @@ class Cpu(Target):
     copy_program = staticmethod(copying.copy_program)
 
     def schedule(self, lowerer: Lowerer, group: Group) -> Item:
-        return GroupLowering(lowerer, group).item()
+        return forms.schedule(lowerer, group)
 
     def lower(self, op: Primitive, operands: Sequence[Layout], results: Sequence[Layout]) -> Lowering:
         found = lowering_of(type(op))
@@ -38,7 +38,7 @@ class Cpu(Target):
         return found(op, operands, *results)
 
     def lower_loop(self, loop: LoopLowering) -> Item | None:
-        return steps.lower_loop(loop)
+        return lower_loop(loop)
 
     def load(self, launches: Sequence[Launch]) -> list[Code]:
         return engine.load([launch.source for launch in launches])

@@ -10,7 +10,7 @@ from typing import Final
 from weft.codegen.builder import Value
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
-from weft.targets.cpu.matmul.frame import Frame, Part
+from weft.targets.cpu.matmul.frame import Part, ProductFrame
 
 WORDS: Final = ("tasks", "*parts", "*rest", "*out", "count", "elements", "block", "blocks")
 
@@ -23,7 +23,7 @@ class Combine:
         self.name = f"combine_{kind.memory.name}_{kind.work.name}_{lanes}"
 
     def ir(self) -> str:
-        self.frame = f = Frame(self.name, WORDS, 0)
+        self.frame = f = ProductFrame(self.name, WORDS, 0)
         with f.b.loop(f.begin, f.end, 1) as task:
             member, block = f.divide(task.index, f["blocks"])
             self._block(member, block * f["block"])

@@ -18,7 +18,7 @@ from typing import Final, Literal
 from weft.codegen.builder import AnyValue, Value
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
-from weft.targets.cpu.matmul.frame import Frame, Part
+from weft.targets.cpu.matmul.frame import Part, ProductFrame
 
 LANES: Final = 16
 CHUNK: Final = 2048
@@ -80,7 +80,7 @@ class Dot:
         return Scratch(at_sums, at_total, at_total + rows * block * self.size)
 
     def ir(self) -> str:
-        self.frame = f = Frame(self.name, WORDS, 2)
+        self.frame = f = ProductFrame(self.name, WORDS, 2)
         self.b = f.b
         with f.b.loop(f.begin, f.end, 1) as task:
             self._task(task.index)
@@ -167,7 +167,7 @@ class Dot:
         for begin, end, tail in ((b.i64(0), whole, False), (whole, depth, True)):  # the second runs once, or not at all
             with b.loop(begin, end, LANES, *el.flat(sums)) as loop:
                 k, sums = loop.index, el.unflat(self.kind, loop.carried)
-                part = f.part(depth - k, LANES) if tail else None
+                part = f.leading(depth - k, LANES) if tail else None
                 offset = k * (self.kind.memory.size if stride is None else stride)
                 right = [f.load(self.kind, b.gep(row, offset), LANES, part, stride) for row in rows]
                 for i, row in enumerate(x):

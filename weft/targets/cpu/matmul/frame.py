@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft import dtypes as dt
-from weft.codegen.builder import PTR, AnyValue, Builder, Value
+from weft.codegen.builder import AnyValue, Value
 from weft.codegen.launch import Pointer
+from weft.targets.cpu.kernel import Frame
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
 
@@ -25,44 +26,19 @@ class Part:
     mask: Value
 
 
-class Frame:
-    """A kernel under construction. `words` names its argument block (pointers with a star); a batch table follows them.
-
-    The table is a count of axes and then, from the innermost axis on, an extent and one stride per operand.
-    """
+class ProductFrame(Frame):
+    """A kernel under construction, with a batch table behind its argument words: a count of axes and then, from the
+    innermost axis on, an extent and one stride per operand."""
 
     def __init__(self, name: str, words: Sequence[str], operands: int) -> None:
-        self.b = b = Builder(name, [("args", PTR), ("begin", dt.int64), ("end", dt.int64), ("scratch", PTR)])
-        self._args, self.begin, self.end, self.scratch = b.params
-        self._words = {
-            word.lstrip("*"): b.word(self._args, i, PTR if word.startswith("*") else dt.int64)
-            for i, word in enumerate(words)
-        }
+        super().__init__(name, words)
         self._table, self._operands = len(words), operands
-        self._axes = b.word(self._args, self._table)
-
-    def __getitem__(self, word: str) -> Value:
-        return self._words[word]
-
-    def module(self) -> str:
-        self.b.ret()
-        return self.b.module()
-
-    # ---- numbers ----
-
-    def divide(self, x: Value, y: Value | int) -> tuple[Value, Value]:
-        """Quotient and remainder of numbers that are not negative."""
-        divisor = self.b.like(x, y)
-        quotient = self.b.op(f"udiv i64 {x.text}, {divisor.text}", dt.int64, 1)
-        return quotient, x - quotient * divisor
-
-    def least(self, x: Value, y: Value | int) -> Value:
-        return self.b.intrinsic("smin", x, self.b.like(x, y))
+        self._axes = self.b.word(self.args, self._table)
 
     def offsets(self, member: Value) -> tuple[Value, ...]:
         """Where a member of the batch begins in each operand, in bytes."""
         b, operands = self.b, self._operands
-        start = b.gep(self._args, 8 * (self._table + 1))
+        start = b.gep(self.args, 8 * (self._table + 1))
         with b.loop(0, self._axes, 1, member, start, *[b.i64(0)] * operands) as axis:
             rest, entry, *offsets = axis.carried
             rest, at = self.divide(rest, b.word(entry, 0))
@@ -72,7 +48,7 @@ class Frame:
 
     # ---- vectors ----
 
-    def part(self, count: Value, lanes: int) -> Part:
+    def leading(self, count: Value, lanes: int) -> Part:
         """The mask is compared as 32 bits, which processors make masks from at once."""
         return Part(count, self.b.iota(dt.int32, lanes) < self.b.cast(count, dt.int32))
 
@@ -87,7 +63,7 @@ class Frame:
             body(loop.index, None)
         rest = extent - whole
         with b.when(rest > 0):
-            body(whole, self.part(rest, lanes))
+            body(whole, self.leading(rest, lanes))
 
     def load(
         self, kind: Elements, at: Value, lanes: int, part: Part | None = None, stride: Value | None = None

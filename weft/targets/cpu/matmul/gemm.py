@@ -19,7 +19,7 @@ from typing import Final, Literal
 from weft.codegen.builder import AnyValue, Value
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
-from weft.targets.cpu.matmul.frame import Frame, Part
+from weft.targets.cpu.matmul.frame import Part, ProductFrame
 
 CHUNK: Final = 256
 """Terms of one partial sum. Part of the specified order: another number gives other bits."""
@@ -125,7 +125,7 @@ class Gemm:
         return Scratch(panel, at_a, at_total, at_total + totals)
 
     def ir(self) -> str:
-        self.frame = f = Frame(self.name, WORDS, 2)
+        self.frame = f = ProductFrame(self.name, WORDS, 2)
         self.b = f.b
         with f.b.loop(f.begin, f.end, 1) as task:
             self._task(task.index)
@@ -239,7 +239,7 @@ class Gemm:
             for vectors in range(1, tile.vectors + 1):
                 last = columns - (vectors - 1) * tile.lanes
                 with b.when((last > 0) & (last <= tile.lanes)):
-                    self._strips(part, total, vectors, f.part(last, tile.lanes), first)
+                    self._strips(part, total, vectors, f.leading(last, tile.lanes), first)
 
     def _strips(self, chunk: _Chunk, target: _Sums, vectors: int, last: Part, first: Value) -> None:
         """Tiles from the first row to the last: whole ones, then one of each smaller power of two that is left."""

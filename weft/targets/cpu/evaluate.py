@@ -1,5 +1,5 @@
-"""Run a function of this library over NumPy arrays: what its tests and the accuracy table do, without the rest of
-Weft."""
+"""Run a function of the vector math library over NumPy arrays: what its tests and the accuracy table do, without the
+rest of Weft."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from weft.codegen.builder import PTR, Builder
 from weft.codegen.kernel import LANES
 from weft.dtypes import Dtype
 from weft.runtime.engine import Source, load
+from weft.targets.cpu.features import features
 
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 
@@ -40,7 +41,7 @@ def source_of(function: Callable[..., Any], dtype: Dtype, arity: int, lanes: int
 
 def _text(name: str, function: Callable[..., Any], dtype: Dtype, arity: int, lanes: int) -> str:
     params = [("args", PTR), ("begin", dt.int64), ("end", dt.int64), ("scratch", PTR)]
-    b = Builder(name, params, lanes)
+    b = Builder(name, params, features(), lanes)
     args, begin, end, _ = b.params
     *operands, result = (b.word(args, i, PTR) for i in range(arity + 1))
     with b.loop(begin, end, lanes) as loop:

@@ -1,0 +1,88 @@
+"""When each value of a kernel that reduces rows is known: a later pass over the row may use what an earlier one
+reduced."""
+
+from __future__ import annotations
+
+from weft.codegen.kernel import Kernel
+
+KEEP_COST = 6
+"""A value that costs more than this is kept for later phases instead of being computed again."""
+
+
+class Phases:
+    """Phase p is the p-th pass over the row."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.known = [0] * kernel.first
+        """The phase in which each value is known."""
+        for step in kernel.steps:
+            after = max((self.known[i] for i in step.operands), default=0)
+            self.known.append(after + 1 if step.reduces else after)
+        passes = [self.known[number] - 1 for number in kernel.reductions()]
+        passes += [self.known[s.value] for s in kernel.stores if s.access.level == "full"]
+        self.count = max(passes) + 1 if passes else 0
+        self.kept = self._kept()
+        """Costly values that a later phase reads."""
+
+    def cost(self, number: int) -> int:
+        """Instructions to compute a full-level value again."""
+        kernel = self.kernel
+        seen: set[int] = set()
+        stack, total = [number], 0
+        while stack:
+            current = stack.pop()
+            if current in seen or current < kernel.first or not kernel.is_full(current):
+                continue
+            seen.add(current)
+            step = kernel.step(current)
+            total += step.op.cost
+            stack.extend(step.operands)
+        return total
+
+    def reductions(self, phase: int) -> list[int]:
+        return [number for number in self.kernel.reductions() if self.known[number] == phase + 1]
+
+    def stores(self, phase: int) -> list[int]:
+        """Positions of full-level stores written in this phase."""
+        return [
+            i for i, s in enumerate(self.kernel.stores) if s.access.level == "full" and self.known[s.value] == phase
+        ]
+
+    def written_last(self) -> list[int]:
+        """The store that is all that the last pass does, if it is: when an element of it is written, nothing but that
+        element's own operands is still to be read."""
+        last = self.stores(self.count - 1) if self.count else []
+        return last if len(last) == 1 and not self.reductions(self.count - 1) else []
+
+    def scalars(self, phase: int) -> list[int]:
+        """Values of the row as a whole that are known before a phase, and that it may read."""
+        numbers = range(len(self.known))
+        return [v for v in numbers if not self.kernel.is_full(v) and self.known[v] <= phase and self._is_read(v)]
+
+    def _is_read(self, number: int) -> bool:
+        """Whether something at the full level reads a value."""
+        kernel = self.kernel
+        return any(s.level == "full" and number in s.operands for s in kernel.steps) or any(
+            s.access.level == "full" and s.value == number for s in kernel.stores
+        )
+
+    def _kept(self) -> tuple[int, ...]:
+        kernel = self.kernel
+        kept: set[int] = set()
+        for phase in range(1, self.count):
+            roots = [kernel.step(n).operands[0] for n in self.reductions(phase)]
+            roots += [kernel.stores[i].value for i in self.stores(phase)]
+            stack, seen = list(roots), set(roots)
+            while stack:
+                number = stack.pop()
+                if number < kernel.first or not kernel.is_full(number):
+                    continue
+                if self.known[number] < phase and self.cost(number) > KEEP_COST:
+                    kept.add(number)
+                    continue
+                for operand in kernel.step(number).operands:
+                    if operand not in seen:
+                        seen.add(operand)
+                        stack.append(operand)
+        return tuple(sorted(kept))

@@ -1,0 +1,201 @@
+"""Reductions across rows: the reduced elements are far apart in memory, the kept ones close."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.codegen.builder import Value
+from weft.codegen.kernel import BLOCK, LANES
+from weft.codegen.scope import Accesses, Bases, Scope, State
+from weft.passes.lower import Item
+from weft.targets.axes import Axis, product
+from weft.targets.cpu.forms.base import Form, grain_of
+from weft.targets.cpu.kernel import Frame, vector_loop
+from weft.targets.cpu.reductions import Reductions, Slots
+from weft.targets.nest import Nest
+
+STRIP_BYTES = 1 << 14
+"""Bytes of one level of accumulators: half of the first-level cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Form):
+    """A strip of `width` columns at a time, its 16 partial results per column in scratch (which stays in L1)."""
+
+    title = "column"
+    further = "r"
+
+    @classmethod
+    def schedule(cls, nest: Nest) -> Item | None:
+        if not nest.outer or not nest.reduced:
+            return None
+        outer, rows = list(nest.outer), nest.reduced[0]
+        inner = outer.pop(_unit_axis(nest))
+        kernel, n = cls.of(nest, outer, inner), inner.size
+        widest = max(d.size for d in kernel.state_dtypes())
+        width = min(max(-(-n // LANES), 1) * LANES, STRIP_BYTES // (LANES * widest) // LANES * LANES)
+        chunks = -(-n // width)
+        numbers = {
+            "units": product(outer) * chunks,
+            "width": width,
+            "chunks": chunks,
+            "rows": rows.size,
+            "block": BLOCK,
+        }
+        grain = grain_of(rows.size * min(n, width), nest.cost())
+        launch = kernel.launch(nest, outer, inner, {**numbers}, grain, kernel.scratch(width), r=rows)
+        return nest.item([launch], kernel.overwritten())
+
+    def sizes(self) -> list[str]:
+        return ["rows", "width", "chunks", "block"]
+
+    def scratch(self, width: int) -> int:
+        """Bytes of per-thread memory where strips are `width` columns wide (a multiple of 16)."""
+        return sum(2 * LANES * width * d.size for d in self.state_dtypes())
+
+    def emit(self, frame: Frame) -> None:
+        b, rows = frame.b, frame["rows"]
+        columns = _Columns(self, frame)
+        with b.loop(frame.begin, frame.end, 1) as units:
+            place, start, stop = frame.part(units.index, True)
+            bases = columns.accesses.bases(frame.indices(place))
+            few = (rows > 0) & (rows <= LANES) & self.is_neutral
+            with b.when(few):
+                columns.few(bases, start, stop)
+            with b.when(~few):
+                columns.many(bases, start, stop)
+
+
+def _unit_axis(nest: Nest) -> int:
+    """The kept axis that most operands walk element by element; the last of equals."""
+    reads = [(k, o.unit) for k, o in enumerate(nest.loads) if o.source == "memory" and o.level == "full"]
+
+    def score(axis: Axis) -> int:
+        return sum(type(axis.strides[k]) is int and abs(axis.strides[k]) == unit for k, unit in reads)
+
+    return max(range(len(nest.outer)), key=lambda i: (score(nest.outer[i]), i))
+
+
+class _Columns:
+    """Writes the code of a column kernel."""
+
+    def __init__(self, kernel: Column, frame: Frame) -> None:
+        self.kernel, self.frame, self.b = kernel, frame, frame.b
+        self.accesses = Accesses(frame, kernel)
+        self.reductions = Reductions(frame.b, kernel, kernel.reductions())
+
+    def few(self, bases: Bases, start: Value, stop: Value) -> None:
+        """At most 16 rows: each is a partial result of its own, 16 columns are finished before the next."""
+        b, rows = self.b, self.frame["rows"]
+        slots = Slots(self.frame.scratch, self.reductions)
+
+        def body(j: Value, mask: Value | None, state: State) -> State:
+            with b.loop(0, rows, 1) as row:
+                scope = Scope(self.accesses, self.accesses.moved(bases, row.index), j, LANES, mask)
+                slots.write(row.index, self._take(scope, row.index, self.reductions.start()))
+            self._finish(slots.merged(rows), bases, j, mask)
+            return state
+
+        vector_loop(b, start, stop, body)
+
+    def many(self, bases: Bases, start: Value, stop: Value) -> None:
+        """Any number of rows, in blocks, row by row."""
+        b, rows, block = self.b, self.frame["rows"], self.frame["block"]
+        strip = _Strip(self.frame, self.reductions)
+        strip.fill(1, stop - start)
+        with b.loop(0, rows, block, b.i64(0)) as blocks:
+            strip.fill(0, stop - start)
+            last = b.choose(blocks.index + block < rows, blocks.index + block, rows)
+            together = self._rows_together()
+            whole = blocks.index + ((last - blocks.index) & -(LANES * together))
+            with b.loop(blocks.index, whole, LANES * together) as group, b.loop(0, LANES, 1) as lane:
+                rows_of_lane = [group.index + lane.index + LANES * i for i in range(together)]
+                self._rows(strip, bases, rows_of_lane, lane.index, start, stop)
+            with b.loop(whole, last, 1) as row:
+                lane_of_row = (row.index - blocks.index) & (LANES - 1)
+                self._rows(strip, bases, [row.index], lane_of_row, start, stop)
+            strip.fold(blocks.carried[0] & (LANES - 1), stop - start)
+            blocks.carry(blocks.carried[0] + 1)
+
+        def finish(j: Value, mask: Value | None, state: State) -> State:
+            self._finish(strip.tree(1, j - start), bases, j, mask)
+            return state
+
+        vector_loop(b, start, stop, finish)
+
+    def _rows_together(self) -> int:
+        """Rows of a lane that are added to its partial results between reading and writing them."""
+        return 4 if sum(step.op.cost for step in self.kernel.steps if not step.reduces) <= 16 else 1
+
+    def _rows(self, strip: _Strip, bases: Bases, rows: Sequence[Value], lane: Value, start: Value, stop: Value) -> None:
+        """Some rows of the strip join the lanes of their turn, one after the other."""
+        places = [self.accesses.moved(bases, row) for row in rows]
+
+        def body(j: Value, mask: Value | None, state: State) -> State:
+            held = strip.read(0, lane, j - start)
+            for row, at in zip(rows, places, strict=True):
+                held = self._take(Scope(self.accesses, at, j, LANES, mask), row, held)
+            strip.write(0, lane, j - start, held)  # columns past the end are scratch only
+            return state
+
+        vector_loop(self.b, start, stop, body)
+
+    def _take(self, scope: Scope, row: Value, held: State) -> State:
+        """Partial results with the elements of one row, whose full-level values are stored on the way."""
+        scope.store_level("full")
+        return self.reductions.take(scope, self.b.splat(row), None, held)
+
+    def _finish(self, state: State, bases: Bases, j: Value, mask: Value | None) -> None:
+        """The results of 16 columns, and what follows them elementwise."""
+        Scope(self.accesses, bases, j, LANES, mask, self.reductions.finish(state)).store_level("reduced")
+
+
+class _Strip:
+    """Accumulators of a strip of columns in scratch: for each state component 16 lanes × width, on two levels."""
+
+    def __init__(self, frame: Frame, reductions: Reductions) -> None:
+        self.b, self.scratch, self.reductions = frame.b, frame.scratch, reductions
+        self.width = frame["width"]
+        self._starts: list[tuple[Value, Value]] = []
+        offset = self.b.i64(0)
+        for dtype in reductions.dtypes:
+            low = offset
+            high = low + self.width * (LANES * dtype.size)
+            self._starts.append((low, high))
+            offset = high + self.width * (LANES * dtype.size)
+
+    def _address(self, component: int, level: int, lane: Value | int, column: Value) -> Value:
+        size = self.reductions.dtypes[component].size
+        row = self.width * size * lane if isinstance(lane, Value) else self.width * (size * lane)
+        start = self._starts[component][level]
+        return self.b.gep(self.scratch, start + row + column * size)
+
+    def read(self, level: int, lane: Value | int, column: Value) -> State:
+        dtypes = enumerate(self.reductions.dtypes)
+        return tuple([self.b.load(self._address(c, level, lane, column), d) for c, d in dtypes])
+
+    def write(self, level: int, lane: Value | int, column: Value, state: State) -> None:
+        for c, x in enumerate(state):
+            self.b.store(x, self._address(c, level, lane, column))
+
+    def fill(self, level: int, columns: Value) -> None:
+        """All lanes of one level start as the identity."""
+        b, state = self.b, self.reductions.start()
+        with b.loop(0, LANES, 1) as lane, b.loop(0, columns, LANES) as column:
+            self.write(level, lane.index, column.index, state)
+
+    def tree(self, level: int, column: Value) -> State:
+        """The 16 lanes of one level merged, for 16 columns."""
+        lanes = [self.read(level, lane, column) for lane in range(LANES)]
+        while len(lanes) > 1:
+            half = len(lanes) // 2
+            lanes = [self.reductions.merge(x, y) for x, y in zip(lanes[:half], lanes[half:], strict=True)]
+        return lanes[0]
+
+    def fold(self, lane: Value, columns: Value) -> None:
+        """A block's result joins the second level."""
+        with self.b.loop(0, columns, LANES) as column:
+            low = self.tree(0, column.index)
+            high = self.read(1, lane, column.index)
+            self.write(1, lane, column.index, self.reductions.merge(high, low))

@@ -1,0 +1,65 @@
+"""Elementwise kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.codegen.builder import Value
+from weft.codegen.kernel import LANES
+from weft.codegen.scope import Accesses, Scope, State
+from weft.passes.lower import Item
+from weft.targets.axes import BLOCK, cut, product
+from weft.targets.cpu.forms.base import Form, grain_of, streams
+from weft.targets.cpu.kernel import Frame, vector_loop
+from weft.targets.nest import Nest
+
+WIDE_COST = 16
+"""Maps that cost more than this run on vectors of twice the length."""
+LONG_COST = 150
+"""But not those that cost more than this, for which LLVM would take tens of milliseconds longer."""
+ONCE_COST = 80
+"""Beside so much work a mask costs nothing, and LLVM has half the code to work on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Map(Form):
+    """Elementwise over all axes; the outer dimension is the outer axes, and, if `blocked`, blocks of a long inner one.
+    `stream`: results are too large for the caches and are written past them."""
+
+    title = "map"
+    blocked: bool = False
+    stream: bool = False
+
+    @classmethod
+    def schedule(cls, nest: Nest) -> Item:
+        *outer, inner = nest.outer or [nest.single()]
+        blocked, numbers = cut(inner.size, product(outer))
+        kernel = cls.of(nest, outer, inner, blocked=blocked, stream=streams(nest, outer, inner))
+        grain = grain_of(BLOCK if blocked else inner.size, nest.cost())
+        return nest.item([kernel.launch(nest, outer, inner, {**numbers}, grain)], kernel.overwritten())
+
+    def flags(self) -> list[str]:
+        return [name for name in ("blocked", "stream") if getattr(self, name)]
+
+    def sizes(self) -> list[str]:
+        return ["width", "chunks"] if self.blocked else []
+
+    def overwritten(self) -> range:
+        return range(len(self.stores))
+
+    def emit(self, frame: Frame) -> None:
+        b, accesses = frame.b, Accesses(frame, self)
+        # Long chains of dependent instructions leave the units idle; twice the lanes give them a second chain to work
+        # on.
+        cost = self.cost()
+        lanes = 2 * LANES if WIDE_COST <= cost <= LONG_COST else LANES
+        once = cost >= ONCE_COST and all(access.dtype.size >= 4 for access in self.accesses())
+        with b.loop(frame.begin, frame.end, 1) as units:
+            place, start, stop = frame.part(units.index, self.blocked)
+            bases = accesses.bases(frame.indices(place))
+
+            def body(j: Value, mask: Value | None, state: State) -> State:
+                Scope(accesses, bases, j, lanes, mask).store_all(self.stream)
+                return state
+
+            vector_loop(b, start, stop, body, lanes=lanes, once=once)

@@ -1,0 +1,98 @@
+"""What every kernel of the CPU has: the form of its native function, a frame to be written in, and a way into a launch.
+
+A kernel is data, whose text is its cache key. Its function is `void name(ptr args, i64 begin, i64 end, ptr scratch)`:
+the units [begin, end) of its parallel dimension, with the words at `args` (weft/codegen/words.py) and memory of the
+calling thread's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final
+
+from weft import dtypes as dt
+from weft.codegen.builder import PTR, Builder, Value
+from weft.codegen.kernel import LANES
+from weft.codegen.scope import State, flatten, unflatten
+from weft.codegen.words import Words
+from weft.config import config
+from weft.runtime.engine import Source
+from weft.targets.cpu.features import features
+
+_PARAMS: Final = [("args", PTR), ("begin", dt.int64), ("end", dt.int64), ("scratch", PTR)]
+
+
+class Frame(Words):
+    """A kernel under construction."""
+
+    def __init__(self, name: str, fields: Sequence[str], outer: int = 0) -> None:
+        super().__init__(Builder(name, _PARAMS, features()), fields, outer)
+        _, self.begin, self.end, self.scratch = self.b.params
+
+    def module(self) -> str:
+        self.b.ret()
+        return self.b.module()
+
+
+class NativeKernel(ABC):
+    """A kernel of the CPU. Its text describes it completely."""
+
+    __slots__ = ()
+    title: ClassVar[str]
+    """What it is called in profiles and reports."""
+    outer: int
+
+    @abstractmethod
+    def fields(self) -> list[str]:
+        """The names of its argument words."""
+
+    @abstractmethod
+    def emit(self, frame: Frame) -> None:
+        """Its code, but for the return."""
+
+    def source(self) -> Source:
+        """The engine's handle; equal kernels share one."""
+        found = _SOURCES.get(self)
+        if found is None:
+            key = str(self)
+            name = f"weft_{self.title}_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+            if len(_SOURCES) >= config.programs:
+                _SOURCES.clear()
+            found = _SOURCES[self] = Source(key, name, lambda: self.text(name))
+        return found
+
+    def text(self, name: str) -> str:
+        """LLVM IR of the function."""
+        frame = Frame(name, self.fields(), self.outer)
+        self.emit(frame)
+        return frame.module()
+
+
+_SOURCES: dict[NativeKernel, Source] = {}
+
+
+def vector_loop(
+    b: Builder,
+    start: Value,
+    stop: Value,
+    body: Callable[[Value, Value | None, State], State],
+    state: State = (),
+    lanes: int = LANES,
+    once: bool = False,
+) -> State:
+    """Run `body(j, mask, state)` over [start, stop) in steps of a vector: whole vectors first, then one masked rest. If
+    the body shall be written only `once`, all are masked."""
+    bits = lanes.bit_length() - 1
+    whole = start if once else start + (((stop - start) >> bits) << bits)
+    carried = tuple(flatten(state))
+    if not once:
+        with b.loop(start, whole, lanes, *carried) as loop:
+            loop.carry(*flatten(body(loop.index, None, unflatten(state, loop.carried))))
+        carried = loop.carried
+    with b.loop(whole, stop, lanes, *carried) as rest:
+        left = b.cast(b.choose(stop - rest.index < lanes, stop - rest.index, lanes), dt.int32)
+        mask = b.iota(dt.int32, lanes) < b.splat(left, lanes)
+        rest.carry(*flatten(body(rest.index, mask, unflatten(state, rest.carried))))
+    return unflatten(state, rest.carried)
