@@ -109,7 +109,7 @@ def conform(x: array, leaf: Leaf) -> array:
         if flat.size < size:
             flat = mx.broadcast_to(mx.sum(flat), (size,))
         x = mx.reshape(flat[:size], leaf.shape)
-    # Cotangents have no way through integers, as in the loop; through casts alone they would be truncated.
+    # Cotangents on their way through integers are truncated, of which finite differences know nothing.
     return (x if leaf.dtype.is_inexact else mx.stop_gradient(x)).astype(leaf.dtype)
 
 

@@ -194,7 +194,7 @@ def _rounding(op: Any, name: str, doc: str) -> Any:
     def function(a: ArrayLike, /, *, stream: Stream = None) -> array:
         x = to_node(a)
         if not x.dtype.is_inexact:
-            return wrap(x)
+            return wrap(bind(p.StopGradient(), x))  # itself, but as constant as what is rounded
         refuse_dtype(name, op, x.dtype)
         return apply(op, x)
 
@@ -216,7 +216,8 @@ def round(a: ArrayLike, /, decimals: int = 0, stream: Stream = None) -> array:
     """
     x = to_node(a)
     if not x.dtype.is_inexact:
-        return wrap(x if decimals >= 0 or x.dtype.is_bool else _round_integers(x, 10**-decimals))
+        as_it_is = decimals >= 0 or x.dtype.is_bool
+        return wrap(bind(p.StopGradient(), x) if as_it_is else _round_integers(x, 10**-decimals))
     if decimals == 0:
         return apply(p.Rint(), x)
     scale = scalar_node(10.0 ** builtins.abs(decimals), x.kind)

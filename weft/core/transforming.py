@@ -63,8 +63,10 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple
     inputs, nodes = fresh_inputs(leaves)
     with trace():
         outputs, outs, shape = outputs_of("jvp", fun, primals, inputs)
-        found = push_forward(nodes, [y._node for y in outs], given)
-    return outputs, shape.unflatten([or_zeros(t, y._node.kind) for t, y in zip(found, outs, strict=True)])
+        ys = [y._node for y in outs]
+        found = push_forward(nodes, ys, given)
+        kinds = [y.op.zero_tangent(y.kind, *[x.kind for x in y.inputs]) if y.inputs else y.kind for y in ys]
+    return outputs, shape.unflatten([or_zeros(t, kind) for t, kind in zip(found, kinds, strict=True)])
 
 
 def primals_of(name: str, fun: Any, primals: Any) -> tuple[list[array], tree.Structure]:

@@ -144,6 +144,10 @@ class Primitive(metaclass=_Interned):
         """Cotangents of the wanted operands; a missing one is an exact zero."""
         raise NotImplementedError
 
+    def zero_tangent(self, out: Kind, *kinds: Kind) -> Kind:
+        """The kind that an exact zero has, in place of a tangent, when it is shown to the user."""
+        return out
+
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         """The result for operands that carry a batch axis (None: they do not), and where the result's stands."""
         raise NotImplementedError
@@ -407,8 +411,6 @@ class Elementwise(Primitive):
     """Whether emit wants float16/bfloat16 operands as float32 (rounded back after); False for pure data movement."""
     cost: ClassVar[int] = 1
     """Rough instructions per vector; decides whether a later phase of a row kernel recomputes or keeps the value."""
-    carries_integers: ClassVar[bool] = False
-    """Whether integer results have a derivative, namely that of the operation on reals; others are constants."""
 
     def result(self, *dtypes: Dtype) -> Dtype:
         """The result's dtype. By default that of the (equal) operand dtypes."""
@@ -429,7 +431,8 @@ class Elementwise(Primitive):
     else:
 
         def partials(self, out: Node, *xs: Node) -> tuple[Node | None, ...]:
-            """The derivative of the result by each operand, as nodes."""
+            """The derivative of the result by each operand, as nodes: that of the operation on reals, whatever the
+            dtype. Where it is no integer though the operands are, the node is of a float dtype."""
             raise NotImplementedError
 
         def emit(self, b: Any, *xs: Any) -> Any:
@@ -439,26 +442,18 @@ class Elementwise(Primitive):
     def flops(self, out: Kind, *kinds: Kind) -> float:
         return flops_each(out.dtype) * float(out.size) * self.cost if self.compute_halves else 0.0
 
-    def is_differentiable(self, dtype: Dtype) -> bool:
-        """Whether a result of this dtype changes with its operands."""
-        return dtype.is_inexact or (self.carries_integers and dtype.is_integer)
-
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
-        if not self.is_differentiable(out.dtype):
-            return None
         partials = self.partials(out, *primals)
         total: Node | None = None
         for position, tangent in tangents.items():
             partial = partials[position]
             if partial is None:
                 continue
-            term = _scale(_cast(tangent, out.dtype), partial)
+            term = _cast(_scale(_cast(tangent, out.dtype), partial), out.dtype)
             total = term if total is None else total + term
         return total
 
     def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
-        if not self.is_differentiable(out.dtype):
-            return {}
         partials = self.partials(out, *primals)
         result = {}
         for position in sorted(wanted):

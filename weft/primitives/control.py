@@ -238,7 +238,7 @@ class Loop(ControlFlow):
         _, *places = self.split(positions)
         _, invariants, carries, rows = self.split(primals)
         last, stacks, _ = self.split_results(cotangents)
-        asked = tuple(tuple(p in wanted and _is_real(primals[p].kind) for p in place) for place in places)
+        asked = tuple(tuple(p in wanted for p in place) for place in places)
         given = (tuple(ct is not None for ct in last), tuple(ct is not None for ct in stacks))
         key = ("vjp", asked, given, self.carries, self.stops, _steps_at_most(self))
         back: _Backward = self.body.once(key, lambda: _backward(self, asked, given))
@@ -337,10 +337,6 @@ def flops_of(body: Body) -> float:
 
 def _stand_in(kind: Kind) -> Node:
     return Node(Placeholder("a body"), (), kind)
-
-
-def _is_real(kind: Kind) -> bool:
-    return kind.dtype.is_inexact
 
 
 def _rows_first(x: Node, axis: int | None) -> Node:
@@ -501,7 +497,7 @@ def _active_carries(op: Loop, asked: tuple[Flags, ...]) -> list[bool]:
         sources = [x for x, wanted in zip(inputs, on, strict=True) if wanted]
         _, reached = DRIVERS["between"](sources, next_carries)
         more = [
-            was or (x in reached and _is_real(x.kind)) for was, x in zip(active, next_carries, strict=True)
+            was or x in reached for was, x in zip(active, next_carries, strict=True)
         ]  # fmt: skip
         if more == active:
             return active

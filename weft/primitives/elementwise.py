@@ -16,7 +16,7 @@ from weft import interop
 from weft.codegen import math as vecmath
 from weft.codegen.builder import Builder, Complex, Value
 from weft.dtypes import Dtype
-from weft.graph.node import Kind, Node
+from weft.graph.node import Kind, Node, kind_of
 from weft.primitives.base import OPERATORS, ByOperand, Elementwise, Sample, bind, constant, full_like
 from weft.primitives.checks import need
 
@@ -77,6 +77,10 @@ class Comparison(Elementwise):
     def partials(self, out: Node, *xs: Node) -> Partials:
         return (None,) * len(xs)
 
+    def zero_tangent(self, out: Kind, *kinds: Kind) -> Kind:
+        """As in MLX, of the operands' dtype."""
+        return kind_of(out.shape, kinds[0].dtype)
+
 
 class Stepwise(Elementwise):
     """Constant between jumps: the derivative is zero (rounding, sign)."""
@@ -103,7 +107,6 @@ class Add(Elementwise):
     """x + y; `or` of bools."""
 
     samples = binary
-    carries_integers = True
     reference = staticmethod(np.add)
 
     def partials(self, out: Node, x: Node, y: Node) -> Partials:
@@ -118,7 +121,6 @@ class Subtract(Elementwise):
     """x - y; the difference of bools is whether they differ."""
 
     samples = binary
-    carries_integers = True
 
     def reference(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return x ^ y if x.dtype == np.bool_ else np.subtract(x, y)
@@ -134,7 +136,6 @@ class Multiply(Elementwise):
     """x * y; `and` of bools."""
 
     samples = binary
-    carries_integers = True
     reference = staticmethod(np.multiply)
     tolerance = {dt.complex64: 4, dt.complex128: 4}
 
@@ -173,7 +174,6 @@ class Power(Elementwise):
     excepted)."""
 
     samples = samples((0.5, 3.0), (-3.0, 3.0))
-    carries_integers = True
     cost = 40
     tolerance = {dt.float32: 4, dt.float64: 4, dt.float16: 1, dt.bfloat16: 1, dt.complex64: 64, dt.complex128: 64}
 
@@ -194,8 +194,11 @@ class Power(Elementwise):
         """d/dx is exactly 0 where y is 0; d/dy is 0 where x is 0 (the limit for y > 0)."""
         zero, one = full_like(x, 0), full_like(x, 1)
         by_x = select(equal(y, zero), zero, y * power(x, y - one))
-        if not x.dtype.is_inexact:
+        if x.dtype.is_bool:  # whose logarithms are 0
             return by_x, None
+        if x.dtype.is_integer:
+            out, x = astype(out, dt.float64), astype(x, dt.float64)
+            zero, one = full_like(x, 0), full_like(x, 1)
         safe = select(equal(x, zero), one, x)
         return by_x, select(equal(x, zero), zero, out * log(safe))
 
@@ -229,19 +232,14 @@ class Extremum(Elementwise):
     """One of the operands; NaN if either is NaN. Complex numbers are ordered by real part, then imaginary part."""
 
     samples = binary
-    carries_integers = True
     tolerance = EITHER_ZERO
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         """The derivative is that of the chosen operand; of y at a tie, as in MLX."""
-        if not self.is_differentiable(out.dtype):
-            return None
         zero = full_like(out, 0)
         return select(bind(self.order(), *primals), tangents.get(0, zero), tangents.get(1, zero))
 
     def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
-        if not self.is_differentiable(out.dtype):
-            return {}
         first, zero = bind(self.order(), *primals), full_like(out, 0)
         return {i: select(first, *((cotangent, zero) if i == 0 else (zero, cotangent))) for i in sorted(wanted)}
 
@@ -280,7 +278,6 @@ class Negative(Elementwise):
     """-x."""
 
     samples = unary
-    carries_integers = True
     dtypes = NUMBERS
     reference = staticmethod(np.negative)
 
@@ -381,7 +378,6 @@ class Square(Elementwise):
     """x * x."""
 
     samples = unary
-    carries_integers = True
     tolerance = {dt.complex64: 4, dt.complex128: 4}
 
     def partials(self, out: Node, x: Node) -> Partials:
@@ -822,7 +818,6 @@ class Identity(Elementwise):
     """x itself. Fresh inputs of a trace, and results of functions that bring their own rules: further operands say what
     x is made of."""
 
-    carries_integers = True
     compute_halves = False
     moves = (0,)
     samples = unary

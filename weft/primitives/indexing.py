@@ -41,6 +41,8 @@ from weft.primitives.elementwise import (
     equal,
     select,
 )
+from weft.primitives.integers import Factors, shared
+from weft.primitives.reductions import sum_dtype
 from weft.primitives.views import Broadcast
 
 Where = tuple[int | None, ...]
@@ -313,6 +315,8 @@ class ScatterMultiply(Scatter):
     def _factors(self, primals: tuple[Node, ...]) -> tuple[Node, Node]:
         """The derivatives by x and by each update: products of all other factors, right also where some are 0."""
         x, updates, *indices = primals
+        if not x.dtype.is_inexact:
+            return self._factors_of_integers(*primals)
         zero, one = full_like(updates, 0), full_like(updates, 1)
         is_zero = equal(updates, zero)
         counts = bind(
@@ -325,8 +329,25 @@ class ScatterMultiply(Scatter):
         by_x = select(equal(counts, full_like(counts, 0)), rest, full_like(x, 0))
         return by_x, others * self.gather(x, indices)
 
+    def _factors_of_integers(self, x: Node, updates: Node, *indices: Node) -> tuple[Node, Node]:
+        """The same for integers, whose products wrap: nothing is divided."""
+        dtype = x.dtype
+        x, updates = (astype(node, sum_dtype(dtype)) for node in (x, updates))
+        add = ScatterAdd(self.where, self.axes)
+        is_zero = equal(updates, full_like(updates, 0))
+        zeros_here, none = astype(is_zero, dt.int32), zeros(kind_of(x.shape, dt.int32))
+        counts = bind(add, none, zeros_here, *indices)
+        factors = Factors(select(is_zero, full_like(updates, 1), updates))
+        odd = bind(self, full_like(x, 1), factors.odd, *indices)
+        twos = bind(add, none, factors.twos, *indices)
+        elsewhere = self.gather(counts, indices) - zeros_here
+        others = factors.left_of(self.gather(odd, indices), self.gather(twos, indices))
+        others = select(equal(elsewhere, full_like(elsewhere, 0)), others, full_like(others, 0))
+        by_x = select(equal(counts, none), bind(self, full_like(x, 1), updates, *indices), full_like(x, 0))
+        return astype(by_x, dtype), astype(others * self.gather(x, indices), dtype)
+
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
-        if not out.dtype.is_inexact or not (0 in tangents or 1 in tangents):
+        if not (0 in tangents or 1 in tangents):
             return None
         by_x, by_update = self._factors(primals)
         total = by_x * tangents[0] if 0 in tangents else zeros(out.kind)
@@ -335,8 +356,6 @@ class ScatterMultiply(Scatter):
         return bind(ScatterAdd(self.where, self.axes), total, by_update * tangents[1], *primals[2:])
 
     def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
-        if not out.dtype.is_inexact:
-            return {}
         by_x, by_update = self._factors(primals)
         both = {
             0: lambda: conjugate(by_x) * cotangent,
@@ -351,29 +370,33 @@ class ScatterExtremum(Scatter):
 
     samples = _samples((-3.0, 3.0))
 
-    def _shares(self, out: Node, primals: tuple[Node, ...]) -> tuple[Node, Node]:
-        """Each winner's part of the gradient: of x, of the updates."""
+    def _winners(self, out: Node, primals: tuple[Node, ...]) -> tuple[Node, Node, Node]:
+        """(1 where x is the result, 1 for each update that is, how many they are), wide enough to count them."""
         x, updates, *indices = primals
-        first = astype(equal(x, out), out.dtype)
-        then = astype(equal(updates, self.gather(out, indices)), out.dtype)
-        count = bind(ScatterAdd(self.where, self.axes), first, then, *indices)
-        return first / count, then / self.gather(count, indices)
+        wide = sum_dtype(out.dtype)
+        first = astype(equal(x, out), wide)
+        then = astype(equal(updates, self.gather(out, indices)), wide)
+        return first, then, bind(ScatterAdd(self.where, self.axes), first, then, *indices)
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
-        if not out.dtype.is_inexact or not (0 in tangents or 1 in tangents):
+        if not (0 in tangents or 1 in tangents):
             return None
-        of_x, of_updates = self._shares(out, primals)
-        total = of_x * tangents[0] if 0 in tangents else zeros(out.kind)
-        if 1 not in tangents:
-            return total
-        return bind(ScatterAdd(self.where, self.axes), total, of_updates * tangents[1], *primals[2:])
+        first, then, count = self._winners(out, primals)
+        wide = {i: astype(tangents[i], first.dtype) for i in (0, 1) if i in tangents}
+        total = first * wide[0] if 0 in wide else zeros(first.kind)
+        if 1 in wide:
+            total = bind(ScatterAdd(self.where, self.axes), total, then * wide[1], *primals[2:])
+        return shared(total, count, out.dtype)
 
     def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
-        if not out.dtype.is_inexact:
-            return {}
-        of_x, of_updates = self._shares(out, primals)
-        both = {0: lambda: of_x * cotangent, 1: lambda: of_updates * self.gather(cotangent, primals[2:])}
-        return {position: both[position]() for position in sorted(wanted) if position in both}
+        first, then, count = self._winners(out, primals)
+        cotangent = astype(cotangent, first.dtype)
+        parts = {0: lambda: (first, cotangent, count), 1: lambda: (then, *self._gathered(primals, cotangent, count))}
+        found = {position: parts[position]() for position in sorted(wanted) if position in parts}
+        return {position: shared(on * ct, n, out.dtype) for position, (on, ct, n) in found.items()}
+
+    def _gathered(self, primals: tuple[Node, ...], *nodes: Node) -> tuple[Node, ...]:
+        return tuple([self.gather(node, primals[2:]) for node in nodes])
 
 
 class ScatterMax(ScatterExtremum):

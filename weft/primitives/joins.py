@@ -57,8 +57,6 @@ class Concatenate(Opaque):
         return np.concatenate(values, self.axis)
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
-        if not out.dtype.is_inexact:
-            return None
         return bind(self, *(tangents[i] if i in tangents else zeros(x.kind) for i, x in enumerate(primals)))
 
     def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:

@@ -33,6 +33,7 @@ from weft.primitives.elementwise import (
     equal,
     select,
 )
+from weft.primitives.integers import Factors, shared
 from weft.primitives.views import restore_axes
 
 State = tuple[Any, ...]
@@ -103,7 +104,7 @@ def largest(dtype: Dtype) -> Any:
     return True if dtype.is_bool else np.iinfo(dtype.np).max
 
 
-def _sum_dtype(dtype: Dtype) -> Dtype:
+def sum_dtype(dtype: Dtype) -> Dtype:
     """MLX: small integers are summed in 32 bits."""
     if dtype.is_bool or (dtype.kind == "i" and dtype.size < 4):
         return dt.int32
@@ -123,7 +124,7 @@ class Sum(Fold):
     }
 
     def result(self, dtype: Dtype) -> Dtype:
-        return _sum_dtype(dtype)
+        return sum_dtype(dtype)
 
     def identity(self, dtype: Dtype) -> Any:
         # x + -0.0 is x for every x, and x + 0.0 is not.
@@ -162,7 +163,7 @@ class Prod(Fold):
     }
 
     def result(self, dtype: Dtype) -> Dtype:
-        return _sum_dtype(dtype)
+        return sum_dtype(dtype)
 
     def identity(self, dtype: Dtype) -> Any:
         return 1 + 0j if dtype.is_complex else 1
@@ -179,6 +180,8 @@ class Prod(Fold):
     def _others(self, out: Node, x: Node) -> Node:
         """d(product)/dx: the product of all other elements, right also where elements are 0."""
         zero, one = full_like(x, 0), full_like(x, 1)
+        if not x.dtype.is_inexact:
+            return self._other_integers(astype(x, out.dtype))
         is_zero = equal(x, zero)
         count = restore_axes(bind(Sum(self.axes), astype(is_zero, dt.int32)), x.shape, self.axes)
         rest = restore_axes(bind(self, select(is_zero, one, x)), x.shape, self.axes)
@@ -187,15 +190,27 @@ class Prod(Fold):
         with_one_zero = select(is_zero, rest, zero)
         return select(none, whole / select(is_zero, one, x), select(single, with_one_zero, zero))
 
+    def _other_integers(self, x: Node) -> Node:
+        """The same for integers, whose products wrap: nothing is divided."""
+
+        def everywhere(total: Node) -> Node:
+            return restore_axes(total, x.shape, self.axes)
+
+        is_zero = equal(x, full_like(x, 0))
+        zeros_here = astype(is_zero, dt.int32)
+        zeros_elsewhere = everywhere(bind(Sum(self.axes), zeros_here)) - zeros_here
+        factors = Factors(select(is_zero, full_like(x, 1), x))
+        odd, twos = everywhere(bind(self, factors.odd)), everywhere(bind(Sum(self.axes), factors.twos))
+        none = equal(zeros_elsewhere, full_like(zeros_elsewhere, 0))
+        return select(none, factors.left_of(odd, twos), full_like(x, 0))
+
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
-        if not out.dtype.is_inexact:
-            return None
-        return bind(Sum(self.axes), self._others(out, primals[0]) * tangents[0])
+        return bind(Sum(self.axes), self._others(out, primals[0]) * astype(tangents[0], out.dtype))
 
     def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
-        if not out.dtype.is_inexact:
-            return {}
-        return {0: conjugate(self._others(out, primals[0])) * restore_axes(cotangent, primals[0].shape, self.axes)}
+        (x,) = primals
+        found = conjugate(self._others(out, x)) * restore_axes(cotangent, x.shape, self.axes)
+        return {0: astype(found, x.dtype)}
 
 
 class Extremum(Fold):
@@ -209,20 +224,20 @@ class Extremum(Fold):
     def combine(self, b: Builder, x: Any, y: Any) -> Any:
         return self.op.emit(b, y, x)  # which is the other way round so that it is the new element whose NaN takes time
 
-    def _share(self, out: Node, x: Node) -> Node:
-        """Each winner's part of the gradient."""
-        winner = astype(equal(x, restore_axes(out, x.shape, self.axes)), out.dtype)
-        return winner / restore_axes(bind(Sum(self.axes), winner), x.shape, self.axes)
+    def _winners(self, out: Node, x: Node) -> tuple[Node, Node]:
+        """(1 for each element that is the result, how many there are), wide enough to count them."""
+        winner = astype(equal(x, restore_axes(out, x.shape, self.axes)), sum_dtype(out.dtype))
+        return winner, bind(Sum(self.axes), winner)
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
-        if not out.dtype.is_inexact:
-            return None
-        return bind(Sum(self.axes), self._share(out, primals[0]) * tangents[0])
+        winner, count = self._winners(out, primals[0])
+        return shared(bind(Sum(self.axes), winner * astype(tangents[0], winner.dtype)), count, out.dtype)
 
     def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
-        if not out.dtype.is_inexact:
-            return {}
-        return {0: self._share(out, primals[0]) * restore_axes(cotangent, primals[0].shape, self.axes)}
+        (x,) = primals
+        winner, count = self._winners(out, x)
+        part = winner * astype(restore_axes(cotangent, x.shape, self.axes), winner.dtype)
+        return {0: shared(part, restore_axes(count, x.shape, self.axes), x.dtype)}
 
 
 class Max(Extremum):

@@ -66,7 +66,10 @@ class Remainder(Elementwise):
         return np.where(zero, x, np.remainder(x, np.where(zero, 1, y).astype(y.dtype)))
 
     def partials(self, out: Node, x: Node, y: Node) -> Partials:
-        return full_like(out, 1), -bind(Rint(), (x - out) / y)
+        if x.dtype.is_float:
+            return full_like(out, 1), -bind(Rint(), (x - out) / y)
+        quotient = bind(FloorDivide(), x, y)
+        return full_like(out, 1), quotient if x.dtype.is_bool else -quotient
 
     def emit(self, b: Builder, x: Any, y: Any) -> Any:
         if x.dtype.is_bool:

@@ -128,15 +128,14 @@ class Recurrence(Scan):
 
     arity = 2
     samples = _samples(2, -1.2, 1.2, exclusive=False)
-    dtypes = INEXACT
     cancels = True
     tolerance = {dt.complex64: 16, dt.complex128: 16}
 
     def identity(self, dtype: Dtype, exclusive: bool) -> Any:
-        return 0j if dtype.is_complex else 0.0
+        return 0j if dtype.is_complex else 0.0 if dtype.is_float else 0
 
     def combine(self, b: Builder, carry: Any, *xs: Any) -> Any:
-        return xs[0] * carry + xs[1]
+        return Add().emit(b, Multiply().emit(b, xs[0], carry), xs[1])
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         wide = self.accumulator(dt.from_numpy(values[0].dtype)).np
@@ -199,15 +198,11 @@ class Cumulative(Scan):
         raise NotImplementedError
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
-        if not out.dtype.is_inexact:
-            return None
         a, b = self._weights(primals[0])
         tangent = bind(Recurrence(self.axis, self.reverse), a, b * tangents[0])
         return shift(tangent, self.axis, self.reverse) if self.exclusive else tangent
 
     def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
-        if not out.dtype.is_inexact:
-            return {}
         a, b = self._weights(primals[0])
         if self.exclusive:
             cotangent = shift(cotangent, self.axis, not self.reverse)
@@ -229,11 +224,11 @@ class CumSum(Cumulative):
         return complex(zero, zero) if dtype.is_complex else zero if dtype.is_float else 0
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
-        return bind(self, tangents[0]) if out.dtype.is_inexact else None
+        return bind(self, tangents[0])
 
     def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         back = CumSum(self.axis, not self.reverse, self.exclusive)
-        return {0: bind(back, cotangent)} if out.dtype.is_inexact else {}
+        return {0: bind(back, cotangent)}
 
 
 class CumProd(Cumulative):
@@ -261,8 +256,11 @@ class CumExtremum(Cumulative):
     at_least: ClassVar[Elementwise]
 
     def weights(self, x: Node, before: Node) -> tuple[Node, Node]:
-        first_nan = bind(BitwiseAnd(), bind(IsNan(), x), bind(BitwiseInvert(), bind(IsNan(), before)))
-        wins = astype(bind(BitwiseOr(), bind(self.at_least, x, before), first_nan), x.dtype)
+        wins = bind(self.at_least, x, before)
+        if x.dtype.is_inexact:
+            first_nan = bind(BitwiseAnd(), bind(IsNan(), x), bind(BitwiseInvert(), bind(IsNan(), before)))
+            wins = bind(BitwiseOr(), wins, first_nan)
+        wins = astype(wins, x.dtype)
         return full_like(x, 1) - wins, wins
 
 

@@ -103,13 +103,9 @@ class Sort(Sorting):
         return np.take_along_axis(values[0], stable_order(values[0], self.axis), self.axis)
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
-        if not out.dtype.is_inexact:
-            return None
         return bind(Gather(*self.along(out.ndim)), tangents[0], bind(ArgSort(self.axis), *primals))
 
     def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
-        if not out.dtype.is_inexact:
-            return {}
         return {
             0: bind(ScatterAdd(*self.along(out.ndim)), zeros(out.kind), cotangent, bind(ArgSort(self.axis), *primals))
         }
