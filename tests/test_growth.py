@@ -11,6 +11,7 @@ import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
@@ -19,11 +20,10 @@ import pytest
 
 import weft
 import weft.core as mx
-from weft import evaluate
+from weft import evaluate, tree
 from weft.passes import fuse, memory
 
 HERE = weft.__file__.rpartition("/")[0]
-SMALL, LARGE = 24, 96
 MOST = 6.5
 """How often as many lines a function may run where there is four times as much: that, a logarithm, and some room."""
 FEW = 1000
@@ -54,7 +54,7 @@ def lines_run(work: Callable[[], Any]) -> Counter[CodeType]:
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is done in pieces of some hundreds is done in small ones, so that there are several."""
-    monkeypatch.setattr(fuse, "PIECE", 16)
+    monkeypatch.setattr(fuse, "PIECE", 8)
     monkeypatch.setattr(fuse, "MOST_OPEN", 2)
     monkeypatch.setattr(memory, "MOST_NEIGHBOURS", 2)
     monkeypatch.setattr(evaluate, "WINDOW", 16)
@@ -185,9 +185,9 @@ PROGRAMS: dict[str, Callable[[int], Made]] = {
 }
 
 
-def grown(measure: Callable[[int], Counter[CodeType]]) -> list[str]:
-    """The functions that run too many lines where a program is larger."""
-    small, large = measure(SMALL), measure(LARGE)
+def grown(measure: Callable[[int], Counter[CodeType]], first: int = 24) -> list[str]:
+    """The functions that run too many lines where a program is four times as large."""
+    small, large = measure(first), measure(4 * first)
     return [
         f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno} {code.co_qualname}: {small[code]} lines, then {n}"
         for code, n in large.most_common()
@@ -228,3 +228,27 @@ def test_compiling_grows_with_the_program(name: str) -> None:
         return lines_run(work)
 
     assert grown(measure) == []
+
+
+@pytest.mark.parametrize("name", ["outputs apart", "outputs of one input", "an optimizer's step", "a gradient", "rows"])
+def test_filling_in_grows_with_the_program(name: str) -> None:
+    """One plan for all sizes, and programs made from it."""
+
+    def larger(times: int, x: mx.array) -> mx.array:
+        return mx.concatenate([x] * times)
+
+    def measure(n: int) -> Counter[CodeType]:
+        fun, args = made(name, n)
+        given = [tree.map(partial(larger, times), args) for times in (1, 2, 3, 4)]
+        mx.eval(given)
+        compiled = mx.compile(fun, shapeless=True)
+        mx.eval(compiled(*given[0]), compiled(*given[1]))  # whose kernels are compiled now
+        compiled = mx.compile(fun, shapeless=True)
+
+        def work() -> None:
+            for some in given:
+                mx.eval(compiled(*some))
+
+        return lines_run(work)
+
+    assert grown(measure, 8) == []

@@ -120,6 +120,8 @@ class DimEnv:
         self._known = Bounds(self.algebra.atoms)
         self._apart: set[tuple[Poly, int]] = set()
         self._solved: dict[int, Poly] = {}
+        self._about: dict[int, list[tuple[Poly, int | None] | int]] = {}
+        """By symbol, what is said with it: (x, None) is bounded, (x, value) apart, and a symbol is solved."""
         self._proofs: dict[tuple[Poly, str], bool | None] = {}
 
     # -- symbols --
@@ -148,7 +150,7 @@ class DimEnv:
             raise ValueError(f"[DimEnv] there is a symbol {name!r} in this trace already.")
         self._names[name] = hint is not None
         unit = self.algebra.symbol(name, hint, low)
-        self._known.learn(unit, low, None)
+        self._bound(unit, low, None)
         made = self._dims[unit] = Dim(self, unit)
         return made
 
@@ -279,52 +281,76 @@ class DimEnv:
             return
         x, relation, value = question
         if relation == "!=":
-            self._apart.add((x, value))
+            self._keep_apart(x, value)
             low, high = self._known.low(x), self._known.high(x)
-            self._known.learn(x, value + 1 if low == value else None, value - 1 if high == value else None)
+            self._bound(x, value + 1 if low == value else None, value - 1 if high == value else None)
             return
-        self._known.learn(x, value if relation != "<=" else None, value if relation != ">=" else None)
-        if relation == "==" and self._solve(x, value):
-            self._restate()
+        self._bound(x, value if relation != "<=" else None, value if relation != ">=" else None)
+        if relation == "==":
+            solved = self._solve(x, value)
+            if solved is not None:
+                self._restate(solved)
 
-    def _solve(self, x: Poly, value: int) -> bool:
-        """x == value gives one symbol in terms of the others, where it stands there plainly and nowhere else."""
+    def _bound(self, x: Poly, low: int | None, high: int | None) -> None:
+        self._known.learn(x, low, high)
+        self._note(x, (x, None))
+
+    def _keep_apart(self, x: Poly, value: int) -> None:
+        self._apart.add((x, value))
+        self._note(x, (x, value))
+
+    def _note(self, p: Poly, said: tuple[Poly, int | None] | int) -> None:
+        for atom in self.algebra.symbols_of(p):
+            self._about.setdefault(atom, []).append(said)
+
+    def _solve(self, x: Poly, value: int) -> int | None:
+        """The symbol that x == value gives in terms of the others: it stands there plainly and nowhere else."""
         algebra = self.algebra
         for mono, c in reversed(x):
             if len(mono) != 1 or abs(c) != 1 or type(algebra.atoms[mono[0]]) is not Symbol:
                 continue
             rest = tuple([term for term in x if term[0] != mono])
             if mono[0] not in algebra.symbols_of(rest):
-                self._solved[mono[0]] = scaled(shift(rest, -value), -c)
-                return True
-        return False
+                self._solve_for(mono[0], scaled(shift(rest, -value), -c))
+                return mono[0]
+        return None
 
-    def _restate(self) -> None:
-        """Writes all that is known in the symbols that are left."""
-        self._solved = {atom: self._resolved(p) for atom, p in self._solved.items()}
-        facts, apart = self._known.facts, self._apart
-        self._known, self._apart = Bounds(self.algebra.atoms), set()
-        self._known.facts = dict(self.algebra.bounds.facts)
-        for x, (low, high) in facts.items():
+    def _solve_for(self, atom: int, p: Poly) -> None:
+        self._solved[atom] = p
+        self._note(p, atom)
+
+    def _restate(self, solved: int) -> None:
+        """Writes what is known of a symbol in the symbols that are left."""
+        for said in self._about.pop(solved):
+            if isinstance(said, int):
+                self._solve_for(said, self._resolved(self._solved[said]))
+                continue
+            x, value = said
+            if value is not None:
+                if said in self._apart:
+                    self._apart.remove((x, value))
+                    self._state(shift(x, -value), "!=")
+                continue
+            low, high = self._known.facts.get(x, (None, None))
+            if x not in self.algebra.bounds.facts:
+                self._known.facts.pop(x, None)
             if low is not None:
                 self._state(shift(x, -low), ">=")
             if high is not None:
                 self._state(shift(x, -high), "<=")
-        for x, value in apart:
-            self._state(shift(x, -value), "!=")
 
     def _state(self, p: Poly, relation: str) -> None:
         question = _question(self._resolved(p), relation)
         if not isinstance(question, bool):
             x, relation, value = question
             if relation == "!=":
-                self._apart.add((x, value))
+                self._keep_apart(x, value)
             else:
-                self._known.learn(x, value if relation == ">=" else None, value if relation == "<=" else None)
+                self._bound(x, value if relation == ">=" else None, value if relation == "<=" else None)
 
     def _resolved(self, p: Poly) -> Poly:
         """p without the symbols that guards determine."""
-        if not self._solved or self.algebra.symbols_of(p).isdisjoint(self._solved):
+        if not self._solved or self._solved.keys().isdisjoint(self.algebra.symbols_of(p)):
             return p
         return self.algebra.rebuilt(p, self.algebra, self._solved)
 
