@@ -17,7 +17,7 @@ import functools
 import operator
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ from weft.transforms.foreign import (
     builtin_changes,
     changes,
     is_installed,
+    is_numpy,
+    is_ours,
     is_users,
     is_users_class,
     own_attribute,
@@ -86,21 +88,38 @@ _MADE_AROUND = (
 )  # fmt: skip
 """What a function of an installed package may hold of the user's."""
 
-_ABSENT = object()
-_SETTLED: set[tuple[types.ModuleType, tuple[str, ...]]] = set()
-"""Attributes of modules that never change."""
+_ABSENT, _MISSING = object(), object()
+_SETTLED: dict[tuple[types.ModuleType, tuple[str, ...]], Any] = {}
+"""What attributes of modules that are not the user's are; it takes a program that replaces them to change that."""
+_IDENTIFIED = (types.FunctionType, types.BuiltinFunctionType, np.ufunc)
+"""What is equal to nothing but itself."""
 
 Slot = tuple[Any, Any]
 """Where a number stands: the id of what holds it (the slot of a tuple, which is another one each time), and the name or
 index there."""
 
 
+class Same:
+    """An object in a key, equal to nothing but itself."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return other.__class__ is Same and other.value is self.value  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
 class Walk:
     """One pass over everything that a call can see. Call `visit` for each root, then read the results."""
 
     __slots__ = (
-        "arrays", "asks_type", "containers", "key", "live", "nodes", "numbers", "objects", "opaque", "places", "random",
-        "reaches_random", "repeats", "scalars", "seen", "shapeless", "tuples", "varying",
+        "arrays", "asks_type", "containers", "key", "live", "nodes", "numbers", "numpy", "objects", "opaque", "places",
+        "random", "reaches_random", "repeats", "scalars", "seen", "shapeless", "tuples", "varying",
     )  # fmt: skip
 
     def __init__(self, shapeless: bool = False, varying: frozenset[Slot] = frozenset(), record: bool = False) -> None:
@@ -131,6 +150,8 @@ class Walk:
         self.reaches_random = False
         """Whether the function itself can reach the list of the global random state, and not only draw from it."""
         self.asks_type = False
+        self.numpy = False
+        """Whether the function may compute with NumPy, which raises, warns or does neither as `np.seterr` says."""
         self.opaque: str | None = None
 
     def visit(self, value: Any, holder: Any = None, name: Any = None) -> None:
@@ -176,6 +197,11 @@ class Walk:
             return self._slot(outer, place), name
         return id(holder), name
 
+    def end(self) -> None:
+        """Add what all of it depends on, when everything has been visited."""
+        if self.numpy:
+            self.key.append((*np.geterr().values(), Same(np.geterrcall())))
+
     def by_value(self, value: Any) -> None:
         """Visit what may not be replaced: keys of dicts, bounds of slices."""
         live, self.live = self.live, False
@@ -213,6 +239,9 @@ class Walk:
             self._visit_builtin(value)
         elif isinstance(value, type):
             self._visit_class(value)
+        elif isinstance(value, np.ufunc):
+            self.numpy = True
+            key.append(value)
         elif isinstance(value, _CODE) or cls in _MARKS or (isinstance(value, enum.Enum) and not is_users_class(cls)):
             key.append(value)
         elif cls.__module__ == "typing" or cls in (types.GenericAlias, types.UnionType):
@@ -260,7 +289,7 @@ class Walk:
         code = function.__code__
         names = names_of(code)
         self.key.append(names)
-        ours = (function.__module__ or "").partition(".")[0] == "weft"
+        ours = is_ours(code.co_filename)
         if ours and _is_public(function):
             self.key.append(function)
             return
@@ -290,6 +319,7 @@ class Walk:
     def _visit_installed(self, function: types.FunctionType) -> None:
         """A function of Python's or of an installed package: it may have been made around the user's functions and
         values (`contextmanager`, `wraps`, `singledispatch`); what else it holds is its own."""
+        self.numpy |= is_numpy(function.__module__)
         if changes(function.__module__, function.__qualname__.partition(".")[0]):
             self.opaque = _says_else(f"{function.__module__}.{function.__qualname__}")
         for cell in function.__closure__ or ():
@@ -311,13 +341,11 @@ class Walk:
             if value is _ABSENT:
                 if builtin_changes(name):
                     self.opaque = f"the builtin {name}, which sees what cannot be followed"
+                self._visit_foreign(builtins, (name,))
                 continue
             self.key.append(name)
             if value.__class__ is types.ModuleType:
-                if (value, attributes) in _SETTLED:
-                    self.key.append(value)
-                else:
-                    self._visit_module(value, attributes)
+                self._visit_module(value, attributes)
             else:
                 done.add(name)
                 self._visit_variable(value, scope, name, name, tails)
@@ -333,7 +361,7 @@ class Walk:
         else:
             self.visit(value, holder, name)
 
-    def _visit_module(self, module: types.ModuleType, attributes: Sequence[str]) -> None:
+    def _visit_module(self, module: types.ModuleType, attributes: tuple[str, ...]) -> None:
         """What a function reads from a module; all of it if that cannot be told."""
         if not attributes:
             self.visit(module)
@@ -349,16 +377,36 @@ class Walk:
             self.visit(inner)
         elif not is_users(module):
             self.key.append(module)
-            if len(attributes) == 1 or inner is None:
-                _SETTLED.add((module, tuple(attributes)))
+            self._visit_foreign(module, attributes)
         elif first in scope:
             self.key.append(first)
             self.visit(inner, scope, first)
         elif "__getattr__" in scope:
             self.visit(scope["__getattr__"])
 
+    def _visit_foreign(self, module: types.ModuleType, attributes: tuple[str, ...]) -> None:
+        """An attribute of a module that is not the user's: what it always is adds nothing to the key."""
+        self.numpy |= is_numpy(module.__name__)
+        inner = vars(module).get(attributes[0], _ABSENT)
+        if _SETTLED.get((module, attributes), _MISSING) is inner:
+            return
+        cls = type(inner)
+        if cls is array or _is_made_by_user(inner):
+            self.visit(inner, vars(module), attributes[0])
+        elif changes(cls.__module__, cls.__name__) or changes(getattr(inner, "__module__", None), _name_of(inner)):
+            self.opaque = _says_else(f"{module.__name__}.{attributes[0]}")
+        elif _SETTLED.setdefault((module, attributes), inner) is not inner:
+            self.key.append(inner if isinstance(inner, _IDENTIFIED) else Same(inner))
+
     def _visit_whole_module(self, module: types.ModuleType) -> None:
         self.key.append(module)
+        self.numpy |= is_numpy(module.__name__)
+        if module.__name__.startswith("weft."):  # any of its functions may have been replaced
+            functions = [v for v in vars(module).values() if isinstance(v, types.FunctionType)]
+            self.key.append(tuple(functions))
+            for function in functions:
+                if _is_made_by_user(function):
+                    self.visit(function)
         if all_changes(module.__name__):
             self.opaque = _says_else(f"the module {module.__name__}")
         if not is_users(module):
@@ -389,6 +437,7 @@ class Walk:
     def _visit_class(self, cls: type) -> None:
         """A class of the user's: its attributes, the classes inside it, the code of its methods, its metaclass."""
         self.key.append(cls)
+        self.numpy |= is_numpy(cls.__module__)
         if changes(cls.__module__, cls.__qualname__):
             self.opaque = _says_else(f"{cls.__module__}.{cls.__qualname__}")
         if is_users_class(type(cls)):
@@ -434,8 +483,10 @@ class Walk:
         elif cls is np.ndarray and value.nbytes <= MOST_BYTES and value.dtype.kind not in "OV":
             key.append((cls, value.dtype.str, value.shape, value.flags.c_contiguous, value.tobytes()))
             self.containers.append(value)
+            self.numpy = True
         elif isinstance(value, np.generic) and value.dtype.kind not in "OV":
             key.append((cls, value.tobytes()))
+            self.numpy = True
         elif cls is frozenset:
             key.append((cls, len(value)))
             self._visit_set(value)
@@ -507,6 +558,24 @@ def _functions_of(value: Any) -> list[Any]:
     return [part for part in found if part is not None and not isinstance(part, _CODE)]
 
 
+def _is_made_by_user(value: Any) -> bool:
+    """Whether what a module holds is the user's: a function, a class, an object of such a class, or what is made around
+    one of them."""
+    if isinstance(value, types.FunctionType):
+        return not is_ours(value.__code__.co_filename) and not is_installed(value.__code__.co_filename)
+    if isinstance(value, type):
+        return is_users_class(value)
+    if isinstance(value, types.MethodType):
+        return _is_made_by_user(value.__func__) or is_users_class(type(value.__self__))
+    if isinstance(value, functools.partial):
+        return _is_made_by_user(value.func)
+    return is_users_class(type(value)) or (_is_ours(type(value)) and hasattr(value, "__wrapped_function__"))
+
+
+def _name_of(value: Any) -> str:
+    return (getattr(value, "__qualname__", None) or "").partition(".")[0]
+
+
 def _is_ours(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == "weft"
 
@@ -532,18 +601,18 @@ class Bindings:
     """What a function that sees nothing but its arguments and things that never change (modules, functions of ours,
     builtins) is bound to. That is compared with at each call."""
 
-    __slots__ = ("code", "defaults", "fun", "globals", "kwdefaults")
+    __slots__ = ("code", "defaults", "fun", "kwdefaults", "names")
 
-    def __init__(self, fun: types.FunctionType, found: dict[str, Any]) -> None:
+    def __init__(self, fun: types.FunctionType, found: dict[tuple[int, str], tuple[dict[str, Any], Any]]) -> None:
         self.fun, self.code, self.defaults, self.kwdefaults = fun, fun.__code__, fun.__defaults__, fun.__kwdefaults__
-        self.globals = tuple((fun.__globals__, name, value) for name, value in found.items())
+        self.names = tuple((scope, name, value) for (_, name), (scope, value) in found.items())
 
     def hold(self) -> bool:
         """Whether they are what they were."""
         fun = self.fun
         if fun.__code__ is not self.code or fun.__defaults__ is not self.defaults:
             return False
-        for scope, name, value in self.globals:
+        for scope, name, value in self.names:
             if scope.get(name, _ABSENT) is not value:
                 return False
         return fun.__kwdefaults__ is self.kwdefaults
@@ -556,19 +625,26 @@ def closed_bindings(fun: Callable[..., Any]) -> Bindings | None:
     names = names_of(fun.__code__)
     if names.stores or names.imports or names.written or names.asks_type:
         return None
-    found = {}
+    found: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
+
+    def read(scope: dict[str, Any], name: str) -> Any:
+        value = scope.get(name, _ABSENT)
+        found[id(scope), name] = (scope, value)
+        return value
+
     for name, attributes in names.loads:
-        value = found[name] = fun.__globals__.get(name, _ABSENT)
+        value = read(fun.__globals__, name)
+        if value is _ABSENT:
+            if read(vars(builtins), name) is _ABSENT or builtin_changes(name):
+                return None
+            continue
         for attribute in attributes:
             if not isinstance(value, types.ModuleType):
                 break
             if not _never_changes(value) or changes(value.__name__, attribute):
                 return None
-            value = vars(value).get(attribute, _ABSENT)
-        if value is _ABSENT and found[name] is _ABSENT:
-            if not hasattr(builtins, name) or builtin_changes(name):
-                return None
-        elif not _never_changes(value):
+            value = read(vars(value), attribute)
+        if not _never_changes(value):
             return None
     return Bindings(fun, found)
 
@@ -591,6 +667,8 @@ def _holds_state(fun: types.FunctionType) -> bool:
 def _never_changes(value: Any) -> bool:
     if isinstance(value, types.ModuleType):
         return not is_users(value) and not all_changes(value.__name__) and value.__name__ != "weft.core.random"
+    if isinstance(value, types.FunctionType) and not is_ours(value.__code__.co_filename):
+        return False  # whatever module it says that it is from
     module = getattr(value, "__module__", None) or type(value).__module__
     if changes(module, getattr(value, "__name__", "")):
         return False

@@ -232,6 +232,7 @@ class Compiled:
             if outputs is not None:
                 visit(outputs)
             visit(drawn_from)
+        walk.end()
         return symbolic
 
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Seen] | str | None:
@@ -261,7 +262,8 @@ class Compiled:
             entry = self._variants.get(seen.key) or entry
             self._count -= entry.look_up(by_value)
             self._keep(seen, entry, made)
-            if not self._open and not self._shapeless and not kwargs and made.effects.alone:
+            quick = not self._open and self._bindings.hold()  # type: ignore[union-attr]
+            if quick and not self._shapeless and not kwargs and made.effects.alone:
                 self._remember_quickly(entry, args, seen.buffers)
         self._say_retracing(seen)
         return made, seen

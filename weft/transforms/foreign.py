@@ -4,6 +4,7 @@ it is, but for what gives something else at each call (clocks, random numbers, f
 from __future__ import annotations
 
 import functools
+import os
 import site
 import sys
 import sysconfig
@@ -14,6 +15,8 @@ _INSTALLED = tuple(
     {*(sysconfig.get_paths()[kind] + "/" for kind in ("stdlib", "purelib", "platlib")),
      *(p + "/" for p in site.getsitepackages())}
 )  # fmt: skip
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + "/"
 
 _ALL: frozenset[str] = frozenset()
 _CHANGING = {
@@ -30,18 +33,37 @@ _CHANGING = {
     "inspect": frozenset({"stack", "currentframe"}),
     "datetime": frozenset({"datetime", "date"}),
     "pathlib": frozenset({"Path", "PosixPath", "WindowsPath"}),
+    "gc": _ALL,
+    "locale": _ALL,
+    "resource": _ALL,
+    "tracemalloc": _ALL,
+    "unittest.mock": _ALL,
+    "decimal": frozenset({"Decimal", "getcontext", "localcontext"}),
+    "shutil": frozenset({"disk_usage", "get_terminal_size", "which"}),
     "os": frozenset({
         "environ", "environb", "getenv", "getenvb", "getcwd", "getpid", "urandom", "listdir", "scandir", "walk", "stat",
         "open", "read", "times", "cpu_count", "getloadavg",
     }),
     "posixpath": frozenset({"exists", "lexists", "isfile", "isdir", "getsize", "getmtime", "abspath", "expanduser"}),
-    "sys": frozenset({"modules", "argv", "path", "_getframe", "stdin", "getrefcount"}),
     "_thread": _ALL,
     "threading": frozenset({"get_ident", "current_thread", "active_count", "local"}),
-    "numpy": frozenset({"load", "loadtxt", "genfromtxt", "fromfile", "memmap"}),
+    "numpy": frozenset({
+        "load", "loadtxt", "genfromtxt", "fromfile", "memmap", "geterr", "geterrcall", "getbufsize", "get_printoptions",
+        "array2string", "array_repr", "array_str",
+    }),
     "weft.core": frozenset({"load", "get_active_memory", "get_peak_memory", "get_cache_memory"}),
 }  # fmt: skip
 """By module: the names in it that give something else at each call; all of them where none is named."""
+_FIXED = {
+    "sys": frozenset({
+        "abiflags", "api_version", "base_exec_prefix", "base_prefix", "builtin_module_names", "byteorder", "copyright",
+        "exec_prefix", "executable", "exit", "flags", "float_info", "float_repr_style", "getdefaultencoding",
+        "getfilesystemencoding", "getsizeof", "hash_info", "hexversion", "implementation", "int_info", "intern",
+        "maxsize", "maxunicode", "platform", "platlibdir", "prefix", "pycache_prefix", "stderr", "stdlib_module_names",
+        "stdout", "thread_info", "version", "version_info",
+    }),
+}  # fmt: skip
+"""By module: the only names in it that do not."""
 _OUR_MODULE = "weft.core"
 _CHANGING_BUILTINS = frozenset({"globals", "eval", "exec", "__import__", "open", "input", "id"})
 """What sees more than its arguments, or something else at each call."""
@@ -51,6 +73,9 @@ def changes(module: str | None, name: str) -> bool:
     """Whether this attribute of a module (or what was imported from there) gives something else at each call."""
     if module is None:
         return False
+    fixed = _FIXED.get(module)
+    if fixed is not None:
+        return name not in fixed
     names = _CHANGING.get(module)
     if names is None:
         if not module.startswith(_OUR_MODULE):
@@ -89,6 +114,17 @@ def is_users(module: types.ModuleType) -> bool:
 def is_installed(filename: str) -> bool:
     """Code of Python or of an installed package: it does not change under us."""
     return filename.startswith(_INSTALLED) or filename.startswith("<frozen")
+
+
+@functools.lru_cache(maxsize=4096)
+def is_ours(filename: str) -> bool:
+    """Code of Weft itself."""
+    return filename.startswith(_OURS)
+
+
+def is_numpy(module: str | None) -> bool:
+    """Whether a module is NumPy's."""
+    return module is not None and module.partition(".")[0] == "numpy"
 
 
 def own_attribute(value: Any, name: str) -> Any:
