@@ -601,19 +601,32 @@ class Bindings:
     """What a function that sees nothing but its arguments and things that never change (modules, functions of ours,
     builtins) is bound to. That is compared with at each call."""
 
-    __slots__ = ("code", "defaults", "fun", "kwdefaults", "names")
+    __slots__ = ("absent", "code", "defaults", "fun", "kwdefaults", "scopes")
 
     def __init__(self, fun: types.FunctionType, found: dict[tuple[int, str], tuple[dict[str, Any], Any]]) -> None:
         self.fun, self.code, self.defaults, self.kwdefaults = fun, fun.__code__, fun.__defaults__, fun.__kwdefaults__
-        self.names = tuple((scope, name, value) for (_, name), (scope, value) in found.items())
+        self.absent = tuple((scope, name) for (_, name), (scope, value) in found.items() if value is _ABSENT)
+        scopes: dict[int, tuple[dict[str, Any], list[str]]] = {}
+        for (place, name), (scope, value) in found.items():
+            if value is not _ABSENT:
+                scopes.setdefault(place, (scope, []))[1].append(name)
+        # A getter of several names gives a tuple. Tuples of the same objects are equal without asking those.
+        getters = [(scope, operator.itemgetter(*names, names[0])) for scope, names in scopes.values()]
+        self.scopes = tuple((scope, get, get(scope)) for scope, get in getters)
 
     def hold(self) -> bool:
         """Whether they are what they were."""
         fun = self.fun
         if fun.__code__ is not self.code or fun.__defaults__ is not self.defaults:
             return False
-        for scope, name, value in self.names:
-            if scope.get(name, _ABSENT) is not value:
+        try:
+            for scope, get, values in self.scopes:
+                if get(scope) != values:
+                    return False
+        except Exception:  # a name is gone, or a value cannot be compared with what it was
+            return False
+        for scope, name in self.absent:
+            if name in scope:
                 return False
         return fun.__kwdefaults__ is self.kwdefaults
 
