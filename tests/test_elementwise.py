@@ -486,3 +486,33 @@ def test_derivatives(name: str) -> None:
 @pytest.mark.parametrize("name", ["arctan2", "floor_divide", "maximum"])
 def test_derivatives_by_both_operands(name: str) -> None:
     check_derivatives(getattr(mx, name), np.array([0.3, 0.7, -0.25]), np.array([0.5, -0.9, 0.1]))
+
+
+@pytest.mark.parametrize("dtype", dt.FLOATS, ids=lambda d: d.name)
+def test_powers_of_a_half_are_no_roots(dtype: dt.Dtype) -> None:
+    """(-inf) ** 0.5 is inf and (-0.0) ** 0.5 is 0.0, where a root is NaN and -0.0: of both back ends."""
+    x = mx.array([-np.inf, -0.0, 0.0, 4.0, -1.0, np.nan, np.inf], dtype)
+    want = np.array([np.inf, 0.0, 0.0, 2.0, np.nan, np.nan, np.inf], dtype.np)
+    half = mx.array(0.5, dtype)
+    for backend in ("native", "reference"):
+        with contract.settings(backend=backend):
+            for y in (x**0.5, mx.power(x, half), mx.power(x, mx.full(x.shape, 0.5, dtype) + half - half)):
+                assert contract.same_bits(values_of(y), want)
+            assert contract.same_bits(values_of(x[:1] ** 0.5), want[:1])
+            assert contract.same_bits(values_of(x[1] ** half), want[1])
+
+
+def test_sign_keeps_nan() -> None:
+    for dtype in dt.FLOATS:
+        assert contract.same_bits(
+            values_of(mx.sign(mx.array([np.nan, -2.0, 0.0], dtype))), np.array([np.nan, -1, 0], dtype.np)
+        )
+
+
+def test_polygamma_says_what_it_takes() -> None:
+    for x in (mx.array([1j]), mx.array([1j], mx.complex128)):
+        with pytest.raises(ValueError, match=r"\[polygamma\] is defined for floats, not for complex"):
+            mx.polygamma(1, x)
+    assert mx.polygamma(1, mx.array([1, 2])).dtype is mx.float32
+    with pytest.raises(ValueError, match=r"\[polygamma\] orders go up to 128; got 500"):
+        mx.polygamma(500, mx.array([1.0]))

@@ -394,6 +394,29 @@ def test_wrong_values() -> None:
         mx.zeros((3,), dtype=mx.bool_).at[0].subtract(True)
 
 
+@pytest.mark.parametrize("dtype", dt.INTEGERS, ids=lambda d: d.name)
+def test_elements_of_index_arrays_out_of_range_mean_the_nearest_end(dtype: Dtype) -> None:
+    """What is computed cannot raise: places are moved inside, wherever they are used."""
+    info = np.iinfo(dtype.np)
+    x = mx.arange(10)
+    far = mx.array([info.max, 100], dtype)
+    low = mx.array([info.min, -100], dtype) if info.min else None
+    for index, end in ((far, 9), (low, 0)):
+        if index is None:
+            continue
+        assert x[index].tolist() == mx.take(x, index).tolist() == mx.take_along_axis(x, index, 0).tolist() == [end] * 2
+        y = mx.zeros((10,), mx.int32)
+        y[index] = 5
+        expected = [5 if i == end else 0 for i in range(10)]
+        assert y.tolist() == expected
+        assert mx.zeros((10,), mx.int32).at[index[:1]].add(5).tolist() == expected
+        start = 7 if end else 0
+        for f in (mx.slice, mx.compile(lambda x, i, axes, size: mx.slice(x, i, axes, size))):
+            assert f(x, index[:1], (0,), (3,)).tolist() == [start, start + 1, start + 2]
+        updated = mx.slice_update(mx.zeros((10,), mx.int32), mx.ones((3,), mx.int32), index[:1], (0,))
+        assert updated.tolist() == [1 if start <= i < start + 3 else 0 for i in range(10)]
+
+
 # ---- derivatives and batches ----
 
 INDEX = np.array([[2, -1, 0], [2, 2, 1]], np.int32)

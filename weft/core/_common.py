@@ -21,7 +21,7 @@ from weft.graph.node import Kind, Node, Shape, kind_of, make
 from weft.graph.scalars import SCALARS
 from weft.primitives.base import DATA, ZERO, Constant, Placeholder, Primitive, bind, constant
 from weft.primitives.creation import Extent
-from weft.primitives.elementwise import astype
+from weft.primitives.elementwise import Minimum, astype
 from weft.primitives.views import Broadcast, reshape, transpose
 from weft.runtime.data import to_buffer
 from weft.runtime.objects import MAKERS, Known
@@ -40,6 +40,13 @@ _NUMBERS: dict[type, _Numbers] = {bool: {}, int: {}, float: {}}
 """Constants by the type of a number, the kind that it has as an array, and the number."""
 _MOST_NUMBERS = 256
 """Of one kind; and kinds."""
+
+
+def to_int64(x: Node) -> Node:
+    """Integers as int64; of uint64, what it cannot hold becomes the largest that it can."""
+    if x.dtype is dt.uint64:
+        x = bind(Minimum(), x, constant((1 << 63) - 1, x.kind))
+    return astype(x, dt.int64)
 
 
 def scalar_node(value: Any, kind: Kind, name: str = "array") -> Node:

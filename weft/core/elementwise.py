@@ -415,7 +415,11 @@ def polygamma(n: int, a: ArrayLike, /, *, stream: Stream = None) -> array:
     """The n-th derivative of digamma (digamma itself for n = 0), for a > 0."""
     if not isinstance(n, int) or isinstance(n, bool) or n < 0:
         raise ValueError(f"[polygamma] the order must be an integer that is not negative; got {n!r}.")
+    if n > special.MOST_DERIVATIVES:
+        raise ValueError(f"[polygamma] orders go up to {special.MOST_DERIVATIVES}; got {n}.")
     if n == 0:
         return digamma(a)
-    x = to_node(a)
-    return apply(special.Polygamma(n), node_astype(x, dt.inexact_of(x.dtype)))
+    given, op = to_node(a), special.Polygamma(n)
+    x = node_astype(given, dt.inexact_of(given.dtype))
+    refuse_dtype("polygamma", op, x.dtype)
+    return apply(op, x)

@@ -16,6 +16,7 @@ from weft.core._common import (
     constant,
     normalize_axis,
     reshape,
+    to_int64,
     to_node,
     wrap,
 )
@@ -132,7 +133,7 @@ def _dynamic(name: str, x: Node, starts: ArrayLike, axes: Sequence[int], sizes: 
         raise ValueError(f"[{name}] axes {tuple(axes)} name an axis twice.")
     if first.ndim > 1 or first.kind.size != len(places):
         raise ValueError(f"[{name}] {len(places)} axes need as many start indices; got shape {first.shape}.")
-    first = astype(reshape(first, (len(places),)), dt.int64)
+    first = to_int64(reshape(first, (len(places),)))
     where = tuple(None if axis in places else axis for axis in range(x.ndim))
     ordered = sorted(places)
     together = tuple(sizes[axis] for axis in ordered)

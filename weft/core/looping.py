@@ -12,7 +12,7 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft import tree
-from weft.core._common import array, astype, bind, constant, kind_of, plain, to_node, wrap
+from weft.core._common import array, astype, bind, constant, kind_of, plain, to_int64, to_node, wrap
 from weft.core.creating import arange
 from weft.core.elementwise import maximum, minimum, where
 from weft.core.gathering import take
@@ -349,7 +349,7 @@ def _scalar_count(name: str, what: str, value: array) -> Node:
     node = value._node
     if node.kind.size != 1 or not node.dtype.is_integer:
         raise ValueError(f"[{name}] `{what}` must be a single integer; got {_told(node)}.")
-    return astype(reshape(node, ()), dt.int64)
+    return to_int64(reshape(node, ()))
 
 
 def _positive(what: str, value: Any) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft.array import array, wrap
-from weft.core._common import ArrayLike, astype, bind, constant, kind_of, scalar_node, to_node
+from weft.core._common import ArrayLike, astype, bind, constant, kind_of, scalar_node, to_int64, to_node
 from weft.evaluate import evaluated
 from weft.graph.node import Node
 from weft.primitives import elementwise as e
@@ -99,7 +99,7 @@ def bincount(x: ArrayLike, /, weights: ArrayLike | None = None, minlength: int =
         raise ValueError(f"[bincount] counts a vector of integers; got {values.kind}.")
     if minlength < 0:
         raise ValueError(f"[bincount] minlength cannot be negative; got {minlength}.")
-    values = astype(values, dt.int64)
+    values = to_int64(values)
     length = minlength
     if values.shape[0] != 0:
         if _number(bind(Min((0,)), values)) < 0:

@@ -183,7 +183,9 @@ class Power(Elementwise):
         if x.dtype.kind == "c":  # NumPy multiplies out small powers, which overflows on the way in single precision
             return np.power(x.astype(np.complex128), y.astype(np.complex128)).astype(x.dtype)
         if x.dtype.kind not in "iu":
-            return np.power(x, y)
+            return np.where(
+                (y == 0.5) & ((x == 0) | (x == -np.inf)), np.abs(x), np.power(x, y)
+            )  # NumPy takes roots then
         plain = np.power(x, np.where(y < 0, np.zeros_like(y), y))
         inverse = (
             np.where(x == 1, 1, np.where(x == -1, np.where(y % 2 == 0, 1, -1), 0)) if x.dtype.kind == "i" else plain

@@ -74,7 +74,7 @@ class Digamma(Special):
 
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 _TERMS = 12
-_MOST_DERIVATIVES = 128
+MOST_DERIVATIVES = 128
 """The factorials of higher orders are near the end of float64."""
 
 
@@ -90,7 +90,7 @@ class Polygamma(Special):
 
     def check(self, *kinds: Kind) -> None:
         super().check(*kinds)
-        need(1 <= self.order <= _MOST_DERIVATIVES, f"order {self.order}")
+        need(1 <= self.order <= MOST_DERIVATIVES, f"order {self.order}")
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         from scipy.special import polygamma  # see Special
