@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -393,6 +394,27 @@ def test_the_stamp_tells_every_file_of_the_code() -> None:
     stamp = engine._code_stamp()
     assert "runtime/engine.py" in stamp
     assert "codegen/builder.py" in stamp
+
+
+def test_code_in_an_archive_has_a_stamp_too(tmp_path: Path) -> None:
+    archive = tmp_path / "packed.zip"
+    code = "from weft.runtime import engine; print(engine.__file__, engine._code_stamp())"
+    environment = {**os.environ, "PYTHONPATH": str(archive), "WEFT_CACHE_DIR": str(tmp_path / "cache")}
+
+    def stamp_of(more: str) -> str:
+        with zipfile.ZipFile(archive, "w") as packed:
+            for path in sorted((ROOT / "weft").rglob("*.py")):
+                edited = more if path.name == "builder.py" else ""
+                packed.writestr(str(path.relative_to(ROOT)), path.read_text() + edited)
+        result = subprocess.run(
+            [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.startswith(str(archive))
+        return result.stdout
+
+    assert stamp_of("") != stamp_of("# another")
+    assert engine._archive_stamp(str(tmp_path / "nowhere")) != engine._archive_stamp(str(tmp_path / "nowhere"))
 
 
 def test_without_a_cache_directory_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -349,20 +349,31 @@ def _new_pass_builder(handle: Any) -> Any:
 
 
 def _code_stamp() -> str:
-    """Names, sizes and times of the files that decide a kernel's text: who edits them must not meet old objects."""
+    """Names, sizes and times of the files that decide a kernel's text, or of the archive that they are in: who edits
+    them must not meet old objects."""
     stamps = []
-    top = os.path.join(os.path.dirname(__file__), os.pardir)
+    top = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     pending = list(_CODE)
     while pending:
         part = pending.pop()
         with suppress(OSError), os.scandir(os.path.join(top, part)) as listing:
             for item in listing:
-                if item.name.endswith(".py"):
+                if item.name.endswith((".py", ".pyc")):
                     status = item.stat()
                     stamps.append(f"{part}/{item.name} {status.st_size} {status.st_mtime_ns}")
                 elif item.is_dir() and not item.name.startswith("__"):
                     pending.append(f"{part}/{item.name}")
-    return " ".join(sorted(stamps))
+    return " ".join(sorted(stamps)) or _archive_stamp(top)
+
+
+def _archive_stamp(path: str) -> str:
+    """The stamp of the file that holds the package at `path`; one of this process alone if there is none."""
+    while path != os.path.dirname(path):
+        path = os.path.dirname(path)
+        if os.path.isfile(path):
+            status = os.stat(path)
+            return f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
+    return os.urandom(16).hex()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
