@@ -179,6 +179,9 @@ def issubdtype(a: Dtype | DtypeCategory, b: Dtype | DtypeCategory) -> bool:
     >>> issubdtype(float16, floating)
     True
     """
+    for given in (a, b):
+        if not isinstance(given, (Dtype, DtypeCategory)):
+            raise TypeError(f"[issubdtype] compares dtypes and their categories; got {given!r}.")
     if a is b:
         return True
     if isinstance(b, Dtype):

@@ -42,6 +42,13 @@ _MOST_NUMBERS = 256
 """Of one kind; and kinds."""
 
 
+def whole_number(name: str, what: str, given: Any) -> Any:
+    """An argument that is an integer, or stands for one while a function is traced; an error otherwise."""
+    if type(given) in _STAND_INS or (hasattr(given, "__index__") and not isinstance(given, array)):
+        return given
+    raise TypeError(f"[{name}] {what} must be an integer; got {given!r}.")
+
+
 def to_int64(x: Node) -> Node:
     """Integers as int64; of uint64, what it cannot hold becomes the largest that it can."""
     if x.dtype is dt.uint64:
@@ -367,5 +374,6 @@ def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
 __all__ = [
     "ArrayLike", "Axes", "Binary", "Scalar", "Unary", "apply", "array", "astype", "bind", "broadcast_node",
     "broadcast_shapes", "constant", "default_dtype", "kind_of", "normalize_axes", "normalize_axis", "plain", "promoted",
-    "refuse_dtype", "refuse_overflow", "reshape", "scalar_node", "to_node", "together", "transpose", "wrap",
+    "refuse_dtype", "refuse_overflow", "reshape", "scalar_node", "to_int64", "to_node", "together", "transpose",
+    "whole_number", "wrap",
 ]  # fmt: skip

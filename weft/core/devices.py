@@ -152,6 +152,8 @@ def default_stream(device: Device | DeviceType) -> Stream:
 
 def set_default_stream(stream: Stream) -> None:
     """Send work to this stream from now on."""
+    if not isinstance(stream, Stream):
+        raise TypeError(f"[set_default_stream] expected a stream, made by new_stream(device); got {stream!r}.")
     _device("set_default_stream", stream.device)
     _current.stream = stream
 

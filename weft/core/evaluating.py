@@ -7,6 +7,7 @@ from typing import Any
 from weft import tree
 from weft.array import array, wrap
 from weft.evaluate import evaluate, evaluate_one
+from weft.graph.node import Node
 from weft.primitives.base import bind
 from weft.primitives.custom import Barrier
 from weft.runtime.data import Buffer
@@ -42,10 +43,17 @@ def get_array_buffer_size(*args: Any) -> int:
 
 def depends(inputs: Any, dependencies: Any) -> Any:
     """The same array or arrays, which are computed only after all of `dependencies`."""
-    after = [x._node for x in ([dependencies] if isinstance(dependencies, array) else dependencies)]
-    if isinstance(inputs, array):
-        return wrap(bind(Barrier(), inputs._node, *after))
-    return [wrap(bind(Barrier(), x._node, *after)) for x in inputs]
+    after = _nodes("dependencies", dependencies)
+    made = [wrap(bind(Barrier(), x, *after)) for x in _nodes("inputs", inputs)]
+    return made[0] if isinstance(inputs, array) else made
+
+
+def _nodes(what: str, given: Any) -> list[Node]:
+    """The nodes of an array, or of arrays in a list or tuple."""
+    arrays = [given] if isinstance(given, array) else given
+    if not isinstance(arrays, (list, tuple)) or not all(isinstance(x, array) for x in arrays):
+        raise TypeError(f"[depends] {what} must be an array or a list of arrays; got {given!r}.")
+    return [x._node for x in arrays]
 
 
 def synchronize(stream: Any = None) -> None:
