@@ -246,7 +246,7 @@ def roll(
     array([4, 1, 2, 3], dtype=int32)
     """
     x = to_node(a)
-    shifts = list(shift) if isinstance(shift, (list, tuple)) else [shift]
+    shifts: list[Any] = list(shift) if isinstance(shift, (list, tuple)) else [shift]
     for places in shifts:
         whole_number("roll", "a shift", places)
     if axis is None:
