@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import copysign
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,13 @@ _MOST_NUMBERS = 256
 
 def whole_number(name: str, what: str, given: Any) -> Any:
     """An argument that is an integer, or stands for one while a function is traced; an error otherwise."""
-    if type(given) in _STAND_INS or (hasattr(given, "__index__") and not isinstance(given, array)):
+    if type(given) in _STAND_INS:
         return given
+    try:
+        if not isinstance(given, array):
+            return index(given)
+    except TypeError:
+        pass
     raise TypeError(f"[{name}] {what} must be an integer; got {given!r}.")
 
 

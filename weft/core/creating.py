@@ -51,7 +51,7 @@ def _size(name: str, n: Any) -> Any:
     return n.__index__()
 
 
-def _dtype(name: str, given: Any, default: Dtype) -> Dtype:
+def dtype_of(name: str, given: Any, default: Dtype) -> Dtype:
     if given is None:
         return default
     if not isinstance(given, Dtype):
@@ -69,35 +69,35 @@ def full(shape: int | Sequence[int], vals: ArrayLike, dtype: Dtype | None = None
     sizes = sizes_of("full", shape)
     vals = plain(vals)
     if isinstance(vals, (bool, int, float, complex)):
-        dtype = _dtype("full", dtype, default_dtype(vals))
+        dtype = dtype_of("full", dtype, default_dtype(vals))
         refuse_overflow("full", vals, dtype)
         return wrap(constant_node(vals, kind_of(sizes, dtype)))
     x = to_node(vals)
     if broadcast_shapes("full", x.shape, sizes) != sizes:
         raise ValueError(f"[full] values of shape {x.shape} do not fit shape {sizes}.")
-    return wrap(broadcast_node(astype(x, _dtype("full", dtype, x.dtype)), sizes))
+    return wrap(broadcast_node(astype(x, dtype_of("full", dtype, x.dtype)), sizes))
 
 
 def zeros(shape: int | Sequence[int], dtype: Dtype | None = None, *, stream: Stream = None) -> array:
     """An array of zeros."""
-    return wrap(constant_node(0, kind_of(sizes_of("zeros", shape), _dtype("zeros", dtype, dt.float32))))
+    return wrap(constant_node(0, kind_of(sizes_of("zeros", shape), dtype_of("zeros", dtype, dt.float32))))
 
 
 def ones(shape: int | Sequence[int], dtype: Dtype | None = None, *, stream: Stream = None) -> array:
     """An array of ones."""
-    return wrap(constant_node(1, kind_of(sizes_of("ones", shape), _dtype("ones", dtype, dt.float32))))
+    return wrap(constant_node(1, kind_of(sizes_of("ones", shape), dtype_of("ones", dtype, dt.float32))))
 
 
 def zeros_like(a: ArrayLike, /, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
     """Zeros in the shape (and dtype) of another array."""
     x = to_node(a)
-    return wrap(constant_node(0, kind_of(x.shape, _dtype("zeros_like", dtype, x.dtype))))
+    return wrap(constant_node(0, kind_of(x.shape, dtype_of("zeros_like", dtype, x.dtype))))
 
 
 def ones_like(a: ArrayLike, /, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
     """Ones in the shape (and dtype) of another array."""
     x = to_node(a)
-    return wrap(constant_node(1, kind_of(x.shape, _dtype("ones_like", dtype, x.dtype))))
+    return wrap(constant_node(1, kind_of(x.shape, dtype_of("ones_like", dtype, x.dtype))))
 
 
 def full_like(a: ArrayLike, vals: ArrayLike, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
@@ -107,7 +107,7 @@ def full_like(a: ArrayLike, vals: ArrayLike, dtype: Dtype | None = None, *, stre
     array([7, 7], dtype=int32)
     """
     x = to_node(a)
-    return full(x.shape, vals, _dtype("full_like", dtype, x.dtype))  # type: ignore[arg-type]
+    return full(x.shape, vals, dtype_of("full_like", dtype, x.dtype))  # type: ignore[arg-type]
 
 
 def empty(shape: int | Sequence[int], dtype: Dtype | None = None, *, stream: Stream = None) -> array:
@@ -170,7 +170,7 @@ def arange(
     whole = _refuse_no_range(start, stop, step)
     if dtype is None:
         dtype = (dt.int32 if builtins.all(map(_fits_int32, (start, stop, step))) else dt.int64) if whole else dt.float32
-    if _dtype("arange", dtype, dt.int32).is_bool:
+    if dtype_of("arange", dtype, dt.int32).is_bool:
         raise ValueError("[arange] a range of bools is not defined; compare a range of integers instead.")
     return wrap(_ramp(_count(start, stop, step, whole), start, step, dtype))
 
@@ -229,7 +229,7 @@ def linspace(
     >>> linspace(0, 1, 5)
     array([0, 0.25, 0.5, 0.75, 1], dtype=float32)
     """
-    num, dtype = _size("linspace", num), _dtype("linspace", dtype, dt.float32)
+    num, dtype = _size("linspace", num), dtype_of("linspace", dtype, dt.float32)
     first, last = _real("linspace", start), _real("linspace", stop)
     if num == 1:
         return wrap(astype(constant_node(first, kind_of((1,), dt.float64)), dtype))
@@ -338,7 +338,7 @@ def eye(n: int, m: int | None = None, k: int = 0, dtype: Dtype | None = None, *,
     """
     rows, columns = _grid(*sizes_of("eye", (n, n if m is None else m)))  # type: ignore[arg-type]
     on = bind(e.Equal(), rows + scalar_node(k, rows.kind), columns)
-    return wrap(astype(on, _dtype("eye", dtype, dt.float32)))
+    return wrap(astype(on, dtype_of("eye", dtype, dt.float32)))
 
 
 def identity(n: int, dtype: Dtype | None = None, *, stream: Stream = None) -> array:
@@ -350,7 +350,7 @@ def tri(n: int, m: int | None = None, k: int = 0, dtype: Dtype | None = None, *,
     """Ones at and below the k-th diagonal."""
     rows, columns = _grid(*sizes_of("tri", (n, n if m is None else m)))  # type: ignore[arg-type]
     below = bind(e.GreaterEqual(), rows + scalar_node(k, rows.kind), columns)
-    return wrap(astype(below, _dtype("tri", dtype, dt.float32)))
+    return wrap(astype(below, dtype_of("tri", dtype, dt.float32)))
 
 
 def _triangle(name: str, x: Node, k: int, lower: bool) -> array:

@@ -203,7 +203,8 @@ def repeat(array: ArrayLike, repeats: int, axis: int | None = None, *, stream: S
     array([1, 1, 2, 2], dtype=int32)
     """
     x = to_node(array)
-    if whole_number("repeat", "the number of repeats", repeats) < 0:
+    repeats = whole_number("repeat", "the number of repeats", repeats)
+    if repeats < 0:
         raise ValueError(f"[repeat] the number of repeats cannot be negative; got {repeats}.")
     if axis is None:
         x, axis = reshape(x, (x.kind.size,)), 0
@@ -223,8 +224,9 @@ def tile(a: ArrayLike, reps: int | Sequence[int], /, *, stream: Stream = None) -
            [1, 2, 1, 2]], dtype=int32)
     """
     x = to_node(a)
-    counts = list(reps) if isinstance(reps, (list, tuple)) else [reps]
-    if any(whole_number("tile", "a number of repetitions", count) < 0 for count in counts):
+    given: list[Any] = list(reps) if isinstance(reps, (list, tuple)) else [reps]
+    counts = [whole_number("tile", "a number of repetitions", count) for count in given]
+    if any(count < 0 for count in counts):
         raise ValueError(f"[tile] the number of repetitions cannot be negative; got {reps}.")
     ndim = max(len(counts), x.ndim)
     counts = [1] * (ndim - len(counts)) + counts
@@ -246,9 +248,8 @@ def roll(
     array([4, 1, 2, 3], dtype=int32)
     """
     x = to_node(a)
-    shifts: list[Any] = list(shift) if isinstance(shift, (list, tuple)) else [shift]
-    for places in shifts:
-        whole_number("roll", "a shift", places)
+    given: list[Any] = list(shift) if isinstance(shift, (list, tuple)) else [shift]
+    shifts = [whole_number("roll", "a shift", places) for places in given]
     if axis is None:
         return wrap(reshape(_rolled(reshape(x, (x.kind.size,)), 0, sum(shifts)), x.shape))
     axes = [axis] if isinstance(axis, int) else list(axis)
@@ -278,7 +279,7 @@ def _diagonal(name: str, x: Node, offset: int, axis1: int, axis2: int) -> Node:
     """The diagonal as the last axis: of the two axes flattened, every (columns + 1)-th element."""
     if x.ndim < 2:
         raise ValueError(f"[{name}] needs at least two axes; got shape {x.shape}.")
-    whole_number(name, "the offset of a diagonal", offset)
+    offset = whole_number(name, "the offset of a diagonal", offset)
     i, j = normalize_axis(name, axis1, x.ndim), normalize_axis(name, axis2, x.ndim)
     if i == j:
         raise ValueError(f"[{name}] axis1 and axis2 are the same axis.")
@@ -313,7 +314,8 @@ def diag(a: ArrayLike, /, k: int = 0, *, stream: Stream = None) -> array:
         return wrap(_diagonal("diag", x, k, 0, 1))
     if x.ndim != 1:
         raise ValueError(f"[diag] needs a vector or a matrix; got shape {x.shape}.")
-    n = x.shape[0] + abs(whole_number("diag", "the number of a diagonal", k))
+    k = whole_number("diag", "the number of a diagonal", k)
+    n = x.shape[0] + abs(k)
     start = k if k >= 0 else -k * n
     flat = constant(0, kind_of((n * n,), x.dtype))
     return wrap(reshape(bind(SliceUpdate((start,), (n + 1,)), flat, x), (n, n)))

@@ -29,7 +29,7 @@ from weft.core._common import (
     scalar_node,
     to_node,
 )
-from weft.core.creating import sizes_of
+from weft.core.creating import dtype_of, sizes_of
 from weft.core.gathering import take
 from weft.core.linear import matmul
 from weft.core.reducing import argmax
@@ -222,7 +222,7 @@ def _signed_unit(place: Node, total: Any, dtype: Dtype, keys: Node) -> Node:
 
 
 def _float_dtype(name: str, dtype: Dtype | None) -> Dtype:
-    dtype = dtype or dt.float32
+    dtype = dtype_of(f"random.{name}", dtype, dt.float32)
     if not dtype.is_float:
         raise ValueError(f"[random.{name}] draws real floating-point numbers; got dtype {dtype.name}.")
     return dtype
@@ -270,7 +270,7 @@ def randint(
 
     Drawn in float32, as in MLX: of a range of more than 2**24 integers not all can occur.
     """
-    dtype = dtype or dt.int32
+    dtype = dtype_of("random.randint", dtype, dt.int32)
     if not (dtype.is_integer or dtype.is_bool):
         raise ValueError(f"[random.randint] draws integers or bools; got dtype {dtype.name}.")
     lower, upper = to_node(low), to_node(high)
@@ -298,7 +298,7 @@ def normal(
     >>> random.normal((2, 3)).shape
     (2, 3)
     """
-    dtype = dtype or dt.float32
+    dtype = dtype_of("random.normal", dtype, dt.float32)
     if not dtype.is_inexact:
         raise ValueError(f"[random.normal] draws floating-point or complex numbers; got dtype {dtype.name}.")
     sizes, keys = sizes_of("random.normal", shape), _key_node("normal", key)
@@ -429,7 +429,7 @@ def multivariate_normal(
     The root of the covariance is computed on the spot, in double precision: `cov` must have a value (it cannot be an
     argument of a function that is being compiled or batched), and has no gradient. The gradient of the mean is there.
     """
-    dtype = dtype or dt.float32
+    dtype = dtype_of("random.multivariate_normal", dtype, dt.float32)
     if dtype not in (dt.float32, dt.float64):
         raise ValueError(f"[random.multivariate_normal] draws float32 or float64; got dtype {dtype.name}.")
     middle, spread = astype(to_node(mean), dtype), to_node(cov)

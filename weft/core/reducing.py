@@ -6,7 +6,19 @@ import builtins
 from typing import Any
 
 from weft import dtypes as dt
-from weft.core._common import ArrayLike, Axes, array, astype, bind, kind_of, normalize_axes, size_node, to_node, wrap
+from weft.core._common import (
+    ArrayLike,
+    Axes,
+    array,
+    astype,
+    bind,
+    kind_of,
+    normalize_axes,
+    normalize_axis,
+    size_node,
+    to_node,
+    wrap,
+)
 from weft.core._remember import remembered
 from weft.dtypes import Dtype
 from weft.graph.dims import Dim, dim_max, is_now, prod
@@ -116,7 +128,7 @@ def _arg(name: str, op: type[Any], a: ArrayLike, axis: int | None, keepdims: boo
     shape = x.shape
     if axis is None:
         x = reshape(x, (x.kind.size,))
-    axes = normalize_axes(name, 0 if axis is None else axis, x.ndim)
+    axes = (normalize_axis(name, 0 if axis is None else axis, x.ndim),)
     _refuse_empty(name, x, axes)
     out = bind(op(axes), x)
     if keepdims:

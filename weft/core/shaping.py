@@ -21,6 +21,7 @@ from weft.core._common import (
     normalize_axis,
     scalar_node,
     to_node,
+    whole_number,
     wrap,
 )  # fmt: skip
 from weft.core._common import broadcast_shapes as _broadcast_shapes
@@ -172,8 +173,9 @@ def expand_dims(a: ArrayLike, /, axis: int | Sequence[int], *, stream: Stream = 
     (1, 2, 3, 1)
     """
     x = to_node(a)
-    count = len(axis) if isinstance(axis, (list, tuple)) else 1
-    places = set(normalize_axes("expand_dims", axis, x.ndim + count))
+    new = tuple(axis) if isinstance(axis, (list, tuple)) else (axis,)
+    count = len(new)
+    places = set(normalize_axes("expand_dims", new, x.ndim + count))
     old = iter(x.shape)
     return wrap(node_reshape(x, tuple(1 if i in places else next(old) for i in range(x.ndim + count))))
 
@@ -359,13 +361,13 @@ def split(
     x = to_node(a)
     axis = normalize_axis("split", axis, x.ndim)
     n = x.shape[axis]
-    if isinstance(indices_or_sections, int):
-        if indices_or_sections <= 0 or n % indices_or_sections != 0:
-            raise ValueError(
-                f"[split] {n} elements along axis {axis} cannot be cut into {indices_or_sections} equal parts."
-            )
-        step = n // indices_or_sections
-        cuts = [i * step for i in range(indices_or_sections + 1)]
+    if not hasattr(indices_or_sections, "__iter__"):
+        sections = whole_number("split", "the number of parts", indices_or_sections)
+        if sections <= 0 or n % sections != 0:
+            raise ValueError(f"[split] {n} elements along axis {axis} cannot be cut into {sections} equal parts.")
+        step = n // sections
+        cuts = [i * step for i in range(sections + 1)]
     else:
-        cuts = [0, *(max(0, min(n, i + n if i < 0 else i)) for i in indices_or_sections), n]
+        places = [whole_number("split", "a place to cut at", i) for i in indices_or_sections]
+        cuts = [0, *(max(0, min(n, i + n if i < 0 else i)) for i in places), n]
     return [wrap(slice_axis(x, axis, low, max(0, high - low))) for low, high in pairwise(cuts)]
