@@ -24,8 +24,9 @@ from weft.config import config
 from weft.errors import CompileError
 from weft.llvm import llvm_binding
 from weft.runtime import code, engine, linking
-from weft.runtime.code import MEMORY, PAGE, Code, CodeMemory
+from weft.runtime.code import MEMORY, Code, CodeMemory
 from weft.runtime.engine import Source
+from weft.runtime.room import PAGE
 from weft.targets.cpu import kernel
 
 unique = itertools.count()

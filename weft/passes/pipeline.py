@@ -25,6 +25,7 @@ from weft.passes.simplify import simplify
 from weft.passes.target import Target
 from weft.passes.verify import verify_graph, verify_plan
 from weft.passes.views import Strides, compose_views, stored_apart
+from weft.runtime import room
 
 PASSES = (cse, simplify, loops, cse)
 """Graph to graph, in order; after them views are composed, kernels formed, lowered and placed (`plan`)."""
@@ -94,6 +95,7 @@ def compile_graph(
 ) -> Executable:
     """An executable for the graph: its kernels loaded, its memory laid out. The `donated` inputs are the program's
     own: it may use their memory, and its plan says which it has."""
+    room.ensure_for_python("planning a program")
     if "graph" in config.dump:
         print(show(graph), file=sys.stderr)
     planned = plan(graph, target, layouts, donated=donated)

@@ -9,9 +9,7 @@ by the programs that run it, and a program by the thread that runs it.
 from __future__ import annotations
 
 import ctypes
-import errno
 import functools
-import mmap
 import os
 import platform
 import threading
@@ -21,15 +19,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from weft.errors import CompileError
+from weft.runtime import room
+from weft.runtime.room import PAGE
 
-PAGE: Final = mmap.PAGESIZE
 PIECE: Final = 2 << 20
 """Bytes that are mapped at once; more for code that is longer."""
-
-_WRITE: Final = mmap.PROT_READ | mmap.PROT_WRITE
-_EXECUTE: Final = mmap.PROT_READ | mmap.PROT_EXEC
-_PRIVATE: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-_DONTNEED: Final = 4
 
 
 class Code:
@@ -123,9 +117,9 @@ class CodeMemory:
             pages = self._take(count - -writable // PAGE)
             try:
                 contents, entry = fill(pages.address, pages.address + count * PAGE)
-                _protect(pages.address, pages.nbytes, _WRITE)
+                _protect(pages.address, pages.nbytes, room.WRITE)
                 ctypes.memmove(pages.address, contents, len(contents))
-                _protect(pages.address, count * PAGE, _EXECUTE)
+                _protect(pages.address, count * PAGE, room.EXECUTE)
                 _forget_instructions(pages.address, count * PAGE)
                 return Code(self, pages, entry)
             except BaseException:
@@ -171,61 +165,46 @@ class CodeMemory:
         lies on fresh pages, of which no processor knows instructions."""
         while self._freed:
             pages = self._freed.popleft()
-            _libc.madvise(pages.address, pages.nbytes, _DONTNEED)
+            room.empty(pages.address, pages.nbytes)
             piece = pages.piece
             piece.give(pages)
             if not piece.used and self._pieces != [piece]:
                 if piece in self._pieces:
                     self._pieces.remove(piece)
-                _libc.munmap(piece.address, piece.count * PAGE)
+                room.unmap_memory(piece.address, piece.count * PAGE)
 
 
 MEMORY: Final = CodeMemory()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The operating system
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def _functions() -> Any:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    libc.mprotect.argtypes = libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return libc
-
-
-_libc: Final = _functions()
-
-
 def _map(nbytes: int) -> int:
     """Fresh memory that can be executed. It was writable once: the system counts it so, and keeps it one map."""
-    address = _libc.mmap(None, nbytes, _WRITE, _PRIVATE, -1, 0)
-    if address is None or address == 2**64 - 1:
-        raise _refused(nbytes)
     try:
-        _protect(address, nbytes, _EXECUTE)
+        address = room.map_memory(nbytes)
+    except OSError as error:
+        raise _refused(nbytes, error) from None
+    try:
+        _protect(address, nbytes, room.EXECUTE)
     except BaseException:
-        _libc.munmap(address, nbytes)
+        room.unmap_memory(address, nbytes)
         raise
-    return int(address)
+    return address
 
 
 def _protect(address: int, nbytes: int, how: int) -> None:
-    if _libc.mprotect(address, nbytes, how) != 0:
-        raise _refused(nbytes)
+    try:
+        room.protect(address, nbytes, how)
+    except OSError as error:
+        raise _refused(nbytes, error) from None
 
 
-def _refused(nbytes: int) -> Exception:
-    error = ctypes.get_errno()
-    if error in (errno.EACCES, errno.EPERM):
+def _refused(nbytes: int, error: OSError) -> Exception:
+    if room.is_refusal(error):
         return CompileError(
             "this system lets no process execute what it has written (SELinux has a setting execmem, for one), so no "
             "kernel can run: allow it for this program, or set WEFT_BACKEND=reference."
         )
-    return MemoryError(f"[compile] the operating system refused {nbytes} bytes for machine code: {os.strerror(error)}.")
+    return MemoryError(f"[compile] the operating system refused {nbytes} bytes for machine code: {error.strerror}.")
 
 
 def _forget_instructions(address: int, nbytes: int) -> None:

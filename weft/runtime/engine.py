@@ -31,6 +31,7 @@ from weft.config import config
 from weft.errors import CompileError, ConfigError
 from weft.interning import Interned
 from weft.llvm import llvm_binding
+from weft.runtime import room
 from weft.runtime.cache import ObjectCache
 from weft.runtime.code import Code
 from weft.runtime.linking import ALLOWED_SYMBOLS, global_symbols, link
@@ -47,6 +48,12 @@ _CPU_NEEDS: Final = {
 _CODE: Final = ("codegen", "primitives", "runtime", "targets")
 
 _COMPILERS: Final = 8  # threads; more would wait for llvmlite's lock, which parsing and verifying take
+
+# What LLVM may take, where 20 to 55 bytes for each byte of IR were measured: nothing is worse than too little.
+_LIBRARY_BYTES: Final = 256 << 20
+_WORK_BYTES: Final = 16 << 20
+_BYTES_OF_TEXT: Final = 64
+_THREAD_BYTES: Final = 72 << 20  # a thread has a stack, and the C library sets 64 MB apart for what it will allocate
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +140,16 @@ def assembly(source: Source) -> str:
 T = TypeVar("T")
 
 
-def _undisturbed(work: Callable[[], T]) -> T:
-    """work(), where no handler of a signal can raise in the middle of it: Ctrl-C is raised when it is done. LLVM's
-    objects must be given up in order (a module before its context), or the process crashes, maybe much later.
+def _undisturbed(work: Callable[[], T], hurry: Callable[[], object] = bool) -> T:
+    """work(), where no handler of a signal can raise in the middle of it: Ctrl-C is raised when it is done, and until
+    then it is told to `hurry`. LLVM's objects must be given up in order (a module before its context), or the process
+    crashes, maybe much later.
 
     Handlers run on the main thread, so the work is done on another one.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
+    room.ensure_for_python("starting a thread to compile on")
     results: list[T | BaseException] = []
     done = threading.Lock()
     done.acquire()
@@ -154,25 +163,34 @@ def _undisturbed(work: Callable[[], T]) -> T:
             done.release()
 
     raised: BaseException | None = None
+    thread: list[int] = []
     try:
-        _thread.start_new_thread(run, ())  # one step of Python's: what a handler raises comes after it
+        thread.extend(map(_thread.start_new_thread, (run,), ((),)))  # one step: what a handler raises comes after it
     except RuntimeError:  # there is no room for a thread, or Python is ending
+        if not room.has_bytes(_THREAD_BYTES):  # nor is there for what LLVM puts on this one's stack
+            raise MemoryError("[compile] there is no memory for a thread to compile on.") from None
         return work()
     except BaseException as error:
         raised = error
-    while not results:
+    gone = False
+    while not results and not gone:
         try:
-            done.acquire(timeout=1.0)
+            if raised is not None:
+                hurry()
+            gone = not done.acquire(timeout=1.0) and bool(thread) and thread[0] not in sys._current_frames()
         except BaseException as error:
             raised = error
     if raised is not None:
         raise raised
+    if not results:
+        raise MemoryError("[compile] there is no memory for a thread to compile on.")
     if isinstance(results[0], BaseException):
         raise results[0]
     return results[0]
 
 
 def _load_missing(target: Target, sources: list[Source]) -> dict[str, Code]:
+    room.ensure_for_python("writing kernels")
     _dump(sources)
     store = ObjectCache(config.cache_dir, config.cache_limit) if config.cache_dir else None
     digests = [target.digest(source) for source in sources]
@@ -206,13 +224,21 @@ def _dump(sources: list[Source]) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+def _llvm() -> Any:
+    """llvmlite's binding, if there is room to load it."""
+    if "llvmlite.binding" not in sys.modules:
+        room.ensure(_LIBRARY_BYTES, "loading LLVM")
+    return llvm_binding()
+
+
 class Target:
     """An instruction set and an optimisation level, with what has been loaded for them."""
 
     __slots__ = ("cpu", "features", "identity", "level", "loaded", "machines")
 
     def __init__(self, cpu: str, level: int) -> None:
-        llvm = llvm_binding()
+        llvm = _llvm()
+        room.ensure(_WORK_BYTES, "setting LLVM up")
         self.cpu, self.features = _instruction_set(cpu)
         self.level = level
         self.loaded: Interned[str, Code] = Interned(config.programs)
@@ -232,7 +258,8 @@ class Target:
     def module(self, name: str, text: str) -> Iterator[tuple[Any, Machine]]:
         """`text` parsed and verified, and a machine to compile it with. Neither the module's context nor the machine is
         in use elsewhere: that is what LLVM asks of threads."""
-        llvm = llvm_binding()
+        llvm = _llvm()
+        room.ensure(_WORK_BYTES + _BYTES_OF_TEXT * len(text), f"compiling kernel {name}")
         with self._machine() as machine, llvm.create_context() as context:
             try:
                 module = llvm.parse_assembly(_nothing_throws(text), context)
@@ -275,7 +302,7 @@ class Machine:
         try:
             passes.run(module, self.pass_builder)
         finally:  # by hand, because a manager's `close` finds the empty method of another base class and leaks 80 KB
-            llvm_binding().newpassmanagers.NewPassManager._dispose(passes)
+            _llvm().newpassmanagers.NewPassManager._dispose(passes)
             passes.detach()
 
     def object(self, module: Any) -> bytes:
@@ -316,14 +343,14 @@ def _half_conversions(cpu: str) -> bool:
     if platform.machine() != "x86_64":
         return True
     if cpu == "native":
-        return bool(llvm_binding().get_host_cpu_features().get("f16c"))
+        return bool(_llvm().get_host_cpu_features().get("f16c"))
     return cpu != "x86-64-v2"
 
 
 @functools.cache
 def _instruction_set(cpu: str) -> tuple[str, str]:
     """LLVM's names for the CPU and its features."""
-    llvm = llvm_binding()
+    llvm = _llvm()
     features = llvm.get_host_cpu_features()
     if cpu == "native":
         return llvm.get_host_cpu_name(), features.flatten()
@@ -335,13 +362,13 @@ def _instruction_set(cpu: str) -> tuple[str, str]:
 
 def _new_handle(cpu: str, features: str, level: int) -> Any:
     # The linker puts a kernel's code and constants side by side, wherever that is, so neither asks for long addresses.
-    native = llvm_binding().Target.from_default_triple()
+    native = _llvm().Target.from_default_triple()
     return native.create_target_machine(cpu=cpu, features=features, opt=level, reloc="pic", codemodel="small")
 
 
 def _new_pass_builder(handle: Any) -> Any:
     """A maker of LLVM's own pipeline, for kernels that somebody wrote as scalar loops."""
-    llvm = llvm_binding()
+    llvm = _llvm()
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = options.slp_vectorization = True
     options.loop_unrolling = False  # doubles the time for kernels of several loops, and their speed stays the same
@@ -401,17 +428,25 @@ def _compile(target: Target, jobs: list[Source]) -> list[bytes]:
                 made[i] = error
 
     def work_together() -> None:
-        helpers = _started(work, min(config.threads, len(jobs), _COMPILERS) - 1)
+        helpers = _started(work, _helpers(texts))
         work()
         for helper in helpers:
             helper.join()
 
     if jobs:
-        _undisturbed(work_together)
+        _undisturbed(work_together, hurry=todo.clear)
     for result in made:
         if isinstance(result, BaseException):
             raise result
     return [result for result in made if isinstance(result, bytes)]
+
+
+def _helpers(texts: list[str]) -> int:
+    """How many threads compile these beside the caller: as many as may be, if there is room for what all of them may
+    need at once, else none."""
+    count = min(config.threads, len(texts), _COMPILERS) - 1
+    needed = (count + 1) * (_THREAD_BYTES + _WORK_BYTES) + _BYTES_OF_TEXT * sum(map(len, texts))
+    return count if count > 0 and room.has_bytes(needed) else 0
 
 
 def _started(work: Callable[[], None], count: int) -> list[threading.Thread]:
@@ -470,7 +505,7 @@ def _emitter() -> Callable[[Any, Any], bytes]:
     machine, so we call the same entry point through a handle of our own; should a later llvmlite lack it, its method
     will do.
     """
-    llvm = llvm_binding()
+    llvm = _llvm()
     lib = llvm.ffi.lib
     try:
         emit = ctypes.CDLL(lib._name).LLVMPY_TargetMachineEmitToMemory

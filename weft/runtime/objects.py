@@ -144,7 +144,7 @@ class Makers:
             for name in FUNCTIONS:
                 self._table[TABLE[name]] = ctypes.cast(ctypes.pythonapi[name], ctypes.c_void_p).value or 0
             bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.load_for_good(source))
-        except (AttributeError, CompileError, ConfigError, OSError):
+        except (AttributeError, CompileError, ConfigError, MemoryError, OSError):
             return False
         for name, value in (("none", None), ("float_type", float), ("int_type", int)):
             self._hold(name, value)
