@@ -13,6 +13,7 @@ import weft.core as mx
 from tests import contract
 from tests.contract import bits, place, same_bits, values_of
 from weft import dtypes as dt
+from weft import evaluate
 from weft.array import array, wrap
 from weft.graph.node import kind_of
 from weft.primitives.base import ONE, ZERO, constant
@@ -183,6 +184,20 @@ def test_integers_at_the_ends_of_their_range(dtype: dt.Dtype) -> None:
             want = values_of(x) + np.asarray(number, dtype.np)
         assert same_bits(values_of(x + mx.array(number, dtype=dtype)), want)
         assert same_bits(values_of(mx.full((2,), number, dtype=dtype)), np.full(2, number, dtype.np))
+
+
+def test_a_number_that_is_used_twice_may_be_two_numbers_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program is looked up by its structure, which does not say whether two constants are one."""
+    monkeypatch.setattr(evaluate, "PROGRAMS", {})
+    x, y = mx.array([1.0, 2.0]), mx.array([10.0, 20.0])
+
+    def combined(a: mx.array, b: mx.array) -> list[float]:
+        return (a * x + b * y).tolist()  # type: ignore[no-any-return]
+
+    three = mx.full((), 3.0)
+    assert combined(three, three) == [33, 66]
+    assert combined(mx.full((), 3.0), mx.full((), 5.0)) == [53, 106]
+    assert combined(three, three) == [33, 66]
 
 
 def test_one_program_serves_all_numbers() -> None:

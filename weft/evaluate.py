@@ -421,7 +421,7 @@ def evaluate_one(node: Node) -> None:
                     first = second = x = y = inputs = values = None  # type: ignore[assignment]  # for `_donated`
                     donated = _donated_to(node, order, leaves)
                     if donated:
-                        recipe, claim = _in_place((key, donated), order, [node], constants, donated, mine)
+                        recipe, claim = _in_place((key, donated), order, [node], donated, mine)
             updates = node.op.__class__ is SliceUpdate and _is_plain_update(node)
             if _ENTRIES[0] != mine:
                 raise _Disturbed
@@ -453,8 +453,8 @@ def _leaf_key(node: Node, value: Any) -> tuple[Any, Any, Any]:
 
 def _plain_recipe(order: list[Node], node: Node, mine: int) -> Recipe:
     """The program for one operation that overwrites nothing."""
-    key, results, _, constants = _structure(order, (node,))
-    recipe = PROGRAMS.get(key) or _compile(key, order, results, constants, mine)
+    key, results, _, _ = _structure(order, (node,))
+    recipe = PROGRAMS.get(key) or _compile(key, order, results, mine)
     _still(mine)  # or this is the program of something else
     return recipe
 
@@ -511,10 +511,10 @@ def _prepare(order: list[Node], wanted: Container[Node], mine: int) -> Prepared:
     if recipe is None or recipe.large:
         donated = _donated(order, results, leaves)
         if donated:
-            recipe, claim = _in_place((key, donated), order, results, constants, donated, mine)
+            recipe, claim = _in_place((key, donated), order, results, donated, mine)
             return recipe, results, leaves, constants, claim
         if recipe is None:
-            recipe = _compile(key, order, results, constants, mine)
+            recipe = _compile(key, order, results, mine)
     return recipe, results, leaves, constants, None
 
 
@@ -580,14 +580,13 @@ def _in_place(
     key: tuple[Any, ...],
     order: list[Node],
     results: list[Node],
-    constants: Sequence[ConstantValue],
     donated: tuple[int, ...],
     mine: int,
 ) -> tuple[Recipe, Claim | None]:
     """The program that may overwrite the donated leaves, and those that it does overwrite."""
     recipe = PROGRAMS.get(key)
     if recipe is None:
-        recipe = _compile(key, order, results, constants, mine, donated)
+        recipe = _compile(key, order, results, mine, donated)
     if not recipe.spent:
         return recipe, None
     nodes = [node for node in order if node.value.__class__ is Buffer]
@@ -846,7 +845,6 @@ def _compile(
     key: tuple[Any, ...],
     order: list[Node],
     results: list[Node],
-    constants: Sequence[ConstantValue],
     mine: int,
     donated: tuple[int, ...] = (),
 ) -> Recipe:
@@ -855,7 +853,9 @@ def _compile(
     executable = compile_graph(graph, CPU, layouts, donated)
     if not WRAPPERS:  # those look at plans
         executable.forget_plan()
-    return _remembered(key, Recipe(executable, constants))
+    # Constants of the graph are those of its nodes, in their order.
+    given = [node.value for node in graph.order() if isinstance(node.op, Constant)]
+    return _remembered(key, Recipe(executable, given))
 
 
 def _remembered(key: tuple[Any, ...], recipe: Recipe) -> Recipe:
@@ -875,9 +875,11 @@ def _remembered(key: tuple[Any, ...], recipe: Recipe) -> Recipe:
 
 
 def close(order: Sequence[Node], results: Sequence[Node]) -> tuple[Graph, dict[Node, tuple[int, ...] | None]]:
-    """A graph of its own from nodes of the user's: leaves become parameters, constants keep their value objects."""
+    """A graph of its own from nodes of the user's: leaves become parameters, constants keep their value objects, but
+    for those that share one."""
     new: dict[Node, Node] = {}
     inputs: list[Node] = []
+    held: set[int] = set()
     layouts: dict[Node, tuple[int, ...] | None] = {}
     with LOCK:  # who closes a graph for compile has not got it yet
         for node in order:
@@ -887,6 +889,9 @@ def close(order: Sequence[Node], results: Sequence[Node]) -> tuple[Graph, dict[N
                     raise Foreign if _running(node) is not None else unknown_value(node.op.transform)
                 new[node] = node_of(node.op, tuple(new[i] for i in node.inputs), node.kind)
             elif isinstance(node.op, Constant):
+                if value.__class__ is ConstantValue and id(value) in held:  # a program tells constants apart by these
+                    value = ConstantValue(value.number, value.words)
+                held.add(id(value))
                 new[node] = Node(node.op, (), node.kind, value)
             else:
                 made = new[node] = Node(Parameter(len(inputs)), (), node.kind)
