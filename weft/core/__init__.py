@@ -18,6 +18,16 @@ from weft.array import NAMESPACE, ArrayIterator, ArrayLike, array
 from weft.core import cuda, distributed, fast, metal, random
 from weft.core._methods import attach
 from weft.core.comparing import allclose, array_equal, isclose
+from weft.core.convolving import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_general,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+    convolve,
+)
 from weft.core.creating import (
     arange,
     asarray,
@@ -175,6 +185,7 @@ from weft.core.jacobians import hessian, hvp, jacfwd, jacobian, jacrev, lineariz
 from weft.core.joining import concat, concatenate, diag, diagonal, pad, repeat, roll, stack, tile, trace, unstack
 from weft.core.linear import addmm, inner, kron, matmul, outer, tensordot, vecdot
 from weft.core.looping import associative_scan, cond, fori_loop, map, scan, switch, while_loop
+from weft.core.products import gather_mm
 from weft.core.promoting import __array_namespace_info__, can_cast, isdtype, result_type
 from weft.core.reducing import (
     all,
@@ -274,10 +285,8 @@ attach()
 NAMESPACE.append(sys.modules[__name__])
 
 _NOT_YET = frozenset((
-    "block_masked_mm", "conv1d", "conv2d", "conv3d", "conv_general", "conv_transpose1d", "conv_transpose2d",
-    "conv_transpose3d", "convolve", "dequantize", "fft", "gather_mm", "gather_qmm",
-    "gather_qqmm", "hadamard_transform", "linalg", "matrix_norm", "qqmm", "quantize",
-    "quantized_matmul", "segmented_mm",
+    "block_masked_mm", "dequantize", "fft", "gather_qmm", "gather_qqmm", "hadamard_transform", "linalg", "matrix_norm",
+    "qqmm", "quantize", "quantized_matmul", "segmented_mm",
 ))  # fmt: skip
 """What MLX has, and Weft does not have yet."""
 _SUBMODULES = frozenset(("cuda", "distributed", "fast", "metal", "random"))

@@ -1,0 +1,197 @@
+"""Convolutions against their definition in float64, their transforms, sizes that change, and errors; gather_mm."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import weft.core as mx
+
+ROUNDING = {mx.float32: 2.0**-24, mx.float16: 2.0**-11, mx.bfloat16: 2.0**-8, mx.float64: 2.0**-53}
+
+
+def draw(shape: tuple[int, ...], dtype: Any = mx.float32, seed: int = 0) -> mx.array:
+    return mx.array(np.random.default_rng(seed).normal(size=shape), mx.float64).astype(dtype)
+
+
+def wide(x: mx.array) -> np.ndarray:
+    return np.asarray(x.astype(mx.float64))
+
+
+def by_definition(
+    x: np.ndarray, w: np.ndarray, stride: Any, low: Any, high: Any, gap: Any, between: Any, groups: int, flip: bool
+) -> np.ndarray:
+    """One output place at a time."""
+    axes = x.ndim - 2
+    sizes = [(n - 1) * b + 1 for n, b in zip(x.shape[1:-1], between, strict=True)]
+    spaced = np.zeros((x.shape[0], *sizes, x.shape[-1]))
+    spaced[(slice(None), *[slice(None, None, b) for b in between])] = x
+    padded = np.pad(spaced, [(0, 0), *[(max(a, 0), max(b, 0)) for a, b in zip(low, high, strict=True)], (0, 0)])
+    cuts = [slice(max(-a, 0), n - max(-b, 0)) for a, b, n in zip(low, high, padded.shape[1:-1], strict=True)]
+    padded = padded[(slice(None), *cuts)]
+    if flip:
+        w = np.flip(w, tuple(range(1, axes + 1)))
+    kernel = w.shape[1:-1]
+    outs = [(n - g * (k - 1) - 1) // s + 1 for n, k, g, s in zip(padded.shape[1:-1], kernel, gap, stride, strict=True)]
+    made = np.zeros((x.shape[0], *outs, w.shape[0]))
+    each, per = w.shape[-1], w.shape[0] // groups
+    for place in itertools.product(*map(range, outs)):
+        window = [
+            slice(p * s, p * s + g * (k - 1) + 1, g) for p, s, g, k in zip(place, stride, gap, kernel, strict=True)
+        ]
+        part = padded[(slice(None), *window)]
+        for group in range(groups):
+            a = part[..., group * each : (group + 1) * each].reshape(x.shape[0], w[0].size)
+            b = w[group * per : (group + 1) * per].reshape(per, w[0].size)
+            made[(slice(None), *place, slice(group * per, (group + 1) * per))] = a @ b.T
+    return made
+
+
+def close(got: mx.array, expected: np.ndarray, magnitudes: np.ndarray, terms: int) -> None:
+    rounding = ROUNDING[got.dtype]
+    inner = max(2.0**-53, min(rounding, 2.0**-24))  # halves are summed in float32
+    assert got.shape == expected.shape
+    assert np.all(
+        np.abs(wide(got) - expected)
+        <= inner * terms * magnitudes + 2 * rounding * np.abs(expected) + 2.0**-26 * rounding
+    )
+
+
+@st.composite
+def cases(drawn: st.DrawFn) -> dict[str, Any]:
+    axes = drawn(st.integers(1, 3))
+    groups, each, per = drawn(st.sampled_from([(1, 3, 2), (2, 2, 3), (4, 1, 1), (3, 1, 2), (1, 1, 1)]))
+
+    def some(low: int, high: int) -> list[int]:
+        return drawn(st.lists(st.integers(low, high), min_size=axes, max_size=axes))
+
+    return {
+        "x": (drawn(st.integers(0, 2)), *some(4, 7), groups * each), "w": (groups * per, *some(1, 3), each),
+        "stride": some(1, 3), "padding": (some(-1, 2), some(-1, 2)), "kernel_dilation": some(1, 2),
+        "input_dilation": some(1, 2), "groups": groups, "flip": drawn(st.booleans()),
+    }  # fmt: skip
+
+
+@settings(max_examples=40)
+@given(case=cases(), dtype=st.sampled_from(list(ROUNDING)))
+def test_conv_general(case: dict[str, Any], dtype: Any) -> None:
+    x, w = draw(case.pop("x"), dtype), draw(case.pop("w"), dtype, 1)
+    low, high = case["padding"]
+    options = (
+        case["stride"], low, high, case["kernel_dilation"], case["input_dilation"], case["groups"], case["flip"]
+    )  # fmt: skip
+    reach = [g * (k - 1) + 1 for g, k in zip(case["kernel_dilation"], w.shape[1:-1], strict=True)]
+    sizes = [
+        (n - 1) * b + 1 + a + c for n, b, a, c in zip(x.shape[1:-1], case["input_dilation"], low, high, strict=True)
+    ]
+    if any(n < r for n, r in zip(sizes, reach, strict=True)):
+        with pytest.raises(ValueError, match="cannot be smaller"):
+            mx.conv_general(x, w, **case)
+        return
+    got = mx.conv_general(x, w, **case)
+    assert got.dtype is dtype
+    expected = by_definition(wide(x), wide(w), *options)
+    close(got, expected, by_definition(np.abs(wide(x)), np.abs(wide(w)), *options), w.size // w.shape[0])
+
+
+RANKS = pytest.mark.parametrize("axes", [1, 2, 3])
+
+
+@RANKS
+def test_plain_and_transposed(axes: int) -> None:
+    """A transposed convolution is the gradient of the plain one with its input."""
+    sizes, kernel = (7, 6, 5)[:axes], (3, 2, 3)[:axes]
+    x, w = draw((2, *sizes, 4), mx.float64), draw((6, *kernel, 4), mx.float64, 1)
+    plain, transposed = getattr(mx, f"conv{axes}d"), getattr(mx, f"conv_transpose{axes}d")
+    y = plain(x, w, 2, 1, 1)
+    assert np.allclose(
+        wide(y), by_definition(wide(x), wide(w), [2] * axes, [1] * axes, [1] * axes, [1] * axes, [1] * axes, 1, False),
+        rtol=1e-12, atol=1e-12,
+    )  # fmt: skip
+    (back,) = mx.vjp(lambda x: plain(x, w, 2, 1, 1), [x], [y])[1]
+    extra = tuple((n + 2 - k) % 2 for n, k in zip(sizes, kernel, strict=True))
+    swapped = mx.transpose(w, (axes + 1, *range(1, axes + 1), 0))
+    assert np.allclose(wide(transposed(y, swapped, 2, 1, 1, extra)), wide(back), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_transforms(groups: int) -> None:
+    x, w = draw((2, 6, 5, 4), mx.float64), draw((8, 3, 2, 4 // groups), mx.float64, 1)
+
+    def f(x: mx.array, w: mx.array) -> mx.array:
+        return mx.conv2d(x, w, (2, 1), (1, 0), 1, groups)
+
+    for other in ((x, w), (draw((3, 9, 5, 4), mx.float64), w)):
+        expected = np.asarray(f(*other)).tobytes()
+        assert np.asarray(mx.compile(f)(*other)).tobytes() == expected
+    shapeless = mx.compile(lambda x: f(x, w), shapeless=True)
+    for shape in ((2, 6, 5, 4), (3, 9, 5, 4), (1, 7, 8, 4)):
+        given_ = draw(shape, mx.float64)
+        assert np.asarray(shapeless(given_)).tobytes() == np.asarray(f(given_, w)).tobytes()
+    for place in (0, 1):
+        t, c = draw((x, w)[place].shape, mx.float64, 5), draw(f(x, w).shape, mx.float64, 6)
+        tangents = [mx.zeros_like(x), mx.zeros_like(w)]
+        tangents[place] = t
+        forward = mx.sum(mx.jvp(f, [x, w], tangents)[1][0] * c).item()
+        backward = mx.sum(mx.vjp(f, [x, w], [c])[1][place] * t).item()
+        assert abs(forward - backward) <= 1e-10 * (1 + abs(forward))
+    many = draw((3, 2, 6, 5, 4), mx.float64)
+    assert np.allclose(wide(mx.vmap(f, in_axes=(0, None))(many, w)[1]), wide(f(many[1], w)), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+def test_convolve(mode: str) -> None:
+    for n, k in ((5, 3), (5, 2), (3, 4), (1, 1), (6, 6)):
+        a, v = draw((n,)), draw((k,), seed=1)
+        assert np.allclose(np.asarray(mx.convolve(a, v, mode=mode)), np.convolve(wide(a), wide(v), mode), atol=1e-5)
+
+
+X, W = mx.ones((2, 7, 6, 4)), mx.ones((8, 3, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda: mx.conv2d(X, mx.ones((8, 3, 3, 3))), "input channels"),
+        (lambda: mx.conv2d(X, W[0]), "Invalid weight array with 3 dimensions"),
+        (lambda: mx.conv2d(X[0], W), "must have 4 dimensions"),
+        (lambda: mx.conv2d(X, mx.ones((7, 3, 3, 2)), groups=2), "divisible by the number of groups"),
+        (lambda: mx.conv2d(X, W, stride=0), "must be positive"),
+        (lambda: mx.conv2d(X, W, stride=(1, 1, 1)), "one for each of 2"),
+        (lambda: mx.conv2d(X, mx.ones((8, 9, 9, 4))), "cannot be smaller"),
+        (lambda: mx.conv2d(X.astype(mx.int32), W), "floating point types"),
+        (lambda: mx.conv_general(mx.ones((1, 2)), mx.ones((1, 2))), "1-3 spatial"),
+        (lambda: mx.convolve(mx.ones((2, 2)), mx.ones(2)), "must be 1D"),
+        (lambda: mx.convolve(mx.ones(2), mx.ones(0)), "cannot be empty"),
+        (lambda: mx.convolve(mx.ones(2), mx.ones(2), mode="x"), "Invalid mode"),
+        (lambda: mx.gather_mm(X, mx.ones((7, 5, 6)), mx.array([0]), mx.array([0])), "must match"),
+        (lambda: mx.gather_mm(X, mx.ones((7, 4, 6)), mx.array([0.0]), mx.array([0])), "must be integral"),
+        (lambda: mx.gather_mm(mx.ones(5), mx.ones((7, 5, 6)), rhs_indices=mx.array([0])), "matrices"),
+    ],
+)  # fmt: skip
+def test_errors(call: Callable[[], Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        call()
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_gather_mm(count: int) -> None:
+    """With fewer indices than matrices, and with more."""
+    a, b = draw((6, 1, 1, 4)), draw((3, 4, 5), seed=1)
+    chosen = mx.array(np.random.default_rng(2).integers(0, 3, (6, count)))
+    expected = wide(a) @ wide(b)[np.asarray(chosen)]
+    got = mx.gather_mm(a, b, rhs_indices=chosen)
+    assert np.allclose(wide(got), expected, atol=1e-5)
+    few = mx.gather_mm(a[:, 0], b, mx.array([5, 0]), mx.array([2, 1]))
+    assert np.allclose(wide(few), wide(a)[[5, 0], 0] @ wide(b)[[2, 1]], atol=1e-5)
+    assert mx.gather_mm(a[:3, 0], b).shape == (3, 1, 5)
+    f: Callable[[mx.array], mx.array] = lambda b: mx.sum(mx.square(mx.gather_mm(a, b, rhs_indices=chosen)))  # noqa: E731
+    assert mx.compile(f)(b).item() == f(b).item()
+    dense: Callable[[mx.array], mx.array] = lambda b: mx.sum(mx.square(a @ b[chosen]))  # noqa: E731
+    assert np.allclose(wide(mx.grad(f)(b)), wide(mx.grad(dense)(b)), rtol=1e-4, atol=1e-4)

@@ -1,0 +1,280 @@
+"""Convolutions of (N, …, C) with weights (O, …, C / groups): conv1d, conv2d, conv3d, their transposes, conv_general,
+convolve.
+
+A convolution is one product: the windows of the input, as slices side by side, times the weights. With one channel a
+group (depthwise) it is a sum over the places of the window. So all transforms, dtypes and sizes come from these parts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from weft import dtypes as dt
+from weft.core._common import array, wrap
+from weft.core.elementwise import multiply
+from weft.core.joining import concatenate, pad, stack
+from weft.core.linear import matmul
+from weft.core.reducing import sum as sum_
+from weft.core.shaping import flip as flipped
+from weft.graph.dims import prod
+from weft.primitives.views import reshape
+
+Stream = Any
+Sizes = int | Sequence[int]
+
+
+def _each(name: str, what: str, given: Any, axes: int) -> tuple[int, ...]:
+    """One number for each spatial axis."""
+    sizes = (given,) * axes if isinstance(given, int) else tuple(given)
+    if len(sizes) == 1:
+        sizes *= axes
+    if len(sizes) != axes or not all(isinstance(n, int) for n in sizes):
+        raise ValueError(f"[{name}] {what} is an integer or has one for each of {axes} spatial axes; got {given!r}.")
+    return sizes
+
+
+def _reshaped(x: array, *shape: Any) -> array:
+    return wrap(reshape(x._node, shape))
+
+
+def _check(x: Any, w: Any, groups: int) -> int:
+    """The number of spatial axes, operands being checked."""
+    for given in (x, w):
+        if not isinstance(given, array):
+            raise TypeError(f"[conv] input and weight must be arrays; got {type(given).__name__}.")
+        if given.dtype.kind != "f":
+            raise ValueError(
+                f"[conv] Invalid input array with type {given.dtype.name}. Convolution currently only supports "
+                "floating point types."
+            )
+    axes = x.ndim - 2
+    if not 1 <= axes <= 3:
+        raise ValueError(
+            "[conv] Only works for inputs with 1-3 spatial dimensions. The inputs must be in the format [N, ..., C_in]."
+        )
+    if w.ndim != x.ndim:
+        raise ValueError(
+            f"[conv] Invalid weight array with {w.ndim} dimensions for {axes}D convolution. Expected an array with "
+            f"{x.ndim} dimensions following the format [C_out, ..., C_in]."
+        )
+    if groups < 1:
+        raise ValueError(f"[conv] groups must be positive; got {groups}.")
+    if x._node.shape[-1] != w._node.shape[-1] * groups:
+        raise ValueError(
+            "[conv] Expect the input channels in the input and weight array to match but got shapes - input: "
+            f"{x.shape} and weight: {w.shape}{f' with {groups} groups' if groups > 1 else ''}."
+        )
+    if groups > 1 and w._node.shape[0] % groups != 0:
+        raise ValueError(
+            "[conv] If groups > 1, the output channels must be divisible by the number of groups. Got "
+            f"{w._node.shape[0]} output channels and {groups} groups."
+        )
+    return axes
+
+
+def _spaced(x: array, steps: tuple[int, ...]) -> array:
+    """An input with steps - 1 zeros between neighbours along each axis."""
+    for axis, step in enumerate(steps, 1):
+        if step == 1:
+            continue
+        shape = x._node.shape
+        apart = _reshaped(x, *shape[: axis + 1], 1, *shape[axis + 1 :])
+        widths = [(0, 0)] * apart.ndim
+        widths[axis + 1] = (0, step - 1)
+        together = _reshaped(pad(apart, widths), *shape[:axis], shape[axis] * step, *shape[axis + 1 :])
+        x = together[(slice(None),) * axis + (slice(0, (shape[axis] - 1) * step + 1),)]
+    return x
+
+
+def _padded(x: array, low: tuple[int, ...], high: tuple[int, ...]) -> array:
+    """An input with zeros around it; negative numbers cut off."""
+    if any(n < 0 for n in (*low, *high)):
+        cuts = [slice(max(-a, 0), n - max(-b, 0)) for a, b, n in zip(low, high, x._node.shape[1:-1], strict=True)]
+        x = x[(slice(None), *cuts)]
+        low, high = (tuple(max(n, 0) for n in side) for side in (low, high))
+    return pad(x, [(0, 0), *zip(low, high, strict=True), (0, 0)]) if any((*low, *high)) else x
+
+
+def conv_general(
+    input: array,
+    weight: array,
+    /,
+    stride: Sizes = 1,
+    padding: Any = 0,
+    kernel_dilation: Sizes = 1,
+    input_dilation: Sizes = 1,
+    groups: int = 1,
+    flip: bool = False,
+    *,
+    stream: Stream = None,
+) -> array:
+    """The convolution of (N, …, C_in) with (C_out, …, C_in / groups) over one to three axes.
+
+    `padding` is a number, one for each axis, or a pair of those for the low and the high ends. The input may have zeros
+    between its elements (`input_dilation`), and the weights gaps between theirs (`kernel_dilation`); with `flip` they
+    are taken in reverse order.
+
+    >>> conv_general(arange(4.0).reshape(1, 4, 1), ones((1, 2, 1))).flatten()
+    array([1, 3, 5], dtype=float32)
+    """
+    axes = _check(input, weight, groups)
+    strides, spacing = _each("conv", "stride", stride, axes), _each("conv", "kernel_dilation", kernel_dilation, axes)
+    between = _each("conv", "input_dilation", input_dilation, axes)
+    for what, sizes in (("Stride", strides), ("Kernel dilation", spacing), ("Input dilation", between)):
+        if min(sizes) < 1:
+            raise ValueError(f"[conv] {what} sizes must be positive. Got {sizes}.")
+    pair = isinstance(padding, (tuple, list)) and len(padding) == 2 and isinstance(padding[0], (tuple, list))
+    low, high = (_each("conv", "padding", side, axes) for side in (padding if pair else (padding, padding)))
+    dtype = dt.promote(input.dtype, weight.dtype)
+    x = _padded(_spaced(input.astype(dtype), between), low, high)
+    w = weight.astype(dtype)
+    if flip:
+        w = flipped(w, tuple(range(1, axes + 1)))
+    kernel = tuple(int(n) for n in w._node.shape[1:-1])
+    places: list[Any] = []
+    for axis, (n, k, gap, step) in enumerate(zip(x._node.shape[1:-1], kernel, spacing, strides, strict=True), 1):
+        reach = gap * (k - 1) + 1
+        if n < reach:
+            raise ValueError(
+                "[conv] Spatial dimensions of input after padding cannot be smaller than weight spatial dimensions. "
+                f"Got error at axis {axis} for input with shape {input.shape}, padding low {low}, padding high {high}, "
+                f"and weight of shape {weight.shape}."
+            )
+        places.append((n - reach) // step + 1)
+    taps = [
+        x[(slice(None), *[
+            slice(i * gap, i * gap + (places[a] - 1) * strides[a] + 1, strides[a])
+            for a, (i, gap) in enumerate(zip(tap, spacing, strict=True))
+        ])]
+        for tap in itertools.product(*map(range, kernel))
+    ]  # fmt: skip
+    return _combined(taps, w, math.prod(kernel), groups)
+
+
+def _combined(taps: list[array], w: array, count: int, groups: int) -> array:
+    """The sum of taps (N, places…, C) times their weights (O, kernel…, C / groups)."""
+    outputs, each = w._node.shape[0], w._node.shape[-1]
+    shape = taps[0]._node.shape
+    rows, channels = prod(shape[:-1]), shape[-1]
+    by_tap = _reshaped(w, outputs, count, each)
+    if groups == 1:
+        side_by_side = taps[0] if count == 1 else concatenate(taps, axis=-1)
+        made = matmul(_reshaped(side_by_side, rows, count * channels), _reshaped(by_tap, outputs, count * each).T)
+        return _reshaped(made, *shape[:-1], outputs)
+    per_group = outputs // groups
+    if type(each) is int and each == 1:  # every channel on its own
+        stacked = _reshaped(stack(taps, axis=0), count, rows, groups, 1)
+        weights = _reshaped(by_tap, groups, per_group, count).transpose(2, 0, 1)
+        weights = _reshaped(weights, count, 1, groups, per_group)
+        if w.dtype in dt.HALVES:  # as products are: summed in float32, rounded once
+            stacked, weights = stacked.astype(dt.float32), weights.astype(dt.float32)
+        made = sum_(multiply(stacked, weights), axis=0).astype(w.dtype)
+        return _reshaped(made, *shape[:-1], outputs)
+    stacked = _reshaped(stack(taps, axis=-2), rows, count, groups, each).transpose(2, 0, 1, 3)
+    weights = _reshaped(by_tap, groups, per_group, count * each).swapaxes(1, 2)
+    made = matmul(_reshaped(stacked, groups, rows, count * each), weights).swapaxes(0, 1)
+    return _reshaped(made, *shape[:-1], outputs)
+
+
+def _of_rank(name: str, axes: int, input: Any, *options: Any) -> None:
+    if isinstance(input, array) and input.ndim != axes + 2:
+        raise ValueError(
+            f"[{name}] the input must have {axes + 2} dimensions, [N, ..., C_in]; got shape {input.shape}."
+        )
+
+
+def conv1d(
+    input: array, weight: array, /, stride: Sizes = 1, padding: Sizes = 0, dilation: Sizes = 1, groups: int = 1, *,
+    stream: Stream = None,
+) -> array:  # fmt: skip
+    """The convolution of (N, L, C_in) with (C_out, K, C_in / groups).
+
+    >>> conv1d(ones((1, 5, 2)), ones((3, 2, 2)), stride=2).shape
+    (1, 2, 3)
+    """
+    _of_rank("conv1d", 1, input)
+    return conv_general(input, weight, stride, padding, dilation, 1, groups)
+
+
+def conv2d(
+    input: array, weight: array, /, stride: Sizes = 1, padding: Sizes = 0, dilation: Sizes = 1, groups: int = 1, *,
+    stream: Stream = None,
+) -> array:  # fmt: skip
+    """The convolution of (N, H, W, C_in) with (C_out, KH, KW, C_in / groups)."""
+    _of_rank("conv2d", 2, input)
+    return conv_general(input, weight, stride, padding, dilation, 1, groups)
+
+
+def conv3d(
+    input: array, weight: array, /, stride: Sizes = 1, padding: Sizes = 0, dilation: Sizes = 1, groups: int = 1, *,
+    stream: Stream = None,
+) -> array:  # fmt: skip
+    """The convolution of (N, D, H, W, C_in) with (C_out, KD, KH, KW, C_in / groups)."""
+    _of_rank("conv3d", 3, input)
+    return conv_general(input, weight, stride, padding, dilation, 1, groups)
+
+
+def _transposed(
+    name: str, axes: int, x: array, w: array, stride: Any, padding: Any, dilation: Any, more: Any, groups: int
+) -> array:
+    """The gradient of a convolution with respect to its input, as a convolution over the spaced input."""
+    _of_rank(name, axes, x)
+    _check(x, w, groups)
+    around, gaps = _each(name, "padding", padding, axes), _each(name, "dilation", dilation, axes)
+    extra = _each(name, "output_padding", more, axes)
+    low = tuple(gap * (int(k) - 1) - p for k, p, gap in zip(w._node.shape[1:-1], around, gaps, strict=True))
+    high = tuple(a + b for a, b in zip(low, extra, strict=True))
+    return conv_general(x, w, 1, (low, high), gaps, stride, groups, True)
+
+
+def conv_transpose1d(
+    input: array, weight: array, /, stride: Sizes = 1, padding: Sizes = 0, dilation: Sizes = 1,
+    output_padding: Sizes = 0, groups: int = 1, *, stream: Stream = None,
+) -> array:  # fmt: skip
+    """The transposed convolution of (N, L, C_in) with (C_out, K, C_in / groups).
+
+    >>> conv_transpose1d(ones((1, 3, 1)), ones((1, 2, 1)), stride=2).flatten()
+    array([1, 1, 1, 1, 1, 1], dtype=float32)
+    """
+    return _transposed("conv_transpose1d", 1, input, weight, stride, padding, dilation, output_padding, groups)
+
+
+def conv_transpose2d(
+    input: array, weight: array, /, stride: Sizes = 1, padding: Sizes = 0, dilation: Sizes = 1,
+    output_padding: Sizes = 0, groups: int = 1, *, stream: Stream = None,
+) -> array:  # fmt: skip
+    """The transposed convolution of (N, H, W, C_in) with (C_out, KH, KW, C_in / groups)."""
+    return _transposed("conv_transpose2d", 2, input, weight, stride, padding, dilation, output_padding, groups)
+
+
+def conv_transpose3d(
+    input: array, weight: array, /, stride: Sizes = 1, padding: Sizes = 0, dilation: Sizes = 1,
+    output_padding: Sizes = 0, groups: int = 1, *, stream: Stream = None,
+) -> array:  # fmt: skip
+    """The transposed convolution of (N, D, H, W, C_in) with (C_out, KD, KH, KW, C_in / groups)."""
+    return _transposed("conv_transpose3d", 3, input, weight, stride, padding, dilation, output_padding, groups)
+
+
+def convolve(a: array, v: array, /, mode: str = "full", *, stream: Stream = None) -> array:
+    """The discrete convolution of two vectors: all of it ("full"), as long as the longer one ("same"), or where they
+    overlap in full ("valid").
+
+    >>> convolve(array([1.0, 2.0, 3.0]), array([0.0, 1.0, 0.5]))
+    array([0, 1, 2.5, 4, 1.5], dtype=float32)
+    """
+    if a.ndim != 1 or v.ndim != 1:
+        raise ValueError("[convolve] Inputs must be 1D.")
+    if a._node.shape[0] == 0 or v._node.shape[0] == 0:
+        raise ValueError("[convolve] Inputs cannot be empty.")
+    if mode not in ("full", "same", "valid"):
+        raise ValueError(f"[convolve] Invalid mode; it is 'full', 'same' or 'valid', not {mode!r}.")
+    if a._node.shape[0] < v._node.shape[0]:
+        a, v = v, a
+    n, k = a._node.shape[0], int(v._node.shape[0])
+    low, high = {"full": (k - 1, k - 1), "valid": (0, 0), "same": (k // 2, k - 1 - k // 2)}[mode]
+    signal, weights = _reshaped(a, 1, n, 1), _reshaped(v, 1, k, 1)
+    made = conv_general(signal, weights, 1, ((low,), (high,)), 1, 1, 1, True)
+    return _reshaped(made, made._node.shape[1])
