@@ -84,6 +84,14 @@ def weft_alone() -> None:
     print("", use_weft())
 
 
+def weft_after_an_option() -> None:
+    """Numba sets this one where it finds Intel's vector functions."""
+    from llvmlite import binding  # as above
+
+    binding.set_option("SVML", "-vector-library=SVML")
+    weft_alone()
+
+
 def numba_alone() -> None:
     print(use_numba(), "")
 
@@ -125,6 +133,16 @@ def both_at_once() -> None:
 
 def kernels(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.glob("*.o")}
+
+
+@with_numba
+def test_options_that_others_set_change_no_kernel(tmp_path: Path) -> None:
+    said = {
+        run_alone(__file__, scenario, WEFT_CACHE_DIR=str(tmp_path / scenario), WEFT_LLVM_LEVEL="3")
+        for scenario in ("weft_alone", "weft_after_an_option")
+    }
+    assert len(said) == 1
+    assert kernels(tmp_path / "weft_alone") == kernels(tmp_path / "weft_after_an_option") != {}
 
 
 @with_numba
