@@ -17,6 +17,7 @@ from weft.codegen import llvm_versions
 from weft.codegen.builder import PTR, Builder, Value
 from weft.llvm import llvm_binding, llvm_version
 from weft.runtime import engine
+from weft.targets.cpu.features import features
 
 
 def stub(version: str) -> ModuleType:
@@ -100,7 +101,7 @@ FORMS[23, 0, 0] = FORMS[22, 1, 0]
 @pytest.mark.parametrize("version", FORMS)
 def test_the_alignment_of_masked_accesses(version: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llvm_versions, "llvm_version", lambda: version)
-    b = Builder("masked", [("memory", PTR)])
+    b = Builder("masked", [("memory", PTR)], features())
     masked(b)
     for piece in FORMS[version]:
         assert piece in b.module()
@@ -108,7 +109,7 @@ def test_the_alignment_of_masked_accesses(version: tuple[int, ...], monkeypatch:
 
 def test_this_llvm_takes_its_own_form() -> None:
     """As it is written: what an older version wrote is converted by some later ones, and refused by others."""
-    b = Builder("masked", [("memory", PTR)])
+    b = Builder("masked", [("memory", PTR)], features())
     masked(b)
     with engine._target("native", 0).module("masked", b.module()) as (module, _):
         text = str(module)
