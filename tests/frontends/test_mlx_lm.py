@@ -59,6 +59,7 @@ MODELS: dict[str, dict[str, Any]] = {
 PROGRAM = """
 import dataclasses, importlib, json, sys
 import mlx.core as mx
+import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
 models, folder = json.loads(sys.argv[1]), sys.argv[2]
@@ -79,6 +80,12 @@ for name, config in models.items():
         token = mx.argmax(model(token, cache=cache)[:, -1:], axis=-1)
         greedy.append(token)
     results[f"{name}.greedy"] = mx.concatenate(greedy, axis=1)
+
+    def fits(path, layer):
+        return hasattr(layer, "to_quantized") and layer.weight.shape[-1] % 32 == 0
+
+    nn.quantize(model, 32, 4, class_predicate=fits)
+    results[f"{name}.quantized"] = model(prompt)
 mx.savez(f"{folder}/results", **results)
 """
 
@@ -121,3 +128,5 @@ def test_logits_are_those_of_mlx(ours: dict[str, np.ndarray], theirs: dict[str, 
     a, b = ours[f"{name}.whole"], theirs[f"{name}.whole"]
     assert np.all(np.abs(a - b) <= 1e-4 * (1 + np.abs(b).max()))
     assert np.array_equal(ours[f"{name}.greedy"], theirs[f"{name}.greedy"])
+    a, b = ours[f"{name}.quantized"], theirs[f"{name}.quantized"]
+    assert np.all(np.abs(a - b) <= 1e-4 * (1 + np.abs(b).max()))

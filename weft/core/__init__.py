@@ -187,6 +187,7 @@ from weft.core.linear import addmm, inner, kron, matmul, outer, tensordot, vecdo
 from weft.core.looping import associative_scan, cond, fori_loop, map, scan, switch, while_loop
 from weft.core.products import gather_mm
 from weft.core.promoting import __array_namespace_info__, can_cast, isdtype, result_type
+from weft.core.quantizing import dequantize, gather_qmm, gather_qqmm, qqmm, quantize, quantized_matmul
 from weft.core.reducing import (
     all,
     any,
@@ -285,8 +286,8 @@ attach()
 NAMESPACE.append(sys.modules[__name__])
 
 _NOT_YET = frozenset((
-    "block_masked_mm", "dequantize", "fft", "gather_qmm", "gather_qqmm", "hadamard_transform", "linalg", "matrix_norm",
-    "qqmm", "quantize", "quantized_matmul", "segmented_mm",
+    "block_masked_mm", "fft", "hadamard_transform", "linalg", "matrix_norm",
+    "segmented_mm",
 ))  # fmt: skip
 """What MLX has, and Weft does not have yet."""
 _SUBMODULES = frozenset(("cuda", "distributed", "fast", "metal", "random"))

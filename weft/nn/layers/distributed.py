@@ -198,7 +198,7 @@ class _QuantizedSharded(_Sharded):
 
     def __call__(self, x: mx.array) -> mx.array:
         def product(x: mx.array) -> mx.array:
-            return mx.quantized_matmul(  # type: ignore[attr-defined]
+            return mx.quantized_matmul(
                 x, self["weight"], scales=self["scales"], biases=self.get("biases"), transpose=True,
                 group_size=self.group_size, bits=self.bits, mode=self.mode,
             )  # fmt: skip

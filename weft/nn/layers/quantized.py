@@ -62,14 +62,14 @@ class _Quantized(Module):
         self.mode = mode
 
     def _set_weight(self, weight: mx.array) -> None:
-        self.weight, self.scales, *biases = mx.quantize(weight, self.group_size, self.bits, mode=self.mode)  # type: ignore[attr-defined]
+        self.weight, self.scales, *biases = mx.quantize(weight, self.group_size, self.bits, mode=self.mode)
         self.biases = biases[0] if biases else None
 
     def _packing(self) -> dict[str, Any]:
         return {"group_size": self.group_size, "bits": self.bits, "mode": self.mode}
 
     def _product(self, x: mx.array) -> mx.array:
-        return mx.quantized_matmul(  # type: ignore[attr-defined]
+        return mx.quantized_matmul(
             x, self["weight"], scales=self["scales"], biases=self.get("biases"), transpose=True, **self._packing()
         )
 
@@ -95,7 +95,7 @@ class QuantizedEmbedding(_Quantized):
 
     def __call__(self, x: mx.array) -> mx.array:
         biases = self.get("biases")
-        return mx.dequantize(  # type: ignore[attr-defined]
+        return mx.dequantize(
             self["weight"][x], scales=self["scales"][x], biases=None if biases is None else biases[x],
             **self._packing(),
         )  # fmt: skip
@@ -178,13 +178,13 @@ class QQLinear(Module):
     def quantize(self) -> None:
         """Quantize the weights, if they are not."""
         if not self._quantized:
-            self.weight, self.scales = mx.quantize(self.weight, self.group_size, self.bits, mode=self.mode)  # type: ignore[attr-defined]
+            self.weight, self.scales = mx.quantize(self.weight, self.group_size, self.bits, mode=self.mode)
             self._quantized = True
 
     def dequantize(self) -> None:
         """Turn quantized weights into plain numbers."""
         if self._quantized:
-            self.weight = mx.dequantize(  # type: ignore[attr-defined]
+            self.weight = mx.dequantize(
                 self.weight, scales=self.scales, group_size=self.group_size, bits=self.bits, mode=self.mode
             )
             del self.scales
@@ -198,7 +198,7 @@ class QQLinear(Module):
             self.quantize()
 
     def __call__(self, x: mx.array) -> mx.array:
-        return mx.qqmm(  # type: ignore[attr-defined]
+        return mx.qqmm(
             x, self["weight"], scales=self.get("scales"), group_size=self.group_size, bits=self.bits, mode=self.mode
         )
 
