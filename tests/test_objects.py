@@ -45,8 +45,10 @@ def test_a_node_is_what_python_makes() -> None:
     made, plain = make(op, inputs, KIND), Node(op, inputs, KIND)
     assert type(made) is Node
     assert made.id + 1 == plain.id
-    for name in ("op", "inputs", "kind", "value", "stream", "handle"):
+    for name in ("op", "inputs", "kind", "value", "handle"):
         assert getattr(made, name) is getattr(plain, name)
+    assert not hasattr(made, "device")
+    assert not hasattr(plain, "device")
 
 
 @native

@@ -1,9 +1,10 @@
 """Evaluation: the nodes behind the user's arrays become a graph, the graph a program (looked up by its structure), the
 program values.
 
-The structural key holds operations, kinds, which node reads which, the layout of the leaves and which nodes are
-results. It holds no numbers: constants are run-time words. A node is a result if it was asked for or if a live array of
-the user's still refers to it, so nothing is computed twice and nothing else is kept.
+The structural key holds operations, kinds, which node reads which, the layout of the leaves, which nodes are results,
+and which are for another device than the host's CPU. It holds no numbers: constants are run-time words. A node is a
+result if it was asked for or if a live array of the user's still refers to it, so nothing is computed twice and nothing
+else is kept.
 
 Memory is used again where nobody can tell. A leaf whose only holders are nodes that this evaluation computes is
 *donated*: the program may overwrite it (which leaves are is part of the key). Slices of computed data are found, and
@@ -24,9 +25,10 @@ from weft.graph.dims import hint_of
 from weft.graph.lines import inherit
 from weft.graph.node import Graph, Kind, Node, Tape, handles, has_handle, node_of, reachable
 from weft.graph.overlay import Foreign, Running
+from weft.graph.placement import USED, device_of
 from weft.graph.trace import OPEN, following, keeps_inputs, traced_elsewhere, unknown_value
 from weft.passes.executable import Executable
-from weft.passes.pipeline import WRAPPERS, compile_graph
+from weft.passes.pipeline import WRAPPERS
 from weft.passes.views import contiguous, is_contiguous, map_strides
 from weft.primitives.base import (
     DATA,
@@ -43,10 +45,11 @@ from weft.primitives.base import (
 from weft.primitives.filling import fill_kind, fill_primitive
 from weft.primitives.views import Slice, SliceUpdate
 from weft.reference import evaluate_reference
-from weft.runtime.buffer import allocate
 from weft.runtime.data import COUNTED, Buffer, Busy, Taken, is_whole, owners
+from weft.runtime.device import Device
 from weft.runtime.program import Program, Progress
-from weft.targets import CPU
+from weft.targets import compile_graph, target_of
+from weft.targets.devices import moved
 
 if config.compare:
     import weft.checking  # noqa: F401  (it puts itself around all programs; others need not wait for it)
@@ -158,6 +161,8 @@ class TraceInput(Node):
     def __init__(self, running: Running, origin: Node, kind: Kind) -> None:
         super().__init__(Placeholder("compile"), (), kind)
         self.running, self.origin = running, origin
+        if USED:
+            self.device = device_of(origin)
 
 
 def _running(node: Node) -> Running | None:
@@ -410,6 +415,8 @@ def evaluate_one(node: Node) -> None:
                 values, order = (inputs[0].value,), [inputs[0], node]
                 key = (SHORT, node.op, node.kind, *_leaf_key(inputs[0], values[0]))
             if order and config.backend != "reference":
+                if USED:
+                    key = (*key, *_places(order))
                 recipe = PROGRAMS.get(key)
                 if recipe is None:
                     recipe = _remembered(key, _plain_recipe(order, node, mine))
@@ -549,7 +556,13 @@ def _structure(
             if value.strides is not None:
                 add(value.strides)
             leaves.append(value)
-    return tuple(key), results, leaves, constants
+    return (*key, *_places(order)) if USED else tuple(key), results, leaves, constants
+
+
+def _places(order: Sequence[Node]) -> list[Any]:
+    """What is not on the host: the numbers of nodes, and the devices that they are computed on or lie on."""
+    devices = enumerate([device_of(node) for node in order])
+    return [x for number, device in devices if device is not None for x in (number, device)]
 
 
 def _run(
@@ -777,7 +790,9 @@ def _update(node: Node) -> None:
             # Beside the variables of this function, the update holds its base, and that its memory.
             free = COUNTED and owners((base, old, old.storage, node.inputs)) == [2, 2, 1, 1]
             free = free and not old.storage.foreign and _lies_apart(base.shape, old.strides)
-            target = old if free else _room_for(node.kind)
+            target = old if free else _room_for(node.kind, old.device)
+            if new.__class__ is Buffer and new.device != old.device:
+                new = moved(new, part.kind, old.device)
             place = _part_of(node, target)
             claim = _claimed([base] if free else [], mine)
         except Exception:
@@ -793,8 +808,8 @@ def _update(node: Node) -> None:
     return _run_over(claim, [node], run)
 
 
-def _room_for(kind: Kind) -> Buffer:
-    storage = allocate(_bytes_of(kind))
+def _room_for(kind: Kind, device: Device | None) -> Buffer:
+    storage = target_of(device).allocate(_bytes_of(kind))
     return Buffer(storage, storage.address)
 
 
@@ -828,13 +843,14 @@ _MOST_COPIES = 4096
 def _copy(kind: Kind, source: Buffer | ConstantValue, target: Buffer, progress: Progress | None = None) -> None:
     """target[...] = source."""
     strides: Any = source.strides if isinstance(source, Buffer) else ConstantValue
-    key = (kind, strides, target.strides)
+    key = (kind, strides, target.strides, target.storage.device)
     program = _COPIES.get(key)
     if program is None:
         if len(_COPIES) >= _MOST_COPIES:
             _COPIES.clear()
         constant = strides is ConstantValue
-        program = _COPIES[key] = CPU.copy_program(kind, None if constant else strides, target.strides, constant)
+        made = target_of(target.device).copy_program(kind, None if constant else strides, target.strides, constant)
+        program = _COPIES[key] = made
     if isinstance(source, Buffer):
         program.run((source.address, target.address), progress)
     else:
@@ -850,7 +866,7 @@ def _compile(
 ) -> Recipe:
     graph, layouts = close(order, results)
     _still(mine)  # or the graph is another one than the key says
-    executable = compile_graph(graph, CPU, layouts, donated)
+    executable = compile_graph(graph, layouts, donated)
     if not WRAPPERS:  # those look at plans
         executable.forget_plan()
     # Constants of the graph are those of its nodes, in their order.
@@ -887,7 +903,7 @@ def close(order: Sequence[Node], results: Sequence[Node]) -> tuple[Graph, dict[N
             if value is None:
                 if isinstance(node.op, Placeholder):
                     raise Foreign if _running(node) is not None else unknown_value(node.op.transform)
-                new[node] = node_of(node.op, tuple(new[i] for i in node.inputs), node.kind)
+                new[node] = node.beside(node_of(node.op, tuple(new[i] for i in node.inputs), node.kind))
             elif isinstance(node.op, Constant):
                 if value.__class__ is ConstantValue and id(value) in held:  # a program tells constants apart by these
                     value = ConstantValue(value.number, value.words)
@@ -896,6 +912,8 @@ def close(order: Sequence[Node], results: Sequence[Node]) -> tuple[Graph, dict[N
             else:
                 made = new[node] = Node(Parameter(len(inputs)), (), node.kind)
                 layouts[made] = value.strides
+                if USED:
+                    made.device = value.device
                 inputs.append(made)
     inherit(new)
     return Graph(inputs, [new[n] for n in results]), layouts

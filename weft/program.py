@@ -25,7 +25,7 @@ from weft.graph.trace import is_tracing
 from weft.passes.lower import nbytes_of
 from weft.passes.memory import Plan
 from weft.primitives.base import DATA, MultiOutput, Primitive, bind, bind_many, constant
-from weft.runtime.data import Buffer, numpy_view, to_buffer
+from weft.runtime.data import Buffer, numpy_view, on_host, to_buffer
 from weft.transforms.bodies import trace_body
 from weft.transforms.exporting import Export
 from weft.transforms.importing import Imported, call_text, read_functions
@@ -334,12 +334,13 @@ class NamedSizes(SymbolicSizes):
 
 
 def _row_major(node: Node) -> Buffer:
-    """The elements of a computed node, in row-major order."""
+    """The elements of a computed node, in row-major order in the host's memory."""
     buffer = node.value
     assert isinstance(buffer, Buffer)
+    shape = tuple(map(int, node.shape))
     if buffer.strides is None:
-        return buffer
-    return to_buffer(numpy_view(buffer, tuple(map(int, node.shape)), node.dtype))
+        return on_host(buffer, shape, node.dtype.size)
+    return to_buffer(numpy_view(buffer, shape, node.dtype))
 
 
 def load(file: Path_ | IO[bytes]) -> Program:

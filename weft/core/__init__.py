@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from weft.array import NAMESPACE, ArrayIterator, ArrayLike, array
 from weft.core import cuda, distributed, fast, metal, random
 from weft.core._methods import attach
+from weft.core._streams import honour_streams
 from weft.core.comparing import allclose, array_equal, isclose
 from weft.core.convolving import (
     conv1d,
@@ -274,6 +275,7 @@ from weft.runtime.buffer import (
     set_memory_limit,
     set_wired_limit,
 )
+from weft.targets import TARGETS
 from weft.transforms.checkpoint import checkpoint
 from weft.transforms.compile import compile, disable_compile, enable_compile
 from weft.transforms.custom import custom_function
@@ -284,6 +286,9 @@ newaxis = None
 
 attach()
 NAMESPACE.append(sys.modules[__name__])
+if len(TARGETS) > 1:
+    for _owner in (sys.modules[__name__], fast, random, array):
+        honour_streams(_owner)
 
 _NOT_YET = frozenset((
     "block_masked_mm", "fft", "hadamard_transform", "linalg", "matrix_norm",
@@ -291,7 +296,10 @@ _NOT_YET = frozenset((
 ))  # fmt: skip
 """What MLX has, and Weft does not have yet."""
 _SUBMODULES = frozenset(("cuda", "distributed", "fast", "metal", "random"))
-_OWN = frozenset(("TYPE_CHECKING", "ModuleType", "NAMESPACE", "NoReturn", "annotations", "attach", "math", "sys"))
+_OWN = frozenset((
+    "NAMESPACE", "NoReturn", "ModuleType", "TARGETS", "TYPE_CHECKING", "annotations", "attach", "honour_streams",
+    "math", "sys",
+))  # fmt: skip
 
 
 if not TYPE_CHECKING:  # it would make every name a known one

@@ -1,50 +1,17 @@
-"""Devices and streams, with MLX's names. There is one device so far, the CPU, and work on it is done when `eval`
-returns."""
+"""Devices and streams, with MLX's names: operations go to the device that is current when they are made, wherever their
+operands lie. Work is done when `eval` returns, so streams of one device differ in name only."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import threading
-from enum import Enum
 from types import TracebackType
 from typing import Any
 
-
-class DeviceType(Enum):
-    """Kinds of devices."""
-
-    cpu = 0
-    gpu = 1
-
-    def __eq__(self, other: object) -> bool:
-        return (other.type is self and other.index == 0) if isinstance(other, Device) else self is other
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-class Device:
-    """A device: its type and its number among those of that type."""
-
-    __slots__ = ("index", "type")
-
-    def __init__(self, type: DeviceType, index: int = 0) -> None:
-        self.type, self.index = type, index
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, DeviceType):
-            return self.type is other and self.index == 0
-        return isinstance(other, Device) and (self.type, self.index) == (other.type, other.index)
-
-    def __hash__(self) -> int:
-        return hash((self.type, self.index))
-
-    def __repr__(self) -> str:
-        return f"Device({self.type.name}, {self.index})"
+from weft.graph import placement
+from weft.runtime.device import HOST, Device, DeviceType
+from weft.targets import TARGETS, find
 
 
 class Stream:
@@ -91,52 +58,64 @@ class ThreadLocalStream:
 
 
 cpu, gpu = DeviceType.cpu, DeviceType.gpu
-_CPU = Device(cpu)
-_numbers = itertools.count()
+_numbers = itertools.count(1)
 _local_numbers = itertools.count()
 
 
 class _Current(threading.local):
     def __init__(self) -> None:
-        self.stream = Stream(0, _CPU)
+        self.streams: dict[Device, Stream] = {}
+
+    def of(self, device: Device) -> Stream:
+        """This thread's stream on a device."""
+        return self.streams.setdefault(device, Stream(0, device))
 
 
-next(_numbers)
 _current = _Current()
 
 
 def _device(name: str, given: Any) -> Device:
+    """The device that is meant, if there is one."""
     device = Device(given) if isinstance(given, DeviceType) else given
     if not isinstance(device, Device):
         raise TypeError(f"[{name}] expected a device, for example cpu; got {given!r}.")
-    if device != _CPU:
-        raise ValueError(f"[{name}] {device} is not available: this build computes on the CPU.")
-    return device
+    found = find(device)
+    if found is None:
+        there = ", ".join(map(repr, TARGETS))
+        raise ValueError(f"[{name}] {device} is not available; this machine has {there}.")
+    return found.device
+
+
+def _place(device: Device) -> Device | None:
+    """A device as nodes have it."""
+    return None if device == HOST else device
 
 
 def default_device() -> Device:
     """The device that work goes to."""
-    return _current.stream.device
+    return placement.current() or HOST
 
 
 def set_default_device(device: Device | DeviceType) -> None:
     """Send work to this device from now on."""
-    _current.stream = Stream(0, _device("set_default_device", device))
+    placement.set_default(_place(_device("set_default_device", device)))
 
 
 def is_available(device: Device | DeviceType) -> bool:
     """Whether work can go to a device."""
-    return (Device(device) if isinstance(device, DeviceType) else device) == _CPU
+    return find(Device(device) if isinstance(device, DeviceType) else device) is not None
 
 
 def device_count(device_type: DeviceType) -> int:
     """How many devices of a type there are."""
-    return 1 if device_type is cpu else 0
+    return sum(device.type is device_type for device in TARGETS)
 
 
 def device_info(d: Device | DeviceType | None = None) -> dict[str, Any]:
     """What is known of a device, the default one if none is given."""
-    _device("device_info", default_device() if d is None else d)
+    device = _device("device_info", default_device() if d is None else d)
+    if device != HOST:
+        return {"device_name": TARGETS[device].name}
     return {
         "device_name": "cpu",
         "architecture": os.uname().machine,
@@ -146,16 +125,14 @@ def device_info(d: Device | DeviceType | None = None) -> dict[str, Any]:
 
 def default_stream(device: Device | DeviceType) -> Stream:
     """The stream that work on a device goes to."""
-    _device("default_stream", device)
-    return _current.stream
+    return _current.of(_device("default_stream", device))
 
 
 def set_default_stream(stream: Stream) -> None:
-    """Send work to this stream from now on."""
+    """Let this be the stream of its device, for this thread."""
     if not isinstance(stream, Stream):
         raise TypeError(f"[set_default_stream] expected a stream, made by new_stream(device); got {stream!r}.")
-    _device("set_default_stream", stream.device)
-    _current.stream = stream
+    _current.streams[_device("set_default_stream", stream.device)] = stream
 
 
 def new_stream(device: Device | DeviceType) -> Stream:
@@ -174,8 +151,8 @@ def new_thread_local_stream(device: Device | DeviceType) -> ThreadLocalStream:
 
 
 def clear_streams() -> None:
-    """Work goes to the first stream of the CPU again. Streams hold nothing that could be freed."""
-    _current.stream = Stream(0, _CPU)
+    """Work goes to the first streams again. Streams hold nothing that could be freed."""
+    _current.streams.clear()
 
 
 class StreamContext:
@@ -183,18 +160,27 @@ class StreamContext:
 
     def __init__(self, s: Stream | ThreadLocalStream | Device | DeviceType) -> None:
         found = s.here() if isinstance(s, ThreadLocalStream) else s
-        self._stream = found if isinstance(found, Stream) else Stream(0, _device("stream", found))
-        self._before: list[Stream] = []
+        self._stream = found if isinstance(found, Stream) else None
+        self._device = _device("stream", found.device if isinstance(found, Stream) else found)
+        self._before: list[tuple[Stream, bool]] = []
 
     def __enter__(self) -> StreamContext:
-        self._before.append(_current.stream)
-        _current.stream = self._stream
+        place = _place(self._device)
+        chooses = place != placement.current() or bool(placement.USED)
+        self._before.append((_current.of(self._device), chooses))
+        if self._stream is not None:
+            _current.streams[self._device] = self._stream
+        if chooses:
+            placement.enter(place)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        _current.stream = self._before.pop()
+        stream, chooses = self._before.pop()
+        if chooses:
+            placement.leave()
+        _current.streams[self._device] = stream
 
 
 stream = StreamContext

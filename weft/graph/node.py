@@ -15,7 +15,9 @@ from weakref import ref
 
 from weft.dtypes import Dtype, bool_
 from weft.graph.dims import Dim, prod, shape_key, text_of
+from weft.graph.placement import USED, current
 from weft.interning import Interned
+from weft.runtime.device import Device
 from weft.runtime.objects import MAKERS
 
 if TYPE_CHECKING:
@@ -113,19 +115,20 @@ class Node:
     `value` is the computed data (or the words of a constant), `handle` refers weakly to the user's array(s) for it.
     """
 
-    __slots__ = ("handle", "id", "inputs", "kind", "line", "op", "stream", "value")
+    __slots__ = ("device", "handle", "id", "inputs", "kind", "line", "op", "value")
 
-    def __init__(
-        self, op: Primitive, inputs: tuple[Node, ...], kind: Kind, value: Any = None, stream: Any = None
-    ) -> None:
+    def __init__(self, op: Primitive, inputs: tuple[Node, ...], kind: Kind, value: Any = None) -> None:
         self.op = op  # one by one: five together would be a tuple first, and this is the cost of a trace
         self.inputs = inputs
         self.kind = kind
         self.value = value
-        self.stream = stream
+        if USED and inputs:
+            self.device = current()
         self.handle: ref[Any] | tuple[ref[Any], ...] | None = None
         self.id = next_id()
 
+    device: Device | None
+    """What it is computed on (`placement.device_of`): only there once another device than the host's CPU is used."""
     line: Any
     """Where the user's program made it: only there while weft.graph.lines records."""
 
@@ -152,7 +155,13 @@ class Node:
     def again(self, inputs: tuple[Node, ...], memo: dict[Any, Any]) -> Node:
         """The same operation on other operands. `memo` belongs to one rebuilding of a graph: nodes that belong together
         find each other there."""
-        return node_of(self.op, inputs, self.kind, None if inputs else self.value)
+        return self.beside(node_of(self.op, inputs, self.kind, None if inputs else self.value))
+
+    def beside(self, new: Node) -> Node:
+        """A new node, computed where this one is."""
+        if USED:
+            new.device = getattr(self, "device", None)
+        return new
 
     def on(self, inputs: tuple[Node, ...], op: Primitive | None = None, kind: Kind | None = None) -> Node:
         """The node that a pass puts in the place of this one: on other operands, or another operation, or of another
@@ -160,7 +169,7 @@ class Node:
         op, kind = self.op if op is None else op, self.kind if kind is None else kind
         if inputs == self.inputs and op is self.op and kind is self.kind:
             return self
-        return node_of(op, inputs, kind, None if inputs else self.value)
+        return self.beside(node_of(op, inputs, kind, None if inputs else self.value))
 
     @property
     def identity(self) -> Any:

@@ -12,6 +12,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from weft.codegen.launch import Choose, Done, Launch, Pointer, Repeat, Row, Slot, Steps
 from weft.graph.node import Node
@@ -58,6 +59,9 @@ class Executable:
         "sizes",
         "spent",
     )
+
+    in_parts: ClassVar[bool] = False
+    """Whether it runs several programs, on several devices, and has no plan of the whole."""
 
     def __init__(
         self, plan: Plan, program: Program | None, constants: list[ConstantValue], results: list[Result]
@@ -125,6 +129,27 @@ class Executable:
         return Buffer(storage, source.address + result.offset, result.strides)
 
 
+class DeviceExecutable(Executable):
+    """An executable of a target with memory of its own: the program's temporaries lie there too, and are one more
+    buffer of a call, behind the outputs."""
+
+    __slots__ = ("arena",)
+
+    def __init__(
+        self, plan: Plan, program: Program | None, constants: list[ConstantValue], results: list[Result]
+    ) -> None:
+        super().__init__(plan, program, constants, results)
+        self.arena = plan.arena
+
+    def run(self, inputs: Sequence[Buffer], words: Sequence[int]) -> list[Buffer]:
+        arena = self.allocate(self.arena)
+        return super().run(inputs, [arena.address, *words])
+
+    def run_in_place(self, inputs: Sequence[Buffer], words: Sequence[int], progress: Progress) -> list[Buffer]:
+        arena = self.allocate(self.arena)
+        return super().run_in_place(inputs, [arena.address, *words], progress)
+
+
 def is_simple(results: Sequence[Result]) -> bool:
     return all(not r.from_input and r.strides is None and r.offset == 0 and r.at == i for i, r in enumerate(results))
 
@@ -133,7 +158,8 @@ def assemble(plan: Plan) -> Executable:
     """Load the kernels and lay out the program."""
     assembly = Assembly(plan)
     program = assembly.program() if plan.items else None
-    return Executable(plan, program, assembly.constants, [result_of(plan, output) for output in plan.graph.outputs])
+    cls = Executable if plan.target.host_memory else DeviceExecutable
+    return cls(plan, program, assembly.constants, [result_of(plan, output) for output in plan.graph.outputs])
 
 
 def _constants(plan: Plan) -> set[Node]:
@@ -220,7 +246,9 @@ class Assembly:
         self.plan = plan
         self.constants: list[ConstantValue] = []
         """The constants that the program reads, in the order of their words in a call."""
-        self.given = len(plan.graph.inputs) + len(plan.outputs)
+        self.arena = 0 if plan.target.host_memory else 1 + len(plan.graph.inputs) + len(plan.outputs)
+        """The number of the buffer that temporaries lie in."""
+        self.given = len(plan.graph.inputs) + len(plan.outputs) + (self.arena > 0)
         """How many addresses and words of constants a call gives."""
         self.places: dict[Node, int] = {}
         for node in sorted(_constants(plan), key=lambda n: n.id):
@@ -237,17 +265,19 @@ class Assembly:
 
     def program(self) -> Program:
         self.lay_out()
-        return Program(self.commands, self.words, self.relocations, self.plan.arena, self.given, self.counters)
+        workspace = 0 if self.arena else self.plan.arena
+        return Program(self.commands, self.words, self.relocations, workspace, self.given, self.counters)
 
     def lay_out(self) -> None:
-        """A call gives the addresses of inputs first, then those of outputs, then constants; the arena is buffer 0."""
+        """A call gives the addresses of inputs first, then those of outputs, then constants; the arena is buffer 0,
+        which a program has in its workspace, or follows the outputs."""
         inputs = len(self.plan.graph.inputs)
         self._lay_out(
             _Scope(
                 self.plan,
                 [_Fixed(1 + i, 0) for i in range(inputs)],
                 [_Fixed(1 + inputs + i, 0) for i in range(len(self.plan.outputs))],
-                _Fixed(0, 0),
+                _Fixed(self.arena, 0),
             )
         )
 

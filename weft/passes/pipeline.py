@@ -36,7 +36,8 @@ Layouts = Mapping[Node, Strides | None]
 Wrapper = Callable[[Executable, Graph, Layouts], Executable]
 
 WRAPPERS: list[Wrapper] = []
-"""What check and explain put around new executables, with the graph that each was made of; empty unless they are on."""
+"""What check and explain put around new executables of the host, with the graph that each was made of; empty unless
+they are on."""
 
 
 def plan(
@@ -105,7 +106,7 @@ def compile_graph(
         made: Executable = Growing(planned, lambda: plan(graph, target, layouts, donated=planned.spent))
     else:
         made = target.assemble(planned)
-    return wrapped(made, graph, layouts or {})
+    return wrapped(made, graph, layouts or {}) if target.host_memory else made
 
 
 def wrapped(made: Executable, graph: Graph, layouts: Layouts) -> Executable:

@@ -15,6 +15,7 @@ from weft.graph.node import Kind
 from weft.passes.fuse import Group, Limits
 from weft.runtime.buffer import Storage
 from weft.runtime.code import Code
+from weft.runtime.device import Device
 
 if TYPE_CHECKING:
     from weft.passes.executable import Executable
@@ -30,6 +31,9 @@ class Target(ABC):
     """One kind of machine."""
 
     name: str
+    device: Device
+    host_memory: bool = True
+    """Whether its memory is the host's: else a program's temporaries are allocated apart from its table."""
     fusion: Limits = Limits()
     """What may share a kernel."""
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from weft.config import config
+from weft.runtime.device import Device
 
 ALIGNMENT: Final = 64
 _HUGE: Final = 2 << 20  # blocks from here on are mapped on their own, on huge pages where the system has them
@@ -242,6 +243,7 @@ class Storage:
 
     # Read like the fields of `ForeignStorage`, but cost no time at construction.
     foreign: ClassVar[bool] = False
+    device: Any = None  # the host's memory
     owner: Any = None
 
     address: int
@@ -278,6 +280,27 @@ class ForeignStorage(Storage):
 
     def __del__(self) -> None:
         """Nothing of ours to give back."""
+
+
+class DeviceStorage(Storage):
+    """Memory of a device that the host cannot reach: what lies there has to be copied. A target has a class of its own,
+    which also gives the memory back at the end of its life."""
+
+    __slots__ = ("device",)
+
+    def __init__(self, device: Device, address: int, nbytes: int) -> None:
+        self.device, self.address, self.nbytes, self.capacity = device, address, nbytes, nbytes
+
+    def __del__(self) -> None:
+        raise NotImplementedError
+
+    def read(self, address: int, to: int, nbytes: int) -> None:
+        """Copy bytes from an address of the device to one of the host."""
+        raise NotImplementedError
+
+    def write(self, address: int, source: int, nbytes: int) -> None:
+        """Copy bytes from an address of the host to one of the device."""
+        raise NotImplementedError
 
 
 def allocate(nbytes: int) -> Storage:

@@ -9,6 +9,7 @@ array of NumPy's) counts there, whether we thought of it or not, so what we cann
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import sys
 import threading
@@ -18,7 +19,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from weft.dtypes import Dtype
-from weft.runtime.buffer import Storage, allocate
+from weft.runtime.buffer import DeviceStorage, Storage, allocate
+from weft.runtime.device import Device
 
 
 class Buffer:
@@ -29,6 +31,34 @@ class Buffer:
 
     def __init__(self, storage: Storage, address: int, strides: tuple[int, ...] | None = None) -> None:
         self.storage, self.address, self.strides = storage, address, strides
+
+    @property
+    def device(self) -> Device | None:
+        """Where it lies; None is the host's memory."""
+        return self.storage.device  # type: ignore[no-any-return]
+
+
+def extent(shape: Sequence[int], strides: Sequence[int] | None, size: int) -> tuple[int, int]:
+    """(offset of the first byte, number of bytes) that elements of `size` bytes take, from the address of the first
+    element on."""
+    if 0 in shape:
+        return 0, 0
+    if strides is None:
+        return 0, math.prod(shape) * size
+    reach = [step * (n - 1) * size for n, step in zip(shape, strides, strict=True)]
+    low = sum([by for by in reach if by < 0])
+    return low, sum([by for by in reach if by > 0]) - low + size
+
+
+def on_host(buffer: Buffer, shape: Sequence[int], size: int) -> Buffer:
+    """The same elements in the host's memory."""
+    device = buffer.storage
+    if not isinstance(device, DeviceStorage):
+        return buffer
+    low, nbytes = extent(shape, buffer.strides, size)
+    storage = allocate(nbytes)
+    device.read(buffer.address + low, storage.address, nbytes)
+    return Buffer(storage, storage.address - low, buffer.strides)
 
 
 def owners(objects: Sequence[Any]) -> list[int]:
@@ -138,12 +168,15 @@ class _Exported:
 
 
 def numpy_view(buffer: Buffer, shape: Sequence[int], dtype: Dtype) -> np.ndarray:
-    """The elements as NumPy sees them, without a copy; the view keeps the storage alive. It cannot be written through:
-    other arrays may lie in the same memory, and pending operations may read it later."""
+    """The elements as NumPy sees them, without a copy if they lie in the host's memory; the view keeps the storage
+    alive. It cannot be written through: other arrays may lie in the same memory, and pending operations may read it
+    later."""
     if 0 in shape:
         nothing = np.empty(tuple(shape), dtype.np)
         nothing.flags.writeable = False
         return nothing
+    if buffer.storage.device is not None:
+        buffer = on_host(buffer, shape, dtype.size)
     plain = np.dtype(f"u{dtype.size}") if dtype.np.kind == "V" else dtype.np  # NumPy does not know bfloat16 by name
     interface = {
         "version": 3,

@@ -21,7 +21,7 @@ FUNCTIONS: Final = (
     "PyLong_AsLongLong", "PyLong_FromLongLong", "PyFloat_AsDouble",
 )  # fmt: skip
 _OBJECTS: Final = ("node_type", "array_type", "counter", "none", "float_type", "int_type")
-NODE_SLOTS: Final = ("op", "inputs", "kind", "value", "stream", "handle", "id")
+NODE_SLOTS: Final = ("op", "inputs", "kind", "value", "device", "handle", "id")
 _ENTRIES: Final = (
     "make", "wrap", "unary", "binary", "reflected", "forward", "backward", "spread", "follow", "pull",
 )  # fmt: skip
@@ -32,6 +32,7 @@ TABLE: Final = {
         (
             "watched",
             "overlaid",
+            "device",
             *_OBJECTS,
             *FUNCTIONS,
             *[f"at_{slot}" for slot in NODE_SLOTS],
@@ -70,14 +71,20 @@ fill:
   %none = get ptr %table.none
   call void %increase(ptr %none)
   call void %increase(ptr %none)
-  call void %increase(ptr %none)
   put %op, %node, op
   put %inputs, %node, inputs
   put %kind, %node, kind
   put %id, %node, id
   put %none, %node, value
-  put %none, %node, stream
   put %none, %node, handle
+  %device = get ptr %table.device
+  %host = icmp eq ptr %device, null
+  br i1 %host, label %made, label %place
+place:
+  call void %increase(ptr %device)
+  put %device, %node, device
+  br label %made
+made:
   ret ptr %node
 drop:
   call void %decrease(ptr %node)

@@ -137,6 +137,13 @@ class Makers:
         wherever the node of an array is read."""
         self._table[TABLE["overlaid"]] = on
 
+    def place(self, device: Any) -> None:
+        """Nodes are computed on a device (None: the host) from now on, unless Python's forms make them."""
+        if device is None:
+            self._table[TABLE["device"]] = 0
+        else:
+            self._hold("device", device)
+
     def _load(self) -> bool:
         """Whether the machine code could be had; if not, evaluation will say why."""
         source = engine.Source(f"runtime:objects:{platform.machine()}", "weft_objects", native_code)

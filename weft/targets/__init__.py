@@ -1,5 +1,8 @@
-"""The machines that programs run on. Evaluation chooses one of them; whoever plans a graph by hand names it."""
+"""The machines that programs run on. Evaluation asks for a program here; whoever plans a graph by hand names a
+target."""
 
 from weft.targets.cpu.target import CPU
+from weft.targets.devices import TARGETS, find, target_of
+from weft.targets.spread import compile_graph
 
-__all__ = ["CPU"]
+__all__ = ["CPU", "TARGETS", "compile_graph", "find", "target_of"]

@@ -23,6 +23,7 @@ from weft.config import config
 from weft.evaluate import close, evaluate
 from weft.graph.node import Graph, Kind, Node, reachable
 from weft.graph.overlay import HERE, Overlay
+from weft.graph.placement import USED, current
 from weft.graph.trace import is_tracing, trace
 from weft.primitives.base import DATA, Placeholder
 from weft.runtime.data import Buffer, numpy_view, to_buffer
@@ -153,6 +154,8 @@ class Compiled:
     def _call_quickly(self, args: tuple[Any, ...]) -> Any:
         """The usual call, in few steps: a function that sees nothing but its arguments, which are arrays and numbers,
         and does nothing but return what it made."""
+        if USED:
+            return _NOT_QUICK
         key: list[Any] = []
         buffers: list[Buffer] = []
         scalars: list[Any] = []
@@ -205,6 +208,8 @@ class Compiled:
                     walk.key.append((i, value.strides))
             buffers.append(value)
             kinds.append(node.kind)
+        if USED:
+            walk.key.append((current(), *[buffer.device for buffer in buffers]))
         return Seen(walk, tuple(walk.key), buffers, kinds, symbolic)
 
     def _visit(self, walk: Walk, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

@@ -15,9 +15,10 @@ from weft.evaluate import Recipe, close
 from weft.graph.dims import DimEnv
 from weft.graph.lines import inherit
 from weft.graph.node import Graph, Kind, Node, Size, kind_of, node_of
+from weft.graph.placement import USED, device_of
 from weft.passes.executable import Executable
 from weft.passes.growing import holds_tapes
-from weft.passes.pipeline import WRAPPERS, Layouts, compile_graph, plan_over, wrapped
+from weft.passes.pipeline import WRAPPERS, Layouts, plan_over, wrapped
 from weft.passes.template import Sized, Templates
 from weft.passes.verify import verify_plan
 from weft.primitives.base import (
@@ -32,7 +33,7 @@ from weft.primitives.base import (
 )
 from weft.primitives.filling import fill_kind, fill_primitive
 from weft.runtime.data import Buffer
-from weft.targets import CPU
+from weft.targets import CPU, compile_graph
 from weft.transforms import state
 from weft.transforms.capture import Walk
 from weft.transforms.drawing import DRAWING, RANDOM_STATE
@@ -110,7 +111,7 @@ class Trace:
         """The same with nodes that nobody else has, and evaluates."""
         new: dict[Node, Node] = {}
         for node in self.order:
-            new[node] = node_of(node.op, tuple([new[i] for i in node.inputs]), node.kind, node.value)
+            new[node] = node.beside(node_of(node.op, tuple([new[i] for i in node.inputs]), node.kind, node.value))
         inherit(new)
         return Trace([new[node] for node in self.order], [new[node] for node in self.outputs], self.inputs)
 
@@ -183,7 +184,9 @@ class Variant:
         self.recipe = recipe
         if not self.conversions:
             self._words = self.words(recipe, ())
-        self.updates = worth_while(large(self.updates, recipe.executable.plan), recipe.executable.plan)
+        if not recipe.executable.in_parts:
+            self.updates = large(self.updates, recipe.executable.plan)
+        self.updates = _worth_while(self.updates, recipe.executable)
         if not self.updates.candidates:
             recipe.source = None
             if not WRAPPERS:
@@ -259,10 +262,15 @@ class Variant:
         known = recipe.executable.plan
         if holds_tapes(known.graph):
             graph, layouts = recipe.source()
-            return compile_graph(graph, known.target, layouts, donated)
+            return compile_graph(graph, layouts, donated)
         planned = plan_over(known, donated)
         made = planned.target.assemble(planned)
         return wrapped(made, *recipe.source()) if WRAPPERS else made
+
+
+def _worth_while(updates: Updates, made: Executable) -> Updates:
+    """What calls of a program may overwrite: nothing, if it runs in parts."""
+    return updates._replace(candidates=()) if made.in_parts else worth_while(updates, made.plan)
 
 
 def _wrapped(kinds: Sequence[Kind], results: Sequence[Buffer]) -> list[array]:
@@ -294,7 +302,7 @@ def closed(traced: Trace, layouts: Sequence[Buffer], places: dict[int, int]) -> 
 
 def fixed_program(traced: Trace, graph: Graph, strides: Layouts) -> Planned:
     """The program for the shapes and layouts of a trace."""
-    return Planned(compile_graph(graph, CPU, strides), traced.constants, lambda: (graph, strides))
+    return Planned(compile_graph(graph, strides), traced.constants, lambda: (graph, strides))
 
 
 # ---- symbolic sizes ----
@@ -326,7 +334,7 @@ class ShapelessVariant(Variant):
     """One trace for all sizes that satisfy its guards. Machine code is the same for all of them; the plan of a new size
     is filled in from that of others (passes/template.py) where one fits, and made anew where none does."""
 
-    __slots__ = ("_check", "_over", "_sizes", "_traced", "recipes", "templates")
+    __slots__ = ("_at_home", "_check", "_over", "_sizes", "_traced", "recipes", "templates")
 
     def __init__(
         self, traced: Trace, effects: Effects, numbers: Numbers | None, wants: list[tuple[int, Dtype]],
@@ -337,6 +345,8 @@ class ShapelessVariant(Variant):
         self._check = sizes.env.compiled_check()
         self.recipes: dict[tuple[int, ...], Planned] = {}
         self.templates = Templates(sizes.env, self._graph, CPU)
+        self._at_home = all(device_of(node) is None for node in traced.order)
+        """Whether all of it is for the host: templates are."""
         self._over: dict[tuple[int, ...], Templates] = {}
         """Templates by the inputs that they may overwrite."""
 
@@ -351,7 +361,7 @@ class ShapelessVariant(Variant):
             made = self._executable(sizes, self.templates)
             recipe = Planned(made, self._constants, lambda: (self._concrete(sizes), {}))
             if first:
-                self.updates = worth_while(self.updates, made.plan)
+                self.updates = _worth_while(self.updates, made)
             self.recipes[sizes] = recipe
         return recipe
 
@@ -366,15 +376,15 @@ class ShapelessVariant(Variant):
 
     def _executable(self, sizes: tuple[int, ...], templates: Templates, donated: tuple[int, ...] = ()) -> Executable:
         # Many functions only ever see one size: the first is planned as it is.
-        template = templates.find(sizes) if self.recipes and not config.dump else None
+        template = templates.find(sizes) if self.recipes and self._at_home and not config.dump else None
         if template is None:
-            return compile_graph(self._concrete(sizes), CPU, donated=donated)
+            return compile_graph(self._concrete(sizes), donated=donated)
         if WRAPPERS:
             return wrapped(CPU.assemble(template.plan_for(sizes)), self._concrete(sizes), {})
         try:
             made = template.executable(sizes)
         except OverflowError:  # something is larger than memory can be: planning says what
-            return compile_graph(self._concrete(sizes), CPU, donated=donated)
+            return compile_graph(self._concrete(sizes), donated=donated)
         if config.check:
             verify_plan(made.plan, {}, donated)
         return made
@@ -394,9 +404,11 @@ class ShapelessVariant(Variant):
             if isinstance(node.op, Constant):
                 new[node] = Node(node.op, (), kind, node.value)
             elif isinstance(node.op, Placeholder) or node.value is not None:
-                new[node] = Node(Parameter(len(inputs)), (), kind)
-                inputs.append(new[node])
+                made = new[node] = Node(Parameter(len(inputs)), (), kind)
+                if USED:
+                    made.device = device_of(node)
+                inputs.append(made)
             else:
-                new[node] = bind(fill_primitive(node.op, number), *[new[i] for i in node.inputs])
+                new[node] = node.beside(bind(fill_primitive(node.op, number), *[new[i] for i in node.inputs]))
         inherit(new)
         return Graph(inputs, [new[o] for o in self._traced.outputs])

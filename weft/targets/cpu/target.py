@@ -14,6 +14,7 @@ from weft.passes.target import Target
 from weft.primitives.base import Primitive
 from weft.runtime import buffer, engine
 from weft.runtime.code import Code
+from weft.runtime.device import HOST
 from weft.targets.cpu import copying, forms
 from weft.targets.cpu.forms.steps import lower_loop
 from weft.targets.cpu.lowerings import lowering_of
@@ -23,6 +24,7 @@ class Cpu(Target):
     """Kernels of explicit vectors in the process itself, run by the native interpreter on a team of threads."""
 
     name = "cpu"
+    device = HOST
     allocate = staticmethod(buffer.allocate)
     copy_program = staticmethod(copying.copy_program)
 
