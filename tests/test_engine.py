@@ -23,7 +23,7 @@ from weft import errors
 from weft.config import config
 from weft.errors import CompileError, ConfigError
 from weft.llvm import llvm_binding
-from weft.runtime import engine, linking
+from weft.runtime import engine, host, linking
 from weft.runtime.code import Code
 from weft.runtime.engine import Source
 
@@ -375,7 +375,7 @@ def test_another_process_finds_the_object_on_disk() -> None:
 
 def test_a_damaged_object_is_compiled_anew() -> None:
     assert second_process("key", "given") == ["True", "1", "0", "1"]
-    (file,) = Path(config.cache_dir).glob("*.o")
+    (file,) = [path for path in Path(config.cache_dir).glob("*.o") if b"\x7fELF" in path.read_bytes()]
     file.write_bytes(file.read_bytes()[:-100])
     assert second_process("key", "given") == ["True", "1", "0", "1"]
     assert second_process("key", "never") == ["True", "0", "1", "1"]
@@ -431,6 +431,36 @@ def test_importing_does_not_load_llvm() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "False\n"
+
+
+def test_the_machine_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What LLVM says of it is found on disk by the next process; another CPU or llvmlite finds nothing there."""
+    asked = []
+    real = host._asked
+    monkeypatch.setattr(host, "_asked", lambda: (asked.append(1), real())[1])
+    find = host.host.__wrapped__
+    first = find()
+    assert find() == first == real()
+    assert len(asked) == 1
+    assert first.has("sse2") or not X86
+    assert not first.has("ss")  # names are whole
+    for name in ("_processor", "_library"):
+        with monkeypatch.context() as patch:
+            patch.setattr(host, name, lambda: "another")
+            assert find() == find() == first
+    assert len(asked) == 3
+    for name in ("_processor", "_library"):
+        with monkeypatch.context() as patch:
+            patch.setattr(host, name, lambda: None)  # nothing can be told
+            find()
+    config.cache_dir = ""
+    find()
+    assert len(asked) == 6
+
+
+@pytest.mark.parametrize("contents", [None, b"", b"{", b"[]", b'["a", "b", "c", "d", 5]', b"null", b"\xff"])
+def test_what_is_no_description_of_a_machine(contents: bytes | None) -> None:
+    assert host._read(contents) is None
 
 
 # ---- threads and forks ----

@@ -39,6 +39,7 @@ from weft.dtypes import (
     uint64,
 )
 from weft.interop import as_numpy, borrow, cast, export_dlpack, import_dlpack, install_buffer_protocol, to_list, unnest
+from weft.runtime.cpython import getbuffer
 
 INF, NAN = math.inf, math.nan
 
@@ -756,7 +757,7 @@ class Early(Holder):
     pass
 
 
-install_buffer_protocol(Holder, Holder.look)
+install_buffer_protocol(Holder, Holder.look, getbuffer)
 
 
 class Late(Holder):
@@ -863,7 +864,7 @@ def test_references_are_balanced():
 
 def test_only_classes_written_in_python():
     with pytest.raises(TypeError):
-        install_buffer_protocol(int, lambda x: np.zeros(1))
+        install_buffer_protocol(int, lambda x: np.zeros(1), getbuffer)
 
 
 def test_an_own_bytes_method_stays():
@@ -871,7 +872,7 @@ def test_an_own_bytes_method_stays():
         def __bytes__(self):
             return b"mine"
 
-    install_buffer_protocol(Text, lambda _: np.zeros(2, np.uint8))
+    install_buffer_protocol(Text, lambda _: np.zeros(2, np.uint8), getbuffer)
     assert bytes(Text()) == b"mine"
     assert memoryview(Text()).tobytes() == b"\0\0"
 
@@ -881,13 +882,14 @@ STRESS = """
     import numpy as np
     from weft import interop
     from weft.dtypes import bfloat16, float32
+    from weft.runtime.cpython import getbuffer
 
     class Holder:
         def __init__(self, values): self.values = values
     def look(self):
         if self.values is None: raise ValueError("nothing")
         return self.values
-    interop.install_buffer_protocol(Holder, look)
+    interop.install_buffer_protocol(Holder, look, getbuffer)
 
     class Shared:
         def __init__(self, values): self.values = values

@@ -39,7 +39,7 @@ ROWS = (
     ("interop", "printing"),
     ("dtypes", "tree"),
     ("config",),
-    ("errors", "interning", "llvm", "version"),
+    ("errors", "interning", "llvm", "records", "version"),
 )
 RANK = {part: rank for rank, row in enumerate(ROWS) for part in row}
 MAX_LINES = 1000

@@ -40,6 +40,7 @@ from weft.graph.overlay import HERE, SWITCHES
 from weft.graph.scalars import SCALARS
 from weft.graph.trace import note_change
 from weft.primitives.base import DATA, ConstantValue, constant
+from weft.runtime.cpython import getbuffer
 from weft.runtime.data import Buffer, numpy_view, to_buffer
 from weft.runtime.objects import MAKERS
 
@@ -445,4 +446,4 @@ def _stacked(val: Any, dtype: Dtype | None) -> array:
     return joined if dtype is None else joined.astype(dtype)
 
 
-interop.install_buffer_protocol(array, array._view)
+interop.install_buffer_protocol(array, array._view, getbuffer)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -32,6 +31,7 @@ from weft.passes.views import contiguous, is_contiguous
 from weft.primitives.base import Constant, ConstantValue, Parameter, Pick, RunTimeConstant, View, bind, picks, words_of
 from weft.primitives.control import Loop, Switch
 from weft.primitives.indexing import Indexed, Scatter
+from weft.records import dataclass, replace
 from weft.reference import apply_reference
 from weft.runtime.data import Buffer, numpy_view, to_buffer
 from weft.runtime.program import Progress

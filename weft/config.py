@@ -11,10 +11,10 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, Literal, TypeVar, cast
 
 from weft.errors import ConfigError
+from weft.records import dataclass
 
 Backend = Literal["native", "reference"]
 

@@ -23,7 +23,6 @@ import numpy as np
 from weft import dtypes
 from weft.dtypes import Dtype
 from weft.errors import NotArrayLike
-from weft.llvm import llvm_binding
 
 MAX_DIMS: Final = 64  # NumPy's own limit
 
@@ -545,8 +544,10 @@ _PYBUF_WRITABLE, _PYBUF_FORMAT = 0x1, 0x4
 _HEAP_TYPE: Final = 1 << 9
 
 
-def install_buffer_protocol(cls: type, view: Callable[[Any], np.ndarray]) -> None:
+def install_buffer_protocol(cls: type, view: Callable[[Any], np.ndarray], native: Callable[[], int | None]) -> None:
     """Gives a Python class `__buffer__` and `__bytes__`: memoryview, np.frombuffer, file.write and so on see `view(x)`.
+
+    Python before 3.12 does not ask `__buffer__`; `native` gives the address of a function that does, if there is one.
 
     bfloat16 has no buffer format. If `view` returns a bfloat16 array, consumers that do not ask for the format get the
     bytes, and those that do (`memoryview`) get a BufferError; NumPy then turns to `__array__`, which can answer with
@@ -571,7 +572,9 @@ def install_buffer_protocol(cls: type, view: Callable[[Any], np.ndarray]) -> Non
     if "__bytes__" not in vars(cls):
         cls.__bytes__ = __bytes__  # type: ignore[attr-defined]
     if sys.version_info < (3, 12):  # later Pythons ask __buffer__ by themselves
-        _fill_buffer_slot(cls, _native_getbuffer())
+        function = native()
+        if function is not None:
+            _fill_buffer_slot(cls, function)
 
 
 class _BufferProcs(ctypes.Structure):
@@ -599,48 +602,3 @@ def _fill_buffer_slot(cls: type, function: int) -> None:
     child: type
     for child in cls.__subclasses__():  # later ones inherit by themselves
         _fill_buffer_slot(child, function)
-
-
-_GETBUFFER = r"""
-@method = private constant [11 x i8] c"__buffer__\00"
-@format = private constant [2 x i8] c"i\00"
-declare ptr @PyObject_CallMethod(ptr, ptr, ptr, ...)
-declare i32 @PyObject_GetBuffer(ptr, ptr, i32)
-declare void @Py_DecRef(ptr)
-
-define i32 @getbuffer(ptr %self, ptr %buffer, i32 %flags) {
-  %source = call ptr (ptr, ptr, ptr, ...) @PyObject_CallMethod(ptr %self, ptr @method, ptr @format, i32 %flags)
-  %failed = icmp eq ptr %source, null
-  br i1 %failed, label %raise, label %delegate
-delegate:                                  ; the buffer itself holds a reference to its source from here on
-  %status = call i32 @PyObject_GetBuffer(ptr %source, ptr %buffer, i32 %flags)
-  call void @Py_DecRef(ptr %source)
-  ret i32 %status
-raise:                                     ; the exception is set; a failed request must leave no owner behind
-  %owner = getelementptr i8, ptr %buffer, i64 8
-  store ptr null, ptr %owner
-  ret i32 -1
-}
-"""
-_engine: Any = None
-
-
-def _native_getbuffer() -> int:
-    """The address of a function that asks `__buffer__`, as Python 3.12 does.
-
-    It is native code because a function that ctypes calls back cannot leave an exception for the interpreter to find.
-    """
-    global _engine
-    if _engine is None:
-        llvm = llvm_binding()
-        for name in ("PyObject_CallMethod", "PyObject_GetBuffer", "Py_DecRef"):
-            if llvm.address_of_symbol(name) is None:
-                llvm.add_symbol(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
-        machine = llvm.Target.from_default_triple().create_target_machine(opt=0)
-        module = llvm.parse_assembly(_GETBUFFER)
-        module.verify()
-        _engine = llvm.create_mcjit_compiler(module, machine)
-        _engine.finalize_object()
-        # Classes outlive this module while the interpreter shuts down; their code must outlive them.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_engine))
-    return int(_engine.get_function_address("getbuffer"))

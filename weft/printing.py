@@ -6,7 +6,6 @@ only those elements are ever read. Numbers are neither padded nor aligned.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from types import TracebackType
@@ -15,12 +14,13 @@ from typing import Any, Final
 import numpy as np
 
 from weft.dtypes import Dtype
+from weft.records import dataclass, replace
 
 _EDGE: Final = 3  # entries shown at each end of an axis that is cut short
 _INDENT: Final = " " * len("array(")
 
 
-@dataclasses.dataclass
+@dataclass
 class PrintOptions:
     """How arrays are printed. `precision` is the number of decimal places; -1 means six significant digits."""
 
@@ -43,7 +43,7 @@ _options = PrintOptions()
 
 def get_printoptions() -> PrintOptions:
     """A copy of the options in force."""
-    return dataclasses.replace(_options)
+    return replace(_options)
 
 
 def set_printoptions(precision: int = -1) -> None:

@@ -11,7 +11,6 @@ Unlike `compile` nothing is watched: what the function captures is part of the p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, Any
 
 from weft import tree
@@ -25,6 +24,7 @@ from weft.graph.trace import is_tracing
 from weft.passes.lower import nbytes_of
 from weft.passes.memory import Plan
 from weft.primitives.base import DATA, MultiOutput, Primitive, bind, bind_many, constant
+from weft.records import dataclass
 from weft.runtime.data import Buffer, numpy_view, on_host, to_buffer
 from weft.transforms.bodies import trace_body
 from weft.transforms.exporting import Export

@@ -9,7 +9,6 @@ A subclass of list, tuple or dict that is not named here is read as its base, an
 
 from __future__ import annotations
 
-import dataclasses
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
@@ -222,8 +221,10 @@ _BUILTIN: dict[type, _Kind | None] = {
 
 def _classify(cls: type) -> _Kind | None:
     """The kind of a class that is not in the table yet; None for a leaf."""
-    if dataclasses.is_dataclass(cls):
-        return _Dataclass(cls, tuple([field.name for field in dataclasses.fields(cls)]))
+    if hasattr(cls, "__dataclass_fields__"):
+        from dataclasses import fields  # late: a program that has no dataclasses has no need of it
+
+        return _Dataclass(cls, tuple([field.name for field in fields(cls)]))
     if issubclass(cls, tuple):
         return _NamedTuple(cls, tuple(cls._fields)) if hasattr(cls, "_fields") and hasattr(cls, "_make") else _TUPLE
     for base in (OrderedDict, defaultdict, dict, list):

@@ -9,10 +9,10 @@ is the business of its forms of kernels (weft/targets), which are classes of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from weft.dtypes import Dtype
+from weft.records import dataclass
 
 LANES = 16
 """Logical vector length, and the number of interleaved partial results of a reduction (part of its specified order)."""

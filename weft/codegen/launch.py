@@ -7,10 +7,10 @@ relocations.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from weft.dtypes import Dtype
+from weft.records import dataclass, field
 from weft.runtime.engine import Source
 
 

@@ -8,10 +8,11 @@ others become float16, computed in float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn, TypeGuard
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from weft.dtypes import Dtype
 from weft.errors import FileError
+from weft.records import dataclass
 from weft.runtime.buffer import foreign
 from weft.runtime.data import Buffer, to_buffer
 

@@ -13,7 +13,6 @@ import math
 import numbers
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -36,6 +35,7 @@ from weft.graph.size_algebra import (
     sum_text,
     times,
 )
+from weft.records import dataclass
 
 _LARGEST_POWER: Final = 8  # beyond that, `d ** k` is more likely a number to read than a size
 

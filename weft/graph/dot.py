@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 from weft.graph.body import Body
 from weft.graph.node import Bundle, Node, reachable_by
 from weft.graph.show import show_kind
+from weft.records import fields
 
 
 def letters() -> Iterator[str]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
+
+from weft.records import dataclass
 
 Mono: TypeAlias = tuple[int, ...]
 """A product of atoms, by their ids in ascending order, repeated for powers; () is 1."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from weft.codegen.launch import Choose, Done, Launch, Pointer, Repeat, Row, Slot, Steps
@@ -20,6 +19,7 @@ from weft.passes.lower import nbytes_of, to_int
 from weft.passes.memory import Plan, base_of
 from weft.passes.views import Strided, is_contiguous
 from weft.primitives.base import Constant, ConstantValue, Parameter
+from weft.records import dataclass
 from weft.runtime.buffer import Storage
 from weft.runtime.data import Buffer
 from weft.runtime.program import INLINE, LOOP_FIELDS, Command, Program, Progress, Reloc

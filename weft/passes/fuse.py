@@ -19,13 +19,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 from weft.graph.dims import is_exactly, provably_equal, same_shape, squeezed
 from weft.graph.node import Graph, Node, Shape, Size
 from weft.passes.views import Materialize, Strided, Strides, contiguous, walked_as_one
 from weft.primitives.base import Constant, Elementwise, Parameter, Pick, Reduction
 from weft.primitives.creation import Iota
+from weft.records import dataclass, field
 
 PIECE = 1024
 """Nodes that are fused together."""

@@ -9,7 +9,6 @@ computed as before, so bits stay the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weft.graph.body import Body, body_of, rebuilt
@@ -21,6 +20,7 @@ from weft.passes.simplify import simplify
 from weft.primitives.base import ONE, ZERO, Constant, Parameter, Pick, View, bind, bind_many, constant
 from weft.primitives.control import Loop
 from weft.primitives.custom import Barrier
+from weft.records import dataclass
 
 
 def loops(graph: Graph) -> Graph:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 from weft.codegen.launch import Choose, Done, Launch, Layout, Pointer, Repeat, Steps
@@ -19,6 +18,7 @@ from weft.passes.fuse import Group
 from weft.passes.target import Target
 from weft.passes.views import Strided, Strides, contiguous, is_contiguous
 from weft.primitives.base import Constant, ControlFlow, Opaque, Pick, bind
+from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

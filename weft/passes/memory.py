@@ -15,7 +15,6 @@ import bisect
 import heapq
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from weft.graph.dims import Dim, provably_equal
@@ -24,6 +23,7 @@ from weft.passes.lower import Item, nbytes_of
 from weft.passes.target import Target
 from weft.passes.views import Strided
 from weft.primitives.base import Parameter
+from weft.records import dataclass, field
 
 ALIGNMENT = 64
 MOST_NEIGHBOURS = 64

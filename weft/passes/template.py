@@ -10,7 +10,6 @@ it is this number: such a template is right, and good for little.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import fields, replace
 from typing import Any
 
 from weft.codegen.launch import Choose, Done, Launch, Pointer, Repeat, Row, Slot, Steps
@@ -27,6 +26,7 @@ from weft.primitives.base import ConstantValue, SizeConstant
 from weft.primitives.control import Loop
 from weft.primitives.creation import Extent
 from weft.primitives.filling import fill, fill_kind, fill_primitive
+from weft.records import fields, replace
 from weft.runtime.program import Filled, Pattern, Program
 
 MOST_TEMPLATES = 32

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 from weakref import ref
 
@@ -27,6 +26,7 @@ from weft.graph.scalars import SCALARS, Scalar, plain
 from weft.graph.trace import unknown_value
 from weft.interning import Interned
 from weft.primitives.checks import check_axes, equal_shapes, need
+from weft.records import dataclass, fields
 
 ByOperand = Mapping[int, Node]
 """Tangents or cotangents, by position of the operand that they belong to."""

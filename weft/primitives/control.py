@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,7 @@ from weft.primitives.elementwise import Add, AsType, BitwiseAnd, Equal, Less, Ma
 from weft.primitives.lanes import along, taking_part
 from weft.primitives.reductions import Any_, Max
 from weft.primitives.views import Broadcast, broadcast_front, transpose
+from weft.records import dataclass
 
 DRIVERS: dict[str, Callable[..., Any]] = {}
 """`push_forward`, `pull_back`, `batch` and `between` of weft.transforms, which fills this: rules of bodies are made by

@@ -9,7 +9,6 @@ application, whose operands the function's rules know about.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from weft.graph.node import Kind, Node, Size
 from weft.primitives.base import Linear, Opaque, Sample, bind, move_batch_to_front
 from weft.primitives.elementwise import Identity, draw
+from weft.records import dataclass
 
 Batched = tuple[Node, int | None]
 """A node and where its batch axis stands."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from weft.graph.node import Node, Size
 from weft.primitives.base import bind
 from weft.primitives.contraction import Matmul, swap_last
 from weft.primitives.elementwise import Add
 from weft.primitives.views import Reshape, Transpose, reshape
+from weft.records import dataclass
 
 MOST_STACKED = 1 << 24
 """Bytes of the rows of one operand."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ from weft.graph.body import Body, filled
 from weft.graph.dims import Dim
 from weft.graph.node import Bundle, Kind, Tape, bundle_of, kind_of, tape_of
 from weft.primitives.base import Primitive
+from weft.records import fields
 
 Number = Callable[[Any], int]
 """The number that a symbolic size stands for."""
@@ -39,6 +39,6 @@ def fill_kind(kind: Kind, number: Number) -> Kind:
 
 def fill_primitive(op: Primitive, number: Number) -> Primitive:
     """The primitive with numbers for the symbols in its parameters."""
-    parameters = tuple([getattr(op, f.name) for f in dataclasses.fields(op)])  # type: ignore[arg-type]
+    parameters = tuple([getattr(op, f.name) for f in fields(op)])  # type: ignore[arg-type]
     new = fill(parameters, number)
     return op if new is parameters else type(op)(*new)

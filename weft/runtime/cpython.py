@@ -1,10 +1,15 @@
-"""Machine code as functions of CPython: builtin functions made of addresses, and objects kept for good."""
+"""Machine code as functions of CPython: builtin functions made of addresses, objects kept for good, and the function
+through which memory of an object is asked for."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 from typing import Any, Final
+
+from weft.errors import CompileError, ConfigError
+from weft.runtime import engine
 
 _METH_FASTCALL: Final = 0x80
 
@@ -37,3 +42,37 @@ def builtin(name: str, address: int, bound: Any = None) -> Callable[..., Any]:
 def keep(value: Any) -> None:
     """Keep an object alive for good: functions outlive all modules while the interpreter shuts down."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+
+
+_GETBUFFER: Final = r"""
+@method = private constant [11 x i8] c"__buffer__\00"
+@format = private constant [2 x i8] c"i\00"
+declare ptr @PyObject_CallMethod(ptr, ptr, ptr, ...)
+declare i32 @PyObject_GetBuffer(ptr, ptr, i32)
+declare void @Py_DecRef(ptr)
+
+define i32 @weft_getbuffer(ptr %self, ptr %buffer, i32 %flags) {
+  %source = call ptr (ptr, ptr, ptr, ...) @PyObject_CallMethod(ptr %self, ptr @method, ptr @format, i32 %flags)
+  %failed = icmp eq ptr %source, null
+  br i1 %failed, label %raise, label %delegate
+delegate:                                  ; the buffer itself holds a reference to its source from here on
+  %status = call i32 @PyObject_GetBuffer(ptr %source, ptr %buffer, i32 %flags)
+  call void @Py_DecRef(ptr %source)
+  ret i32 %status
+raise:                                     ; the exception is set; a failed request must leave no owner behind
+  %owner = getelementptr i8, ptr %buffer, i64 8
+  store ptr null, ptr %owner
+  ret i32 -1
+}
+"""
+
+
+@functools.cache
+def getbuffer() -> int | None:
+    """The address of a function that asks `__buffer__`, as Python 3.12 does by itself; None if there is no machine code
+    to be had, as evaluation will say. It is native because a function that ctypes calls back cannot leave an exception
+    for the interpreter to find."""
+    try:
+        return engine.load_for_good(engine.Source("runtime:getbuffer", "weft_getbuffer", lambda: _GETBUFFER))
+    except (CompileError, ConfigError, OSError):
+        return None

@@ -23,17 +23,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from weft.config import config
 from weft.errors import CompileError, ConfigError
 from weft.interning import Interned
-from weft.llvm import llvm_binding
+from weft.records import dataclass
 from weft.runtime import room
 from weft.runtime.cache import ObjectCache
 from weft.runtime.code import Code
+from weft.runtime.host import host
+from weft.runtime.host import llvm as _llvm
 from weft.runtime.linking import ALLOWED_SYMBOLS, global_symbols, link
 from weft.version import __version__
 
@@ -50,7 +51,6 @@ _CODE: Final = ("codegen", "primitives", "runtime", "targets")
 _COMPILERS: Final = 8  # threads; more would wait for llvmlite's lock, which parsing and verifying take
 
 # What LLVM may take, where 20 to 55 bytes for each byte of IR were measured: nothing is worse than too little.
-_LIBRARY_BYTES: Final = 256 << 20
 _WORK_BYTES: Final = 16 << 20
 _BYTES_OF_TEXT: Final = 64
 _THREAD_BYTES: Final = 72 << 20  # a thread has a stack, and the C library sets 64 MB apart for what it will allocate
@@ -224,27 +224,18 @@ def _dump(sources: list[Source]) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _llvm() -> Any:
-    """llvmlite's binding, if there is room to load it."""
-    if "llvmlite.binding" not in sys.modules:
-        room.ensure(_LIBRARY_BYTES, "loading LLVM")
-    return llvm_binding()
-
-
 class Target:
     """An instruction set and an optimisation level, with what has been loaded for them."""
 
     __slots__ = ("cpu", "features", "identity", "level", "loaded", "machines")
 
     def __init__(self, cpu: str, level: int) -> None:
-        llvm = _llvm()
-        room.ensure(_WORK_BYTES, "setting LLVM up")
         self.cpu, self.features = _instruction_set(cpu)
         self.level = level
         self.loaded: Interned[str, Code] = Interned(config.programs)
         self.machines: SimpleQueue[Machine] = SimpleQueue()  # those that no thread is using
-        versions = f"{__version__} {sys.modules['llvmlite'].__version__} {llvm.llvm_version_info}"
-        machine = [llvm.get_default_triple(), self.cpu, self.features, str(level)]
+        versions = f"{__version__} {host().llvmlite} {host().llvm}"
+        machine = [host().triple, self.cpu, self.features, str(level)]
         # Everything that an object depends on, but the kernel itself.
         self.identity = hashlib.sha256("\n".join([versions, _code_stamp(), *machine, ""]).encode())
 
@@ -343,18 +334,16 @@ def _half_conversions(cpu: str) -> bool:
     if platform.machine() != "x86_64":
         return True
     if cpu == "native":
-        return bool(_llvm().get_host_cpu_features().get("f16c"))
+        return host().has("f16c")
     return cpu != "x86-64-v2"
 
 
 @functools.cache
 def _instruction_set(cpu: str) -> tuple[str, str]:
     """LLVM's names for the CPU and its features."""
-    llvm = _llvm()
-    features = llvm.get_host_cpu_features()
     if cpu == "native":
-        return llvm.get_host_cpu_name(), features.flatten()
-    lacking = [feature for feature in sorted(_CPU_NEEDS.get(cpu, {cpu})) if not features.get(feature)]
+        return host().cpu, host().features
+    lacking = [feature for feature in sorted(_CPU_NEEDS.get(cpu, {cpu})) if not host().has(feature)]
     if lacking:
         raise ConfigError(f"WEFT_CPU is {cpu!r}, but this machine's CPU lacks {', '.join(lacking)}.")
     return cpu, ""

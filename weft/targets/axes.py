@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.codegen.kernel import LANES
 from weft.codegen.launch import Done, Layout, Pointer
 from weft.graph.dims import ceil_div, dim_max, is_exactly, provably_equal
 from weft.passes.lower import to_int
+from weft.records import dataclass
 
 BLOCK = 1 << 13
 """Elements of a long inner loop that are one unit of work."""

@@ -9,7 +9,6 @@ operand is stepped through, and what to do with the others.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weft.codegen.kernel import Access, Step, Store
@@ -22,6 +21,7 @@ from weft.passes.lower import Item, Lowerer, to_int
 from weft.passes.views import Strided, contiguous
 from weft.primitives.base import Constant, Reduction
 from weft.primitives.creation import Iota
+from weft.records import dataclass
 from weft.targets.axes import Axis, Word, axes_of, merged_apart, stepping
 
 Body = tuple[tuple[Access, ...], tuple[Step, ...], tuple[Store, ...]]

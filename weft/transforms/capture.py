@@ -9,9 +9,7 @@ walk `opaque`, and the function then runs plain.
 
 from __future__ import annotations
 
-import argparse
 import builtins
-import dataclasses
 import enum
 import functools
 import operator
@@ -66,12 +64,9 @@ _MARKS = (
     operator.attrgetter,
     operator.itemgetter,
     operator.methodcaller,
-    dataclasses.Field,
-    type(dataclasses.MISSING),
-    type(getattr(dataclasses, "_HAS_DEFAULT_FACTORY", None)),  # a default value of `__init__` of dataclasses
 )
-"""Classes whose objects say something and hold nothing that changes."""
-_NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+"""Classes whose objects say something and hold nothing that changes; fields and defaults of dataclasses are like
+them."""
 _VALUES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (int, int.__pos__),
     (float, float.__repr__),
@@ -242,7 +237,12 @@ class Walk:
         elif isinstance(value, np.ufunc):
             self.numpy = True
             key.append(value)
-        elif isinstance(value, _CODE) or cls in _MARKS or (isinstance(value, enum.Enum) and not is_users_class(cls)):
+        elif (
+            isinstance(value, _CODE)
+            or cls in _MARKS
+            or cls.__module__ == "dataclasses"
+            or (isinstance(value, enum.Enum) and not is_users_class(cls))
+        ):
             key.append(value)
         elif cls.__module__ == "typing" or cls in (types.GenericAlias, types.UnionType):
             self._visit_type_hint(value, cls)
@@ -504,7 +504,7 @@ class Walk:
         if cls.__module__.startswith(_BY_IDENTITY) and not holds:
             self.key.append(value)
             return
-        if not _is_ours(cls) and not holds and not is_users_class(cls) and cls not in _NAMESPACES:
+        if not _is_ours(cls) and not holds and not is_users_class(cls) and not _is_namespace(cls):
             self.opaque = f"an object of type {cls.__module__}.{cls.__qualname__}"
             return
         self.visit(cls)
@@ -574,6 +574,10 @@ def _is_made_by_user(value: Any) -> bool:
 
 def _name_of(value: Any) -> str:
     return (getattr(value, "__qualname__", None) or "").partition(".")[0]
+
+
+def _is_namespace(cls: type) -> bool:
+    return cls is types.SimpleNamespace or (cls.__module__ == "argparse" and cls.__qualname__ == "Namespace")
 
 
 def _is_ours(cls: type) -> bool:

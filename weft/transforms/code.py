@@ -7,7 +7,8 @@ import dis
 import types
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from weft.records import dataclass
 
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _CELLS = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})

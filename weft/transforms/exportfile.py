@@ -15,13 +15,13 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, Any, Final, NoReturn
 
 import numpy as np
 
 from weft.dtypes import Dtype, by_name
 from weft.files.paths import Path_, bytes_of, writing
+from weft.records import dataclass
 from weft.runtime.buffer import allocate
 from weft.runtime.data import Buffer
 

@@ -13,7 +13,6 @@ import os
 import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import IO, Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from weft.graph.node import Bundle, Kind, Node, Tape, kind_of, next_id, reachabl
 from weft.graph.size_algebra import Poly, Positive, Quotient
 from weft.primitives.base import ConstantValue
 from weft.primitives.custom import Called
+from weft.records import fields
 from weft.runtime.data import Buffer, numpy_view
 from weft.transforms import state
 from weft.transforms.bodies import random_state, trace_body

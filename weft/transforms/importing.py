@@ -11,7 +11,6 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields
 from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
@@ -40,6 +39,7 @@ from weft.primitives.base import (
 from weft.primitives.checks import check_shape, equal_kinds
 from weft.primitives.control import Loop
 from weft.primitives.elementwise import Minimum
+from weft.records import MISSING, fields
 from weft.runtime.data import Buffer
 from weft.transforms.exportfile import DamagedFile, damaged, opened, read_header, read_tensors
 

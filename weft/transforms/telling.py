@@ -6,7 +6,6 @@ Every message is a dict with a "type". Arrays are (name, shape, dtype); names ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
 from weft.array import array, wrap
@@ -16,6 +15,7 @@ from weft.graph.dims import Dim
 from weft.graph.dot import letters
 from weft.graph.node import Node
 from weft.primitives.base import DATA, Bundled, Constant, Pick
+from weft.records import fields
 
 Callback = Callable[[dict[str, Any]], None]
 Named = tuple[str, tuple[int, ...], Dtype]

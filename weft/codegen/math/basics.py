@@ -8,12 +8,12 @@ than its type holds travels as an unevaluated sum of two (`Pair`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from weft import dtypes as dt
 from weft.codegen.builder import Builder, Operand, Value
 from weft.dtypes import Dtype
+from weft.records import dataclass
 
 T = TypeVar("T")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from weft import dtypes as dt
@@ -21,6 +20,7 @@ from weft.codegen.scope import assemble, splat
 from weft.codegen.words import fields_of
 from weft.config import config
 from weft.dtypes import Dtype
+from weft.records import dataclass, replace
 from weft.targets.axes import (
     BLOCK,
     Axis,

@@ -7,7 +7,6 @@ a vector are different rows, never steps of one row, so the order of a row does 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weft import dtypes as dt
@@ -17,6 +16,7 @@ from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.codegen.scope import assemble, extract, flatten, splat, turned, unflatten
 from weft.codegen.words import fields_of
 from weft.dtypes import Dtype
+from weft.records import dataclass
 from weft.targets.axes import Axis, axes_of, merged, product, scaled, words_of
 from weft.targets.cpu.kernel import Frame, NativeKernel
 from weft.targets.cpu.moves import weigh

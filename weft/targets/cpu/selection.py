@@ -9,13 +9,13 @@ Of a random row of n elements about k log(n / k) ever get into the buffer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from weft import dtypes as dt
 from weft.codegen.builder import Builder, Value
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.codegen.words import fields_of
+from weft.records import dataclass
 from weft.targets.axes import Axis, axes_of, merged, product, scaled, words_of
 from weft.targets.cpu.kernel import Frame, NativeKernel
 from weft.targets.cpu.moves import bits_of, copy, weigh

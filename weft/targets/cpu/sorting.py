@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from weft import dtypes as dt
@@ -22,6 +21,7 @@ from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.codegen.words import fields_of
 from weft.config import config
 from weft.dtypes import Dtype
+from weft.records import dataclass, replace
 from weft.runtime.threads import get_threads
 from weft.targets.axes import Axis, axes_of, merged, product, row_major, scaled, words_of
 from weft.targets.cpu.kernel import Frame, NativeKernel

@@ -7,12 +7,12 @@ results may lie on operands.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Self
 
 from weft.codegen.kernel import Kernel
 from weft.codegen.launch import Launch
 from weft.passes.lower import Item, nbytes_of
+from weft.records import dataclass
 from weft.targets import axes
 from weft.targets.axes import Axis, Word, words_of
 from weft.targets.cpu.kernel import NativeKernel

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.codegen.builder import Value
 from weft.codegen.kernel import BLOCK, LANES
 from weft.codegen.scope import Accesses, Bases, Scope, State
 from weft.passes.lower import Item
+from weft.records import dataclass
 from weft.targets.axes import Axis, product
 from weft.targets.cpu.forms.base import Form, grain_of
 from weft.targets.cpu.kernel import Frame, vector_loop

@@ -3,14 +3,13 @@ The order is the same as in a row kernel."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.codegen.builder import Value
 from weft.codegen.kernel import BLOCK, LANES
 from weft.codegen.phases import Phases
 from weft.codegen.scope import Accesses, Scope, State
 from weft.dtypes import Dtype
 from weft.passes.lower import Item
+from weft.records import dataclass
 from weft.targets.axes import Word, product
 from weft.targets.cpu.forms.base import Form, grain_of
 from weft.targets.cpu.kernel import Frame, vector_loop

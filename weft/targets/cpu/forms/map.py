@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.codegen.builder import Value
 from weft.codegen.kernel import LANES
 from weft.codegen.scope import Accesses, Scope, State
 from weft.passes.lower import Item
+from weft.records import dataclass
 from weft.targets.axes import BLOCK, cut, product
 from weft.targets.cpu.forms.base import Form, grain_of, streams
 from weft.targets.cpu.kernel import Frame, vector_loop

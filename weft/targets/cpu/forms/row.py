@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from weft import dtypes as dt
@@ -12,6 +11,7 @@ from weft.codegen.kernel import BLOCK, LANES
 from weft.codegen.phases import Phases
 from weft.codegen.scope import Accesses, Bases, Scope, State, flatten, stored_dtype, unflatten
 from weft.passes.lower import Item
+from weft.records import dataclass
 from weft.targets.axes import product
 from weft.targets.cpu.forms.base import Form, grain_of
 from weft.targets.cpu.kernel import Frame, vector_loop

@@ -3,8 +3,6 @@ between two steps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft import dtypes as dt
 from weft.codegen.builder import Value
 from weft.codegen.kernel import LANES
@@ -13,6 +11,7 @@ from weft.codegen.scope import Accesses, Bases, Scope, State, flatten, unflatten
 from weft.passes.lower import Item, Lowerer, nbytes_of
 from weft.passes.lower_loops import LoopLowering
 from weft.primitives.base import Parameter
+from weft.records import dataclass
 from weft.targets.axes import Word, product, words_of
 from weft.targets.cpu.forms.base import Form, grain_of
 from weft.targets.cpu.forms.map import WIDE_COST

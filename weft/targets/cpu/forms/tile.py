@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft import dtypes as dt
 from weft.codegen.builder import Value
 from weft.codegen.kernel import LANES
 from weft.codegen.scope import Accesses, Bases, Scope, State, stored_dtype, turned
 from weft.passes.lower import Item
+from weft.records import dataclass
 from weft.targets.axes import Axis, product, tile_axis
 from weft.targets.cpu.forms.base import Form, grain_of, streams
 from weft.targets.cpu.kernel import Frame, vector_loop

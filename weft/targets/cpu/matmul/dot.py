@@ -12,10 +12,10 @@ of one vector; where it is not, they are vectors in scratch memory whose lanes a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from weft.codegen.builder import AnyValue, Value
+from weft.records import dataclass
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.frame import Part, ProductFrame

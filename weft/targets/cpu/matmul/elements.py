@@ -7,11 +7,11 @@ elements is here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft import dtypes as dt
 from weft.codegen.builder import AnyValue, Builder, Complex, Value
 from weft.dtypes import Dtype
+from weft.records import dataclass
 
 _SIGNED = {1: dt.int8, 2: dt.int16, 4: dt.int32, 8: dt.int64}
 

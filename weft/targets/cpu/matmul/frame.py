@@ -6,11 +6,11 @@ Only the kernels of this package come here. All strides in argument blocks are i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from weft import dtypes as dt
 from weft.codegen.builder import AnyValue, Value
 from weft.codegen.launch import Pointer
+from weft.records import dataclass
 from weft.targets.cpu.kernel import Frame
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements

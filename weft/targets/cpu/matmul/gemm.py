@@ -13,10 +13,10 @@ whatever the tile, the block and the layouts: they only choose which elements ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from weft.codegen.builder import AnyValue, Value
+from weft.records import dataclass, replace
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.frame import Part, ProductFrame

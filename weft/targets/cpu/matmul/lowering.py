@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
+from weft.records import dataclass, replace
 from weft.runtime.engine import Source
 from weft.runtime.threads import get_threads
 from weft.targets.cpu.matmul import combine, dot, gemm

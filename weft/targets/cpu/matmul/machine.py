@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import platform
-from dataclasses import dataclass
 
-from weft.llvm import llvm_binding
+from weft.records import dataclass
+from weft.runtime.host import host
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.gemm import Tile
 
@@ -41,8 +41,7 @@ def machine(cpu: str) -> Machine:
     if platform.machine() == "aarch64":
         return _NEON
     if cpu == "native":
-        features = llvm_binding().get_host_cpu_features()
-        if all(features.get(name) for name in ("avx512f", "avx512bw", "avx512dq", "avx512vl")):
+        if all(host().has(name) for name in ("avx512f", "avx512bw", "avx512dq", "avx512vl")):
             return _AVX512
-        return _AVX2 if features.get("avx2") and features.get("fma") else _SSE
+        return _AVX2 if host().has("avx2") and host().has("fma") else _SSE
     return {"x86-64-v4": _AVX512, "x86-64-v3": _AVX2}.get(cpu, _SSE)
