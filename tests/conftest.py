@@ -6,6 +6,7 @@ The variables are set before `weft` is imported, because `weft.config` reads the
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -47,6 +48,13 @@ def team() -> Iterator[Callable[[int], None]]:
 
     yield set_threads
     threads.set_threads(before)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The check of reference counts (weft/runtime/holders.py) looks through all objects that the garbage collector
+    knows: those that are there before the first test need not be among them."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

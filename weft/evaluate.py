@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Container, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
 from weft.config import config
 from weft.graph.dims import hint_of
+from weft.graph.kept import kept_elsewhere
 from weft.graph.lines import inherit
 from weft.graph.node import Graph, Kind, Node, Tape, handles, has_handle, node_of, reachable
 from weft.graph.overlay import Foreign, Running
@@ -45,8 +46,9 @@ from weft.primitives.base import (
 from weft.primitives.filling import fill_kind, fill_primitive
 from weft.primitives.views import Slice, SliceUpdate
 from weft.reference import evaluate_reference
-from weft.runtime.data import COUNTED, Buffer, Busy, Taken, is_whole, owners
+from weft.runtime.data import Buffer, Busy, Taken, is_whole
 from weft.runtime.device import Device
+from weft.runtime.holders import BASE, COUNTED, LEAF, OPERAND, free
 from weft.runtime.program import Program, Progress
 from weft.targets import compile_graph, target_of
 from weft.targets.devices import moved
@@ -329,10 +331,7 @@ def _run_windows(order: list[Node], wanted: set[Node], mine: int) -> None:
     order.clear()
     while windows:
         piece, results = windows.pop()
-        leaves = {operand for node in piece for operand in node.inputs if operand.value is not None}
-        leaves.update(piece)
-        piece[:] = sorted(leaves, key=_by_id)
-        leaves.clear()
+        piece[:] = _with_operands(piece)
         _run(*_prepare(piece, results, mine))
 
 
@@ -387,19 +386,20 @@ SHORT = "single operation"
 """Begins the keys of single operations, which are quicker to make than structural ones."""
 
 
-def evaluate_one(node: Node) -> None:
-    """`evaluate([node])`, with a short path for the everyday case: one operation on operands that have values."""
-    recipe = claim = None
-    updates = False
+def evaluate_one(node: Node) -> Callable[[], object] | None:
+    """`evaluate([node])`, with a short path for the everyday case: one operation on operands that have values. What is
+    left to do in other cases, and for operands whose memory may be used again, is for the caller to call: the variables
+    here would be taken for holders of them."""
+    updates = large = False
     if OPEN and (len(OPEN) > 1 or keeps_inputs() is None):  # some other thread traces, and may need what is cut here
-        evaluate((node,))
-        return None
+        return partial(evaluate, (node,))
     try:
         with LOCK:
             mine = _ENTRIES[0] = _ENTRIES[0] + 1
             if node.value is not None:
                 return None
             inputs = node.inputs if node.op.__class__ is not SliceUpdate else ()  # those are written, see `_update`
+            recipe: Recipe | None = None
             order: list[Node] = []
             key: tuple[Any, ...]
             values: tuple[Any, ...]
@@ -424,27 +424,59 @@ def evaluate_one(node: Node) -> None:
                 constants: Sequence[ConstantValue] = ()
                 if len(leaves) < len(values):
                     constants = [value for value in values if value.__class__ is not Buffer]
-                if recipe.large:
-                    first = second = x = y = inputs = values = None  # type: ignore[assignment]  # for `_donated`
-                    donated = _donated_to(node, order, leaves)
-                    if donated:
-                        recipe, claim = _in_place((key, donated), order, [node], donated, mine)
+                large = recipe.large and _some_have_no_array(order)
             updates = node.op.__class__ is SliceUpdate and _is_plain_update(node)
             if _ENTRIES[0] != mine:
                 raise _Disturbed
     except (Busy, _Disturbed, Foreign):
-        recipe = claim = None
+        return partial(evaluate, (node,))
     except Exception:
         if _ENTRIES[0] == mine:
             raise
-        recipe = claim = None
-    if updates:
-        try:
-            return _update(node)
-        except (Busy, _Disturbed):
-            pass
+        return partial(evaluate, (node,))
     if recipe is None:
-        first = second = x = y = inputs = values = order = None  # type: ignore[assignment]  # as above
+        return partial(_update_one if updates else evaluate, (node,))
+    if large:
+        return partial(_evaluate_large, node, recipe, key, order, leaves, constants, mine)
+    _run(recipe, [node], leaves, constants)
+    return None
+
+
+def _some_have_no_array(order: Sequence[Node]) -> bool:
+    """Whether there are leaves that no array of the user's refers to."""
+    return any(node.value.__class__ is Buffer and not has_handle(node) for node in order)
+
+
+def _update_one(nodes: tuple[Node]) -> None:
+    try:
+        _update(nodes[0])
+    except (Busy, _Disturbed):
+        evaluate(nodes)
+
+
+def _evaluate_large(
+    node: Node,
+    recipe: Recipe,
+    key: tuple[Any, ...],
+    order: list[Node],
+    leaves: list[Buffer],
+    constants: Sequence[ConstantValue],
+    mine: int,
+) -> None:
+    """One operation, over the memory of an operand where that is free."""
+    try:
+        with LOCK:
+            _still(mine)
+            claim = None
+            donated = _donated_to(node, order, leaves)
+            if donated:
+                recipe, claim = _in_place((key, donated), order, [node], donated, mine)
+            _still(mine)
+    except Exception as error:
+        if _ENTRIES[0] == mine and not isinstance(error, (Busy, _Disturbed)):
+            raise
+        order.clear()
+        leaves.clear()
         evaluate((node,))
         return None
     return _run(recipe, [node], leaves, constants, claim)
@@ -629,17 +661,35 @@ def _donated_to(node: Node, order: list[Node], leaves: list[Buffer]) -> tuple[in
     if keeps_inputs() is not None:
         return ()
     places = [at for at, x in enumerate(order) if x.value.__class__ is Buffer]
-    held = owners((node.inputs, *order, *leaves, *[x.storage for x in leaves]))
-    if held[0] != 1:
-        return ()
     count, first = len(leaves), 1 + len(order)
+    found = free(
+        OPERAND,
+        (node.inputs, *order, *leaves, *[x.storage for x in leaves]),
+        _COUNTS[len(order), count],
+        partial(_holders_of_operands, node, order, leaves, places),
+    )
+    if not found[0]:
+        return ()
     return tuple(
         [
             i
-            for i, at in enumerate(places)  # beside the sequences here, the operation holds a leaf, and that its memory
-            if held[1 + at] == held[first + i] == 2 and held[first + count + i] == 1 and is_large(leaves[i])
+            for i, at in enumerate(places)
+            if found[1 + at] and found[first + i] and found[first + count + i] and is_large(leaves[i])
         ]
     )
+
+
+_COUNTS = {(n, m): [1, *[2] * (n - 1), -1, *[2] * m, *[1] * m] for n in (2, 3) for m in range(n)}
+"""By how many nodes there are (the last is the operation), and how many leaves: how many references are known, to the
+tuple of operands, the nodes, the buffers of leaves, and their storages."""
+
+
+def _holders_of_operands(
+    node: Node, order: Sequence[Node], leaves: Sequence[Buffer], places: Sequence[int]
+) -> list[set[int]]:
+    operands = [{id(node.inputs), id(order)}] * len(order)
+    buffers = [{id(order[at]), id(leaves)} for at in places]
+    return [{id(node)}, *operands, *buffers, *[{id(leaf)} for leaf in leaves]]
 
 
 def is_large(buffer: Buffer) -> bool:
@@ -654,32 +704,20 @@ def _donated(order: list[Node], results: Sequence[Node], leaves: list[Buffer]) -
     large = [i for i, x in enumerate(leaves) if is_large(x)]
     if not large or not COUNTED or keeps_inputs() is not None:
         return ()
-    buffers, storages = owners(leaves), owners([x.storage for x in leaves])
-    large = [i for i in large if buffers[i] == storages[i] == 1]
     places = [at for at, node in enumerate(order) if node.value.__class__ is Buffer]
-    large = [i for i in large if not has_handle(order[places[i]])]
+    count = len(leaves)
+    found = free(
+        LEAF,
+        [*leaves, *[x.storage for x in leaves]],
+        [*[2] * count, *[1] * count],
+        lambda: [*[{id(order[at]), id(leaves)} for at in places], *[{id(leaf)} for leaf in leaves]],
+    )
+    buffers, storages = found[:count], found[count:]
+    large = [i for i in large if buffers[i] and storages[i] and not has_handle(order[places[i]])]
     if not large:
         return ()
-    shared = _kept_elsewhere(order, results)
+    shared = kept_elsewhere(order, results)
     return tuple([i for i in large if id(order[places[i]]) not in shared])
-
-
-def _kept_elsewhere(order: list[Node], results: Sequence[Node]) -> set[int]:
-    """The nodes (by identity) that somebody else can reach when this evaluation has ended: by a reference of his own,
-    or through a node that has no value then either."""
-    pending = [at for at, node in enumerate(order) if node.value is None]
-    uses = Counter([id(operand) for at in pending for operand in order[at].inputs])
-    counts = owners(order)
-    apart = dict(zip(pending, owners([order[at].inputs for at in pending]), strict=True))
-    made = set(map(id, results))
-    shared: set[int] = set()
-    for at in range(len(order) - 1, -1, -1):
-        number = id(order[at])
-        if number not in made and counts[at] != uses[number]:
-            shared.add(number)
-        if at in apart and (number in shared or apart[at] != 1):
-            shared.update(map(id, order[at].inputs))
-    return shared
 
 
 # ---- slice updates of computed data ----
@@ -757,19 +795,23 @@ class _Stages:
         return None if prepared is None else _run(*prepared)
 
     def _prepared(self, nodes: list[Node], mine: int) -> Prepared | None:
-        for node in nodes:
-            if node.value is None and node.op.__class__ is Slice:
-                _slice_data(node)
-        needed = {x for node in nodes if node.value is None for x in node.inputs if x.value is not None}
-        order = sorted(needed.union([node for node in nodes if node.value is None]), key=_by_id)
+        order = _with_operands(nodes)
         nodes.clear()
-        del needed, node
         if not order:
             return None
         if len(order) <= WINDOW:
             return _prepare(order, self.results, mine)
         _run_windows(order, self.results, mine)
         return None
+
+
+def _with_operands(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes that have no value yet, and the values that they are computed from, in order."""
+    for node in nodes:
+        if node.value is None and node.op.__class__ is Slice:
+            _slice_data(node)
+    pending = [node for node in nodes if node.value is None]
+    return sorted({*pending, *[x for node in pending for x in node.inputs if x.value is not None]}, key=_by_id)
 
 
 def _update(node: Node) -> None:
@@ -779,6 +821,7 @@ def _update(node: Node) -> None:
             return None  # another thread was faster
         mine = _enter()
         try:
+            is_free = COUNTED and _is_base_free(node)  # before there are variables for it
             base, part = node.inputs
             old, new = base.value, part.value
             for value in (old, new):
@@ -787,18 +830,16 @@ def _update(node: Node) -> None:
             if 0 in part.shape:
                 node.value, node.inputs, node.op = old, (), DATA
                 return None
-            # Beside the variables of this function, the update holds its base, and that its memory.
-            free = COUNTED and owners((base, old, old.storage, node.inputs)) == [2, 2, 1, 1]
-            free = free and not old.storage.foreign and _lies_apart(base.shape, old.strides)
-            target = old if free else _room_for(node.kind, old.device)
+            is_free = is_free and not old.storage.foreign and _lies_apart(base.shape, old.strides)
+            target = old if is_free else _room_for(node.kind, old.device)
             if new.__class__ is Buffer and new.device != old.device:
                 new = moved(new, part.kind, old.device)
             place = _part_of(node, target)
-            claim = _claimed([base] if free else [], mine)
+            claim = _claimed([base] if is_free else [], mine)
         except Exception:
             _still(mine)
             raise
-    if not free and part.shape != node.shape:
+    if not is_free and part.shape != node.shape:
         _copy(node.kind, old, target)
 
     def run(progress: Progress) -> None:
@@ -806,6 +847,19 @@ def _update(node: Node) -> None:
         _copy(part.kind, new, place, progress)
 
     return _run_over(claim, [node], run)
+
+
+def _is_base_free(node: Node) -> bool:
+    """Whether nothing but an update holds what it updates."""
+    if node.inputs[0].value.__class__ is not Buffer:
+        return False
+    found = free(
+        BASE,
+        (node.inputs, node.inputs[0], node.inputs[0].value, node.inputs[0].value.storage),
+        (1, 1, 1, 1),
+        lambda: [{id(node)}, {id(node.inputs)}, {id(node.inputs[0])}, {id(node.inputs[0].value)}],
+    )
+    return all(found)
 
 
 def _room_for(kind: Kind, device: Device | None) -> Buffer:

@@ -23,7 +23,9 @@ def eval(*args: Any) -> None:
     if len(args) == 1 and args[0].__class__ is array:
         node = args[0]._node
         if node.value is None:
-            evaluate_one(node)
+            rest = evaluate_one(node)
+            if rest is not None:
+                rest()
         return
     evaluate([leaf._node for leaf in tree.leaves(args) if isinstance(leaf, array)])
 

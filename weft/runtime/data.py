@@ -1,9 +1,7 @@
 """Where an array's elements are: a `Buffer` is a part of a `Storage` seen with strides; NumPy can look at it and fill
 it.
 
-Memory that one holder only can reach may be overwritten by what is computed from it. Who holds it is a question for
-CPython's reference counts: every holder (a node, a view of the same storage, a program that runs on another thread, an
-array of NumPy's) counts there, whether we thought of it or not, so what we cannot explain counts as a holder.
+Memory that one holder only can reach may be overwritten by what is computed from it (holders.py).
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import sys
 import threading
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -59,20 +56,6 @@ def on_host(buffer: Buffer, shape: Sequence[int], size: int) -> Buffer:
     storage = allocate(nbytes)
     device.read(buffer.address + low, storage.address, nbytes)
     return Buffer(storage, storage.address - low, buffer.strides)
-
-
-def owners(objects: Sequence[Any]) -> list[int]:
-    """How many references there are to each object, without that of the sequence itself."""
-    return [count - 2 for count in map(sys.getrefcount, objects)]  # `map` holds one while it asks
-
-
-def _variables_count() -> bool:
-    held = object()
-    return owners([held]) == [1]
-
-
-COUNTED = owners([object()]) == [0] and _variables_count() and getattr(sys, "_is_gil_enabled", lambda: True)()
-"""Whether reference counts tell who holds an object: not where threads count on their own, or variables do not."""
 
 
 def is_whole(buffer: Buffer) -> bool:

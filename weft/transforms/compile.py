@@ -29,13 +29,15 @@ from weft.primitives.base import DATA, Placeholder
 from weft.runtime.data import Buffer, numpy_view, to_buffer
 from weft.transforms.capture import Bindings, Slot, Walk, closed_bindings, number_key
 from weft.transforms.drawing import DRAWING, RANDOM_STATE
-from weft.transforms.tracing import DRAWS, THREADS, TRACES, Attempt, Snapshot, is_traced_elsewhere
+from weft.transforms.tracing import DRAWS, TRACES, Attempt, Snapshot, is_traced_elsewhere
 from weft.transforms.variant import STALE, Planned, Variant
 
 MOST_VARIANTS = 1024
 """Traces that one function keeps."""
 MANY_VARIANTS = 32
 """Traces after which a function is said to keep retracing."""
+MISSING = object()
+"""The answer of `_known` where there is no trace."""
 ELSEWHERE = "what another thread is tracing"
 """The answer of `_miss` where the function is to run plain, this once: plain is what any other moment gives, too."""
 MOST_DECISIONS = 8
@@ -98,8 +100,6 @@ class Compiled:
         self._numbers: dict[Slot, int | float] = {}
         self._last: tuple[tuple[Any, ...], Sequence[Any]] | None = None
         self._warned: set[str] = set()
-        self._threads = 0
-        """How often, one after the other, it may have started a thread while it was traced."""
         self.traces = 0
         """How often the function has been traced."""
         self.plain_because: str | None = None
@@ -113,29 +113,38 @@ class Compiled:
             if answer is not _NOT_QUICK:
                 return answer
         while True:
-            seen = self._see(args, kwargs)
-            if seen is None:
-                continue
-            walk = seen.walk
-            if walk.opaque is not None:
-                return self._plain(walk.opaque, args, kwargs)
-            if TRACES and is_traced_elsewhere(walk):
-                return self.__wrapped_function__(*args, **kwargs)
-            found = self._find(seen)
-            if found is not None:
-                variant, recipe, numbers = found
-                run = variant.update if variant.updates.candidates else variant.run
-                answer = run(recipe, numbers, seen.buffers, walk)
-            else:
-                seen = walk = None  # type: ignore[assignment]  # who is traced for a call holds nothing twice
-                made = self._miss(args, kwargs)
-                if made is ELSEWHERE:
-                    return self.__wrapped_function__(*args, **kwargs)
-                if isinstance(made, str):
-                    return self._plain(made, args, kwargs)
-                answer = STALE if made is None else _run_first(*made)
+            answer = self._known(args, kwargs)
+            if answer is MISSING:
+                answer = self._first(args, kwargs)
             if answer is not STALE:
                 return answer
+
+    def _known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The answer by a trace that there is; MISSING if there is none that holds. (Then nothing holds what was seen,
+        as far as reference counts can tell.)"""
+        seen = self._see(args, kwargs)
+        if seen is None:
+            return STALE
+        walk = seen.walk
+        if walk.opaque is not None:
+            return self._plain(walk.opaque, args, kwargs)
+        if TRACES and is_traced_elsewhere(walk):
+            return self.__wrapped_function__(*args, **kwargs)
+        found = self._find(seen)
+        if found is None:
+            return MISSING
+        variant, recipe, numbers = found
+        run = variant.update if variant.updates.candidates else variant.run
+        return run(recipe, numbers, seen.buffers, walk)
+
+    def _first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The answer by a new trace."""
+        made = self._miss(args, kwargs)
+        if made is ELSEWHERE:
+            return self.__wrapped_function__(*args, **kwargs)
+        if isinstance(made, str):
+            return self._plain(made, args, kwargs)
+        return STALE if made is None else _run_first(*made)
 
     def _find(self, seen: Seen) -> tuple[Variant, Planned, Sequence[Any]] | None:
         """A trace that holds for a call, with its program and numbers."""
@@ -258,9 +267,8 @@ class Compiled:
         if made is DRAWS:
             self._open = True  # which could not be seen
             return None
-        self._threads = self._threads + 1 if made is THREADS else 0
         if isinstance(made, str):
-            return made if made is not THREADS or self._threads > 2 else ELSEWHERE  # the thread may be another's
+            return made
         with _BOOKS:
             if self._find(seen) is not None:
                 return None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -40,7 +39,7 @@ DRAWS = "the global random state"
 """Why there is no trace of a function that draws random numbers, if that could not be seen."""
 
 THREADS = "a thread that it starts"
-"""Why there is no trace of a function that may have started a thread, which sees arrays as they are."""
+"""Why there is no trace of a function that starts a thread: that one sees arrays as they are."""
 
 
 class Snapshot:
@@ -58,7 +57,7 @@ class Snapshot:
         self.stand_ins: StandIns | None = None
         self.running = Running(self.replaced)
         self.started = False
-        """Whether a thread has been started since: perhaps by the function, and it would see no trace."""
+        """Whether the function has started a thread, which sees no trace."""
 
     def stored(self) -> list[array]:
         """The arrays in places that do not hold what they held."""
@@ -164,26 +163,25 @@ def _closed(snapshot: Snapshot) -> None:
             _watch_threads()
 
 
-_profiling: list[Any] = [None]
-"""The function that threads were to be profiled with, before we had ours there."""
+_start: list[Any] = [None]
+"""What starts a thread, while we have ours there."""
 
 
 def _watch_threads() -> None:
-    """While there are traces, new threads say that they have been started; as they would to a profiler."""
-    if bool(TRACES) == (threading.getprofile() is _started):
-        return
-    if TRACES:
-        _profiling[0] = threading.getprofile()
-    threading.setprofile(_started if TRACES else _profiling[0])
+    """While there are traces, it is noted whether a function that is traced starts a thread, be it in a package that
+    nothing else is known of."""
+    if TRACES and threading.Thread.start is not _noted_start:
+        _start[0], threading.Thread.start = threading.Thread.start, _noted_start  # type: ignore[assignment, method-assign]
+    elif not TRACES and threading.Thread.start is _noted_start:
+        threading.Thread.start = _start[0]  # type: ignore[method-assign]
 
 
-def _started(frame: Any, event: str, arg: Any) -> None:
-    if not threading.current_thread().name.startswith("weft "):  # ours, which runs no code of the function's
-        for snapshot in [*TRACES]:
+def _noted_start(thread: threading.Thread) -> None:
+    """Start a thread. (Those of ours run no code of the function's.)"""
+    for snapshot in [*TRACES]:
+        if snapshot.thread == threading.get_ident() and not thread.name.startswith("weft "):
             snapshot.started = True
-    sys.setprofile(_profiling[0])
-    if _profiling[0] is not None:
-        _profiling[0](frame, event, arg)
+    _start[0](thread)
 
 
 def _after_fork() -> None:

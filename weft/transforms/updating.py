@@ -23,7 +23,8 @@ from weft.graph.node import Kind, Node
 from weft.passes.lower import nbytes_of
 from weft.passes.memory import Plan, last_failure, last_reads
 from weft.passes.pipeline import plan_over
-from weft.runtime.data import COUNTED, Buffer, Busy, Taken, owners
+from weft.runtime.data import Buffer, Busy, Taken
+from weft.runtime.holders import COUNTED, REPLACED, STATE, free
 from weft.runtime.program import CANCELLED, Progress, call_off
 from weft.transforms import state
 from weft.transforms.capture import Walk
@@ -212,21 +213,26 @@ class Census:
 
     def _count(self, number: int) -> bool:
         walk = self.walk
-        value = walk.arrays[number] if number >= 0 else walk.objects[~number]
+        held: list[Any] = walk.arrays if number >= 0 else walk.objects
+        at = number if number >= 0 else ~number
         slots = self.slots[number]
         if number >= 0 and len(slots) == 1 and slots[0].holder >= 0:  # the usual case: one slot, in a place
             holder, name = slots[0]
-            return state.get_item(walk.containers[holder], name) is value and owners((value,)) == [3]
+            place = walk.containers[holder]
+            if state.get_item(place, name) is not held[at]:
+                return False
+            return free(REPLACED, held[at : at + 1], [2], lambda: [{id(held), id(state.owner_of(place))}])[0]
         found = set()
         for holder, name in slots:
             if holder < 0 and not self.goes(holder):
                 continue
             place = walk.containers[holder] if holder >= 0 else walk.objects[~holder]
-            if state.get_item(place, name) is value:
+            if state.get_item(place, name) is held[at]:
                 found.add((id(state.owner_of(place)), name))
-        # Beside the variable here, a list of the walk holds it; lists and dicts may be among its containers too.
-        ours = 2 + (number < 0 and sum([place is value for place in walk.containers]))
-        return owners((value,)) == [len(found) + ours]
+        # Lists and dicts may be among the containers of the walk, too.
+        again = sum([place is held[at] for place in walk.containers]) if number < 0 else 0
+        ours = {id(held), *([id(walk.containers)] if again else []), *[owner for owner, _ in found]}
+        return free(REPLACED, held[at : at + 1], [1 + again + len(found)], lambda: [ours])[0]
 
 
 class Cancelled(Exception):
@@ -264,13 +270,15 @@ class Claim(Taken):
     """The arrays that a call is about to overwrite. Their nodes hold this in place of a buffer until the call has new
     values for them."""
 
-    __slots__ = ("_end_of_call", "_held", "_updates", "_walk", "others", "progress")
+    __slots__ = ("_buffers", "_end_of_call", "_held", "_updates", "_walk", "others", "progress")
 
     def __init__(self, updates: Updates, buffers: Sequence[Buffer], walk: Walk) -> None:
         super().__init__()
         self._end_of_call = threading.Lock()
         self._end_of_call.acquire()
         self._updates, self._walk = updates, walk
+        self._buffers = id(buffers)
+        """The id of the call's list of buffers."""
         for ours in (walk.tuples, walk.places, walk.repeats, walk.nodes):  # they hold objects, and a trace needs them
             ours.clear()  # type: ignore[attr-defined]
         self._held: list[tuple[Candidate, Node, Buffer]] = [
@@ -285,10 +293,7 @@ class Claim(Taken):
         the program may overwrite."""
         if not self._held:
             return ()
-        for _, node, buffer in self._held:
-            if node.value is buffer:
-                node.value = self
-        del node, buffer  # which would count
+        self._hide()
         self.others = self._holders()
         if self.others:
             for candidate, node, buffer in self._held:
@@ -297,26 +302,46 @@ class Claim(Taken):
             self._held = [entry for entry in self._held if entry[0].array not in self.others]
         return tuple([candidate.leaf for candidate, _, _ in self._held])
 
+    def _hide(self) -> None:
+        for _, node, buffer in self._held:
+            if node.value is buffer:
+                node.value = self
+
     def _holders(self) -> dict[int, str]:
         """Who else holds an old value, by the number of the array. Beside us, its array holds a node; the call holds a
         buffer, which alone holds its storage."""
-        nodes = owners([node for _, node, _ in self._held])
-        buffers = owners([buffer for _, _, buffer in self._held])
-        storages = owners([buffer.storage for _, _, buffer in self._held])
+        count = len(self._held)
+        alone = free(
+            STATE,
+            [
+                *[node for _, node, _ in self._held],
+                *[buffer for _, _, buffer in self._held],
+                *[buffer.storage for _, _, buffer in self._held],
+            ],
+            [*[2] * count, *[2] * count, *[1] * count],
+            self._known,
+        )
+        nodes, buffers, storages = alone[:count], alone[count : 2 * count], alone[2 * count :]
         census = Census(self._updates.slots, self._walk)
         found: dict[int, str] = {}
         for i, (candidate, node, _) in enumerate(self._held):
             if node.value is not self:
                 found[candidate.array] = "another call is about to overwrite it"
-            elif nodes[i] != 2:
+            elif not nodes[i]:
                 found[candidate.array] = "another array has its value, or something that is not computed yet reads it"
-            elif buffers[i] != 2:
+            elif not buffers[i]:
                 found[candidate.array] = "somebody else looks at its memory (NumPy, DLPack, another thread)"
-            elif storages[i] != 1:
+            elif not storages[i]:
                 found[candidate.array] = "a view shares its memory"
             elif candidate.replaced and not census.goes(candidate.array):
                 found[candidate.array] = "somebody else holds the array that is replaced"
         return found
+
+    def _known(self) -> list[set[int]]:
+        """The ids of the known holders of nodes, of buffers and of storages."""
+        nodes = [{id(entry), id(self._walk.arrays[entry[0].array])} for entry in self._held]
+        buffers = [{id(entry), self._buffers} for entry in self._held]
+        return [*nodes, *buffers, *[{id(buffer)} for _, _, buffer in self._held]]
 
     def refuse(self) -> NoReturn:
         """Whoever asks for a value here waits (`wait`) and gets one, unless this process is a child of the one that
