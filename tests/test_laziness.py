@@ -24,8 +24,10 @@ MIB = 1 << 20
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Executable]:
-    """Every program that is run from now on."""
+    """Every program that is run from now on, planned anew, with its plan."""
     found: list[Executable] = []
+    monkeypatch.setattr(Executable, "forget_plan", lambda self: None)
+    monkeypatch.setattr("weft.evaluate.PROGRAMS", {})
     original = Executable.run
 
     def run(self: Executable, *args: object) -> object:
