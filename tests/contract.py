@@ -20,11 +20,23 @@ from weft import dtypes as dt
 from weft.array import array, wrap
 from weft.config import config
 from weft.dtypes import Dtype
+from weft.errors import LinAlgError
 from weft.evaluate import close as close_graph
 from weft.evaluate import evaluate
 from weft.graph.node import Graph, Node, has_handle, kind_of, reachable
 from weft.primitives import REGISTRY
-from weft.primitives.base import DATA, Elementwise, Parameter, Primitive, Sample, View, bind, constant
+from weft.primitives.base import (
+    DATA,
+    Elementwise,
+    MultiOutput,
+    Parameter,
+    Primitive,
+    Sample,
+    View,
+    bind,
+    bind_many,
+    constant,
+)
 from weft.reference import apply_reference
 from weft.runtime.buffer import allocate
 from weft.runtime.data import Buffer, numpy_view
@@ -80,6 +92,30 @@ def output_dtype(op: Primitive, values: Sequence[np.ndarray]) -> Dtype:
 def reference(op: Primitive, values: Sequence[np.ndarray]) -> np.ndarray:
     """The oracle's answer."""
     return apply_reference(op, values, output_dtype(op, values))
+
+
+def references(op: Primitive, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The oracle's answer, all results."""
+    if not isinstance(op, MultiOutput):
+        return [reference(op, values)]
+    with np.errstate(all="ignore"):
+        return [np.asarray(x) for x in op.reference(*values)]
+
+
+def bound(op: Primitive, *nodes: Node) -> list[Node]:
+    """The results of a primitive, one or several."""
+    return bind_many(op, *nodes) if isinstance(op, MultiOutput) else [bind(op, *nodes)]
+
+
+Outcome = list[np.ndarray] | LinAlgError
+"""Results, or the error that there are none."""
+
+
+def outcome(compute: Callable[[], list[np.ndarray]]) -> Outcome:
+    try:
+        return compute()
+    except LinAlgError as error:
+        return error.with_traceback(None)
 
 
 def special_values(dtype: Dtype, far: bool = True) -> np.ndarray:
@@ -290,6 +326,11 @@ def native(op: Primitive, operands: Sequence[array]) -> np.ndarray:
     return values_of(wrap(bind(op, *[x._node for x in operands])))
 
 
+def natives(op: Primitive, operands: Sequence[array]) -> list[np.ndarray]:
+    """The same, all results."""
+    return [values_of(wrap(x)) for x in bound(op, *[x._node for x in operands])]
+
+
 @contextmanager
 def settings(**changes: Any) -> Iterator[None]:
     """Settings of `weft.config` for a while."""
@@ -410,6 +451,25 @@ def undetermined(op: Primitive, values: Sequence[np.ndarray], expected: np.ndarr
     if expected.dtype.kind != "c":
         return scale > largest if op.cancels else np.zeros(scale.shape, np.bool_)
     return np.repeat(~(scale <= largest), 2)
+
+
+def discrepancy(case: Case, values: Sequence[np.ndarray], got: Outcome, expected: Outcome) -> str:
+    """Empty if all results are what the primitive promises, or there are none for the same reason; else what is
+    wrong."""
+    if isinstance(got, LinAlgError) or isinstance(expected, LinAlgError):
+        same = type(got) is type(expected) and str(got) == str(expected)
+        return "" if same else f"{case}: {got} instead of {expected}"
+    if type(case.op).backward_error is Primitive.backward_error:
+        (x,), (y,) = got, expected
+        return mismatch(case, values, x, y)
+    for x, y in zip(got, expected, strict=True):
+        if x.shape != y.shape or x.dtype != y.dtype:
+            return f"{case}: {x.dtype}{x.shape} instead of {y.dtype}{y.shape}"
+    if not all(np.isfinite(y).all() for y in expected):
+        finite = all(np.array_equal(np.isfinite(x), np.isfinite(y)) for x, y in zip(got, expected, strict=True))
+        return "" if finite else f"{case}: other infinities or NaNs"
+    error, allowed = case.op.backward_error(values, got), case.op.tolerance[case.dtype]
+    return "" if error is not None and error <= allowed else f"{case}: {error:.3g} epsilon, {allowed} allowed"
 
 
 def mismatch(case: Case, values: Sequence[np.ndarray], got: np.ndarray, expected: np.ndarray) -> str:

@@ -23,15 +23,20 @@ from tests import contract
 from weft import dtypes as dt
 from weft.array import array, wrap
 from weft.primitives import REGISTRY, bits, elementwise, sorting
-from weft.primitives.base import Primitive, bind
+from weft.primitives.base import MultiOutput, Primitive, bind
 
 Arrays = list[array]
 Function = Callable[..., Arrays]
 
-PRIMITIVES: dict[str, type[Primitive]] = {
-    cls.name(): cls for cls in REGISTRY if cls.samples and cls.samples[0].make(np.random.default_rng(0), cls.dtypes[0])
-}
-"""All that have operands."""
+
+def _composes(cls: type[Primitive]) -> bool:
+    """Whether it has operands, one result, and that for any values between two samples."""
+    sample = cls.samples[0]
+    has_operands = bool(sample.make(np.random.default_rng(0), cls.dtypes[0]))
+    return has_operands and not issubclass(cls, MultiOutput) and cls(**(sample.params or {})).is_total
+
+
+PRIMITIVES: dict[str, type[Primitive]] = {cls.name(): cls for cls in REGISTRY if _composes(cls)}
 DTYPES = (dt.float64, dt.complex128, dt.int64, dt.bool_)
 """Double precision, in which differences of functions say something; the others where a primitive has no floats."""
 LENGTH = 6

@@ -1,4 +1,4 @@
-"""The contract of primitives with several results (loops and branches): every rule, for every subset of operands.
+"""The contract of control flow (loops and branches): every rule, for every subset of operands.
 
 Derivatives and batching are checked on the reference back end, values on machine code; the cases are what the public
 functions bind, so that bodies are real ones.
@@ -16,8 +16,8 @@ import weft.core as mx
 from tests.contract import by_reference, leaf, same_bits, subsets, values_of
 from weft.array import array, wrap
 from weft.graph.node import Node
-from weft.primitives import MULTIPLE
-from weft.primitives.base import MultiOutput, bind_many
+from weft.primitives import CONTROL_FLOW
+from weft.primitives.base import ControlFlow, MultiOutput, bind_many
 from weft.transforms.compile import compile
 from weft.transforms.jvp import push_forward
 from weft.transforms.vjp import pull_back
@@ -114,10 +114,10 @@ def by_reference_values(op: MultiOutput, operands: Sequence[np.ndarray]) -> list
     return by_reference(bind_many(op, *[leaf(x) for x in operands]))
 
 
-def test_every_operation_with_several_results_is_listed() -> None:
-    found = {cls for cls in MultiOutput.__subclasses__() if cls.__module__.startswith("weft.primitives.")}
-    assert found == set(MULTIPLE)
-    for cls in MULTIPLE:
+def test_all_control_flow_is_listed() -> None:
+    found = {cls for cls in ControlFlow.__subclasses__() if cls.__module__.startswith("weft.primitives.")}
+    assert found == set(CONTROL_FLOW)
+    for cls in CONTROL_FLOW:
         assert cls.__doc__
         for rule in ("infer", "reference", "jvp", "vjp", "batch"):
             assert getattr(cls, rule) is not getattr(MultiOutput, rule), f"{cls.name()} has no {rule} rule"

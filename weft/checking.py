@@ -28,7 +28,18 @@ from weft.graph.node import Bundle, Graph, Kind, Node, Tape, kind_of
 from weft.passes import pipeline
 from weft.passes.executable import Executable
 from weft.passes.views import contiguous, is_contiguous
-from weft.primitives.base import Constant, ConstantValue, Parameter, Pick, RunTimeConstant, View, bind, picks, words_of
+from weft.primitives.base import (
+    Constant,
+    ConstantValue,
+    Parameter,
+    Pick,
+    Primitive,
+    RunTimeConstant,
+    View,
+    bind,
+    picks,
+    words_of,
+)
 from weft.primitives.control import Loop, Switch
 from weft.primitives.indexing import Indexed, Scatter
 from weft.records import dataclass, replace
@@ -352,12 +363,11 @@ def _inspect(node: Node, operands: Sequence[Any], results: Sequence[Buffer]) -> 
         else np.broadcast_to(_scalar(value, operand.dtype), tuple(map(int, operand.shape)))
         for operand, value in zip(node.inputs, operands, strict=True)
     ]
-    got = _look(results[0], node)
-    found = (
-        ("bounds", out_of_range(node, values)),
-        ("nan", new_nan(node.dtype, values, got)),
-        ("reference", unlike_reference(node, values, got)),
-    )
+    parts = node.kind.parts if isinstance(node.kind, Bundle) else (node.kind,)
+    got = [numpy_view(x, tuple(map(int, part.shape)), part.dtype) for x, part in zip(results, parts, strict=True)]
+    found = [("bounds", out_of_range(node, values))]
+    found += [("nan", new_nan(part.dtype, values, x)) for part, x in zip(parts, got, strict=True)]
+    found.append(("reference", unlike_reference(node, values, got)))
     for kind, message in found:
         if message:
             report(Finding(kind, str(node.op), line_of(node), message))
@@ -583,8 +593,13 @@ def new_nan(dtype: Dtype, values: Sequence[np.ndarray], got: np.ndarray) -> str:
     return f"makes NaN{operands} (at {place} of shape {got.shape})"
 
 
-def unlike_reference(node: Node, values: Sequence[np.ndarray], got: np.ndarray) -> str:
-    """How a result differs from what the primitive's reference says and its tolerance allows."""
+def unlike_reference(node: Node, values: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> str:
+    """How results differ from what the primitive's reference says and its tolerance allows."""
+    with np.errstate(all="ignore"):
+        backward = node.op.backward_error(values, results)
+    if backward is not None:
+        return _far_from_exact(node.op, values, results, backward)
+    (got,) = results
     try:
         expected = apply_reference(node.op, values, node.dtype)
     except NotImplementedError:
@@ -598,6 +613,18 @@ def unlike_reference(node: Node, values: Sequence[np.ndarray], got: np.ndarray) 
     else:
         right = bool(np.all(_errors(node, values, got, expected) <= SLACK * allowed))
     return "" if right else f"differs from the reference: {difference(got, expected)}"
+
+
+def _far_from_exact(op: Primitive, values: Sequence[np.ndarray], results: Sequence[np.ndarray], error: float) -> str:
+    """Whether results are exact for operands that are not near these. Where there are infinities or NaNs, or numbers
+    that are so large or small that products of them are, nothing is known."""
+    allowed = SLACK * op.tolerance[dt.from_numpy(values[0].dtype)]
+    if error <= allowed or not all(np.isfinite(x).all() for x in (*values, *results)):
+        return ""
+    info = np.finfo(values[0].dtype)
+    largest = max((float(np.abs(x).max(initial=0.0)) for x in values), default=0.0)
+    moderate = float(info.tiny) ** 0.25 < largest < float(info.max) ** 0.25
+    return f"is exact for operands that are {error:.3g} epsilon away" if moderate else ""
 
 
 # ---- comparing ----

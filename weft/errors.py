@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import sys
 from types import FrameType
+from typing import Any
+
+import numpy as np
 
 
 class CompileError(RuntimeError):
@@ -27,6 +30,17 @@ class BadIndex(IndexError, ValueError):
 class FileError(RuntimeError, ValueError):
     """A file that cannot be opened, or is not what its format says. MLX raises RuntimeError for some formats and
     ValueError for others; code written for either catches this."""
+
+
+class ComputationError(RuntimeError):
+    """An operation has no result for the values that it was given. `operation` is the primitive."""
+
+    operation: Any = None
+
+
+class LinAlgError(ComputationError, np.linalg.LinAlgError):
+    """A matrix that a function of `linalg` has no answer for: singular, not positive definite. NumPy raises its own
+    class of this name, which is a ValueError, and MLX a RuntimeError; code written for either catches this."""
 
 
 class ConfigError(ValueError):

@@ -21,9 +21,10 @@ from operator import attrgetter
 from typing import Any
 
 from weft.config import config
+from weft.errors import ComputationError
 from weft.graph.dims import hint_of
 from weft.graph.kept import kept_elsewhere
-from weft.graph.lines import inherit
+from weft.graph.lines import inherit, locate, marked
 from weft.graph.node import Graph, Kind, Node, Tape, handles, has_handle, node_of, reachable
 from weft.graph.overlay import Foreign, Running
 from weft.graph.placement import USED, device_of
@@ -607,7 +608,11 @@ def _run(
     """Run a program, without the lock, and hand out its results."""
     if claim is not None:
         return _run_over(claim, results, lambda progress: recipe.run_in_place(leaves, constants, progress))
-    buffers = recipe.run(leaves, constants)
+    try:
+        buffers = recipe.run(leaves, constants)
+    except ComputationError as error:
+        locate(error, marked(reachable(results)))
+        raise
     keep = keeps_inputs()
     with LOCK:
         for node, buffer in zip(results, buffers):  # noqa: B905  (as many by construction, and this is the hot path)
@@ -652,6 +657,9 @@ def _run_over(claim: Claim, results: Sequence[Node], run: Callable[[Progress], A
     claim.results = results
     try:
         run(claim.progress)
+    except ComputationError as error:
+        locate(error, marked(reachable(results)))
+        raise
     finally:
         claim.settle()
 

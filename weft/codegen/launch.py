@@ -30,10 +30,15 @@ class Done:
     share: int
 
 
+FAILURE_WORD = 2
+"""A call that fails leaves in its arguments, from this word on, what `Primitive.failure` makes an error of."""
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One command of a program. `words[0]` is the extent of the outer, parallel dimension; `grain` the least part of it
-    that is worth a thread of its own (0: serial). A `call` is an `i64 fn(block, args, scratch)`, otherwise a kernel."""
+    that is worth a thread of its own (0: serial). A `call` is an `i64 fn(block, args, scratch)`, which ends the program
+    unless it returns 0; otherwise it is a kernel."""
 
     source: Source
     words: tuple[int | Pointer | Done, ...]

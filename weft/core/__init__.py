@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 from weft.array import NAMESPACE, ArrayIterator, ArrayLike, array
-from weft.core import cuda, distributed, fast, metal, random
+from weft.core import cuda, distributed, fast, linalg, metal, random
 from weft.core._methods import attach
 from weft.core._streams import honour_streams
 from weft.core.comparing import allclose, array_equal, isclose
@@ -287,15 +287,14 @@ newaxis = None
 attach()
 NAMESPACE.append(sys.modules[__name__])
 if len(TARGETS) > 1:
-    for _owner in (sys.modules[__name__], fast, random, array):
+    for _owner in (sys.modules[__name__], fast, linalg, random, array):
         honour_streams(_owner)
 
 _NOT_YET = frozenset((
-    "block_masked_mm", "fft", "hadamard_transform", "linalg", "matrix_norm",
-    "segmented_mm",
+    "block_masked_mm", "fft", "hadamard_transform", "matrix_norm", "segmented_mm",
 ))  # fmt: skip
 """What MLX has, and Weft does not have yet."""
-_SUBMODULES = frozenset(("cuda", "distributed", "fast", "metal", "random"))
+_SUBMODULES = frozenset(("cuda", "distributed", "fast", "linalg", "metal", "random"))
 _OWN = frozenset((
     "NAMESPACE", "NoReturn", "ModuleType", "TARGETS", "TYPE_CHECKING", "annotations", "attach", "honour_streams",
     "math", "sys",

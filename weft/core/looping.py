@@ -21,9 +21,10 @@ from weft.core.shaping import slice_axis
 from weft.evaluate import LOCK
 from weft.graph.body import body_of
 from weft.graph.dims import same_shape
+from weft.graph.lines import mark
 from weft.graph.node import Kind, Node, Shape, Size
 from weft.primitives import elementwise as e
-from weft.primitives.base import bind_many, zeros
+from weft.primitives.base import ControlFlow, bind_many, zeros
 from weft.primitives.checks import equal_shapes
 from weft.primitives.control import COUNT, Loop, Switch
 from weft.primitives.views import Reshape, Slice, reshape
@@ -137,6 +138,14 @@ def _drawing(draws: bool) -> Iterator[list[Node]]:
         yield [random_state()[0]._node]
 
 
+def _applied(op: ControlFlow, *operands: Node) -> list[Node]:
+    """Bind; errors in its bodies will name this line."""
+    results = bind_many(op, *operands)
+    for pick in results[:1]:
+        mark(pick.inputs[0])
+    return results
+
+
 # ---- loops ----
 
 
@@ -162,12 +171,12 @@ def _loop(
         carry_params.append(traced.random_param)
         outputs.insert(carries, traced.random)
     with LOCK:  # another thread that evaluates what is captured would cut it from its inputs
-        inside = captured([*carry_params, *row_params], outputs)
+        inside = captured([*carry_params, *row_params], outputs, traced.first, hoist=True)
         body = body_of([*inside, *carry_params, *row_params], outputs)
     op = Loop(body, len(inside), len(carry_params), length, reverse, count is not None, stops, progress)
     operands = [*([] if count is None else [count]), *inside, *carry]
     with _drawing(traced.random is not None) as state:
-        last, stacked, steps = op.split_results(bind_many(op, *operands, *state, *rows))
+        last, stacked, steps = op.split_results(_applied(op, *operands, *state, *rows))
         if state:
             random_state()[0] = wrap(last.pop())
     return [wrap(x) for x in last], [wrap(x) for x in stacked], None if steps is None else wrap(steps)
@@ -602,7 +611,7 @@ def _switch(
         inside = {
             x: None
             for t, made in zip(traces, results, strict=True)
-            for x in captured([*t.params, t.random_param], made, t.first)
+            for x in captured([*t.params, t.random_param], made, t.first, hoist=False)
         }
         outer = list(inside)
         bodies = tuple(
@@ -610,7 +619,7 @@ def _switch(
             for t, made in zip(traces, results, strict=True)
         )
     with _drawing(draws) as state:
-        found = bind_many(Switch(bodies), index, *nodes, *outer, *state)
+        found = _applied(Switch(bodies), index, *nodes, *outer, *state)
         if state:
             random_state()[0] = wrap(found.pop())
     shape = traces[0].structure

@@ -1,20 +1,23 @@
 """Where nodes come from: the line of the user's program that made each one, and what the passes made of it.
 
-Only `explain` and `check` want to know, and nobody else pays: while nothing records, nodes are made by `Node.__init__`
-itself, and `start` puts another function in its place. Transforms say on whose behalf they make nodes
+Only `explain` and `check` want to know of all nodes, and nobody else pays: while nothing records, nodes are made by
+`Node.__init__` itself, and `start` puts another function in its place. Transforms say on whose behalf they make nodes
 (`on_behalf_of`), so a derivative has the line of what it is the derivative of. Passes say what became of every node
 (`inherit`).
+
+Operations that may fail, and loops and branches, always know their line (`mark`): an error names it (`locate`).
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
 
+from weft.errors import ComputationError
 from weft.graph.node import Node
 from weft.runtime.objects import MAKERS
 
@@ -70,6 +73,49 @@ def stop() -> None:
     MAKERS.watch(False)
     if _recorders == 0:
         Node.__init__ = _plain  # type: ignore[method-assign]
+
+
+# ---- errors ----
+
+
+def mark(node: Node) -> None:
+    """Remember the line that makes this node now."""
+    if line_of(node) is None:
+        line = _line_here()
+        if line is not None:
+            node.line = line
+
+
+def hand_on(line: Line | None, results: Iterable[Node], since: int) -> None:
+    """Give a line to nodes that are newer than the id `since`: those that a transform made of a node with that line."""
+    pending = [node for node in results if node.id > since]
+    while pending and line is not None:
+        node = pending.pop()
+        if line_of(node) is None:
+            node.line = line
+            pending.extend([x for x in node.inputs if x.id > since])
+
+
+Marked = tuple[tuple[Any, Line], ...]
+"""Operations with the lines that made them."""
+
+
+def marked(nodes: Iterable[Node]) -> Marked:
+    """Those among some nodes that may fail, and know their lines."""
+    found = [(node.op, line_of(node)) for node in nodes if not node.op.is_total]
+    return tuple([(op, line) for op, line in found if line is not None])
+
+
+def locate(error: ComputationError, operations: Marked) -> None:
+    """Add to an error the line (or lines) that made the operation which failed, or the loop or branch it stands in."""
+    failed = error.operation
+    if failed is None:
+        return
+    lines = [line for op, line in operations if op is failed] or [line for op, line in operations if op.holds(failed)]
+    if lines:
+        error.operation = None
+        where = " or ".join(dict.fromkeys(map(str, lines)))
+        error.args = (f"{str(error).removesuffix('.')} (at {where}).",)
 
 
 @contextmanager

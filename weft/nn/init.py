@@ -119,7 +119,7 @@ def orthogonal(gain: float = 1.0, dtype: mx.Dtype = mx.float32) -> Initializer:
             raise ValueError(f"Orthogonal initialization requires a 2D array but got a {a.ndim}D array.")
         rows, columns = a.shape
         n = max(rows, columns)
-        q, r = mx.linalg.qr(mx.random.normal((n, n)))  # type: ignore[attr-defined]
+        q, r = mx.linalg.qr(mx.random.normal((n, n)))
         return ((q * mx.sign(mx.diag(r)))[:rows, :columns] * gain).astype(dtype)
 
     return initializer

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
-from weft.codegen.launch import Choose, Done, Launch, Pointer, Repeat, Row, Slot, Steps
-from weft.graph.node import Node
+from weft.codegen.launch import FAILURE_WORD, Choose, Done, Launch, Pointer, Repeat, Row, Slot, Steps
+from weft.graph.node import Kind, Node
 from weft.passes.lower import nbytes_of, to_int
 from weft.passes.memory import Plan, base_of
 from weft.passes.views import Strided, is_contiguous
-from weft.primitives.base import Constant, ConstantValue, Parameter
+from weft.primitives.base import Constant, ConstantValue, Parameter, Primitive
 from weft.records import dataclass
 from weft.runtime.buffer import Storage
 from weft.runtime.data import Buffer
-from weft.runtime.program import INLINE, LOOP_FIELDS, Command, Program, Progress, Reloc
+from weft.runtime.program import INLINE, LOOP_FIELDS, Command, Program, ProgramError, Progress, Reloc
 from weft.runtime.program import Kind as CommandKind
 from weft.runtime.progress import Counter
 
@@ -42,6 +42,14 @@ class Result:
     as_is: bool = False
 
 
+class Call(NamedTuple):
+    """An operation whose code may fail: what a command of a program is a part of."""
+
+    op: Primitive
+    kinds: tuple[Kind, ...]
+    """Those of its operands."""
+
+
 class Executable:
     """A program with what a call needs to know: sizes of outputs, constants, and how results are read from the
     buffers."""
@@ -49,6 +57,7 @@ class Executable:
     __slots__ = (
         "adopted",
         "allocate",
+        "calls",
         "constants",
         "kinds",
         "largest",
@@ -64,9 +73,15 @@ class Executable:
     """Whether it runs several programs, on several devices, and has no plan of the whole."""
 
     def __init__(
-        self, plan: Plan, program: Program | None, constants: list[ConstantValue], results: list[Result]
+        self,
+        plan: Plan,
+        program: Program | None,
+        constants: list[ConstantValue],
+        results: list[Result],
+        calls: Mapping[int, Call],
     ) -> None:
         self.plan, self.program, self.results = plan, program, results
+        self.calls = calls
         self.allocate = plan.target.allocate
         self.sizes = [nbytes_of(node) for node in plan.outputs]
         self.kinds = [node.kind for node in plan.graph.outputs]
@@ -99,7 +114,10 @@ class Executable:
             addresses.append(store.address)
         if self.program is not None:
             addresses += words
-            self.program.run(addresses)
+            try:
+                self.program.run(addresses)
+            except ProgramError as error:
+                raise self._failure(error) from None
         if self.simple:
             return [Buffer(store, store.address) for store in stores]
         return [self._result(r, inputs, stores) for r in self.results]
@@ -117,8 +135,22 @@ class Executable:
             addresses = [buffer.address for buffer in inputs]
             addresses += [store.address for store in stores]
             addresses += words
-            self.program.run(addresses, progress)
+            try:
+                self.program.run(addresses, progress)
+            except ProgramError as error:
+                raise self._failure(error) from None
         return progress.results
+
+    def _failure(self, error: ProgramError) -> Exception:
+        """What a failed program means to the user: the operation whose call ended it says so."""
+        if error.status <= 0:
+            return error
+        op, kinds = self.failed(error.command)
+        return op.failure(error.arguments[FAILURE_WORD:], kinds, error.steps)
+
+    def failed(self, command: int) -> Call:
+        """The operation whose call a command is."""
+        return self.calls[command]
 
     @staticmethod
     def _result(result: Result, inputs: Sequence[Buffer], stores: Sequence[Storage]) -> Buffer:
@@ -136,9 +168,14 @@ class DeviceExecutable(Executable):
     __slots__ = ("arena",)
 
     def __init__(
-        self, plan: Plan, program: Program | None, constants: list[ConstantValue], results: list[Result]
+        self,
+        plan: Plan,
+        program: Program | None,
+        constants: list[ConstantValue],
+        results: list[Result],
+        calls: Mapping[int, Call],
     ) -> None:
-        super().__init__(plan, program, constants, results)
+        super().__init__(plan, program, constants, results, calls)
         self.arena = plan.arena
 
     def run(self, inputs: Sequence[Buffer], words: Sequence[int]) -> list[Buffer]:
@@ -159,7 +196,8 @@ def assemble(plan: Plan) -> Executable:
     assembly = Assembly(plan)
     program = assembly.program() if plan.items else None
     cls = Executable if plan.target.host_memory else DeviceExecutable
-    return cls(plan, program, assembly.constants, [result_of(plan, output) for output in plan.graph.outputs])
+    results = [result_of(plan, output) for output in plan.graph.outputs]
+    return cls(plan, program, assembly.constants, results, assembly.calls)
 
 
 def _constants(plan: Plan) -> set[Node]:
@@ -262,6 +300,8 @@ class Assembly:
         self.counters: list[Counter] = []
         self.starts: list[int] = []
         """The first command of each item."""
+        self.calls: dict[int, Call] = {}
+        """The operations behind the commands that can fail, by the numbers of those."""
 
     def program(self) -> Program:
         self.lay_out()
@@ -331,6 +371,9 @@ class Assembly:
                 words = [self._find(scope, step, w) if isinstance(w, Pointer) else w for w in launch.words]
                 kind = CommandKind.CALL if launch.call else CommandKind.KERNEL
                 function = next(self.functions)
+                if launch.call:
+                    node = item.group.nodes[0]
+                    self.calls[len(self.commands)] = Call(node.op, tuple([x.kind for x in node.inputs]))
                 self.commands.append(Command(kind, function, self._table(*words), launch.grain, launch.scratch))
             if isinstance(item.code, Steps):
                 self._steps(scope, step, item.code)

@@ -43,7 +43,7 @@ class Growing(Executable):
 
     def __init__(self, first: Plan, again: Callable[[], Plan]) -> None:
         made = first.target.assemble(first)
-        super().__init__(made.plan, made.program, made.constants, made.results)
+        super().__init__(made.plan, made.program, made.constants, made.results, made.calls)
         self._now, self._again = made, again
         self.rows = TAPE_ROWS.get()
         """For how many rows there is room on each tape."""

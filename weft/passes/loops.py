@@ -349,13 +349,17 @@ class _Pruning:
         outputs = rebuilt([node for node in reachable(outputs) if node not in known], outputs, dict(known))
         carries = [self.carries[k] for k in self.live]
         moving = {*carries, *(param for param in self.row_params if param not in known)}
-        hoisted = _hoisted(outputs, moving, self.outer)
+        hoisted = _hoisted(outputs, moving, self.outer, self._makes_a_step())
         read = _read(outputs, hoisted)
         rows = [i for i, param in enumerate(self.row_params) if param in moving and param in read]
         body = body_of([*hoisted, *carries, *(self.row_params[i] for i in rows)], outputs)
         loop = self.old.with_body(body, len(hoisted), len(carries))
         given = [*self.count, *hoisted.values(), *(self.firsts[k] for k in self.live), *(self.rows[i] for i in rows)]
         return loop, tuple(given)
+
+    def _makes_a_step(self) -> bool:
+        """Whether it is certain that the body runs."""
+        return not self.count and (type(self.old.length) is not int or self.old.length > 0)
 
     def results(self) -> list[Node | None]:
         """The results of the other loop, by their numbers."""
@@ -402,15 +406,16 @@ def _read(outputs: Sequence[Node], hoisted: dict[Node, Node]) -> set[Node]:
     return seen
 
 
-def _hoisted(outputs: Sequence[Node], moving: set[Node], outer: dict[Node, Node]) -> dict[Node, Node]:
+def _hoisted(outputs: Sequence[Node], moving: set[Node], outer: dict[Node, Node], runs: bool) -> dict[Node, Node]:
     """The nodes at which a body can be cut off from what does not change from step to step, each with its value outside
-    of the loop. Views and constants stay inside, where they cost nothing."""
+    of the loop. Views and constants stay inside, where they cost nothing, and, unless it is certain that the body
+    `runs`, what may fail or never end."""
     order = reachable(outputs)
     varies: set[Node] = set()
     given: set[Node] = set()
     """What some operand of the loop is behind: the rest is computed from nothing but constants and ranges."""
     for node in order:
-        if node in moving or any(x in varies for x in node.inputs):
+        if node in moving or any(x in varies for x in node.inputs) or not (runs or node.op.is_total):
             varies.add(node)
         if isinstance(node.op, Parameter) or any(x in given for x in node.inputs):
             given.add(node)

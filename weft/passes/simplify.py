@@ -41,6 +41,7 @@ from weft.primitives.elementwise import (
     StopGradient,
     Subtract,
 )  # fmt: skip
+from weft.primitives.linalg import Implicit
 from weft.primitives.reductions import Fold, Sum
 from weft.primitives.views import Broadcast, Reshape, Slice, SliceUpdate, Transpose
 
@@ -93,6 +94,12 @@ def _rules_for(cls: type[Primitive]) -> tuple[Rule, ...]:
 def drop_identity(node: Node) -> Node | None:
     """identity(x) -> x   (only differentiation tells them apart, and it is over)"""
     return node.inputs[0]
+
+
+@rule(Implicit)
+def drop_implicit(node: Node) -> Node | None:
+    """implicit(..., x) -> x   (only differentiation tells them apart, and it is over)"""
+    return node.inputs[-1]
 
 
 @rule(SliceUpdate)

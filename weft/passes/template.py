@@ -15,7 +15,7 @@ from typing import Any
 from weft.codegen.launch import Choose, Done, Launch, Pointer, Repeat, Row, Slot, Steps
 from weft.graph.dims import Dim, DimEnv, compile_sizes, is_symbolic, substitute, text_of
 from weft.graph.node import Graph, Node, Size, kind_of, node_of
-from weft.passes.executable import Assembly, Executable, Result, is_simple, result_of
+from weft.passes.executable import Assembly, Call, Executable, Result, is_simple, result_of
 from weft.passes.growing import holds_tapes
 from weft.passes.lower import Item, nbytes_of
 from weft.passes.memory import Packing, Piece, Place, Plan
@@ -64,7 +64,7 @@ class Template:
             (value, wanted.add([value.size] if isinstance(value, SizeConstant) else [])) for value in assembly.constants
         ]
         self._sizes = compile_sizes(wanted.sizes, env.symbols)
-        self.adopted, self.spent = self.plan.adopted, self.plan.spent
+        self.adopted, self.spent, self.calls = self.plan.adopted, self.plan.spent, assembly.calls
         env.close()
         self.fits = env.compiled_check()
         """Whether the plan is right for these sizes, which pass the guards of the trace."""
@@ -129,6 +129,13 @@ class Sized(Executable):
         self.simple = is_simple(self.results)
         self.adopted, self.spent = template.adopted, template.spent
         self.largest = 0  # who gives it inputs to overwrite knows how large they are
+        self.calls = template.calls
+
+    def failed(self, command: int) -> Call:
+        op, kinds = self.calls[command]
+        env = self._template.env
+        sizes = dict(zip(env.symbols, self.at, strict=False))
+        return Call(op, tuple([fill_kind(kind, lambda n: env.evaluate(n, sizes)) for kind in kinds]))
 
     def __getattr__(self, name: str) -> Any:
         if name != "plan":

@@ -13,6 +13,7 @@ from weft.primitives import (
     elementwise,
     indexing,
     joins,
+    linalg,
     logarithms,
     random,
     reductions,
@@ -23,7 +24,7 @@ from weft.primitives import (
     trigonometry,
     views,
 )  # fmt: skip
-from weft.primitives.base import OPERATORS, MultiOutput, Parameter, Primitive
+from weft.primitives.base import OPERATORS, ControlFlow, Parameter, Primitive
 
 OPERATORS["transpose"] = views.transpose
 OPERATORS["broadcast_front"] = views.broadcast_front
@@ -73,9 +74,13 @@ REGISTRY: tuple[type[Primitive], ...] = (
     random.Threefry,
     # contraction
     contraction.Matmul,
+    # linear algebra
+    linalg.Cholesky, linalg.Qr, linalg.Lu, linalg.SolveTriangular, linalg.Inverse,
+    linalg.Solution, linalg.PseudoInverse, linalg.LogAbsDet, linalg.DetSign, linalg.Determinant, linalg.Adjugate,
+    linalg.Eigh, linalg.HermitianEigenvalues, linalg.Svd, linalg.SingularValues, linalg.Eig, linalg.Eigenvalues,
     # barrier
     custom.Barrier,
 )  # fmt: skip
 
-MULTIPLE: tuple[type[MultiOutput], ...] = (control.Loop, control.Switch)
-"""Those with several results, whose contract is tested by itself."""
+CONTROL_FLOW: tuple[type[ControlFlow], ...] = (control.Loop, control.Switch)
+"""Those with bodies, whose contract is tested by itself."""

@@ -70,13 +70,14 @@ class Sample:
     """Operands and parameters on which the generated contract tests try a primitive.
 
     `make(rng, dtype)` gives NumPy operands; `params` the primitive's fields. `smooth` says that derivatives may be
-    checked by finite differences there.
+    checked by finite differences there, `move` makes of a change of an operand one that it allows.
     """
 
     make: Callable[[np.random.Generator, Dtype], Sequence[np.ndarray]]
     params: Mapping[str, Any] | None = None
-    smooth: bool = True
+    smooth: bool | Callable[[Dtype], bool] = True
     name: str = ""
+    move: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 class Primitive(metaclass=_Interned):
@@ -153,17 +154,32 @@ class Primitive(metaclass=_Interned):
         raise NotImplementedError
 
     @property
-    def can_fail(self) -> bool:
-        """Whether computing it may end the program, by an error or by an interrupt, whatever its operands' kinds are.
-        What a program was given is overwritten only by steps behind the last that can fail, and such an operation is
+    def is_total(self) -> bool:
+        """Whether it has a result for operands of any values: it neither fails nor goes on forever. One that has not is
         computed only where the user's program computes it: not before a loop that may make no step, and not for lanes
         of a batch that take no part."""
-        return False
+        return True
 
-    def failure(self, detail: Sequence[int], kinds: Sequence[Kind]) -> Exception:
-        """What is raised when a call of its code failed: `detail` is what the call left (codegen.launch.Launch),
-        `kinds` are those of the operands."""
-        return RuntimeError(f"[{self.title}] failed with status {tuple(detail)}.")
+    @property
+    def can_fail(self) -> bool:
+        """Whether computing it may end the program, by an error or an interrupt: what a program was given is
+        overwritten only by steps behind the last that can fail."""
+        return not self.is_total
+
+    def failure(self, detail: Sequence[int], kinds: Sequence[Kind], steps: Sequence[int] = ()) -> Exception:
+        """What is raised when a call of its code failed: `detail` is what the call left (codegen.launch), `kinds` are
+        those of the operands, `steps` those that the loops around it were at."""
+        raise NotImplementedError
+
+    def holds(self, op: Primitive) -> bool:
+        """Whether an operation is this one, or stands in a body of it."""
+        return op is self or any(node.op.holds(op) for body in self.bodies() for node in body.graph.order())
+
+    def backward_error(self, values: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> float | None:
+        """How far the operands are from some that these results are exact for, in units of the dtype's epsilon: what
+        linear algebra promises, and `tolerance` bounds. None for what is compared with `reference` element by
+        element."""
+        return None
 
     def flops(self, out: Kind, *kinds: Kind) -> float:
         """Floating-point operations that it takes, counted as instructions: for explain, which compares them with what

@@ -71,6 +71,10 @@ class Loop(ControlFlow):
     takes_arrays = False
 
     @property
+    def is_total(self) -> bool:
+        return self.length is not None and is_total(self.body)
+
+    @property
     def can_fail(self) -> bool:
         """It can be interrupted, and tapes have an end."""
         return True
@@ -323,6 +327,11 @@ class Loop(ControlFlow):
         found: list[tuple[Node, int | None]] = [(x, 0 if b else None) for x, b in zip(last, batched, strict=True)]
         found += [(x, 1 if b else None) for x, b in zip(stacked, made.rows, strict=True)]
         return [*found, *([(steps, None)] if steps is not None else [])]
+
+
+def is_total(body: Body) -> bool:
+    """Whether a body has results for operands of any values."""
+    return bool(body.once("is total", lambda: all(node.op.is_total for node in body.graph.order())))
 
 
 def can_fail(body: Body) -> bool:
@@ -606,8 +615,7 @@ def _number(size: Size) -> Node:
 
 def _let_run(op: Loop, made: _Batched, running: Node, axes: Sequence[int | None], size: Size) -> None:
     """The results of a body that some lanes run only: the others have nothing to do with what comes out for them."""
-    forever = op.body.once("may go on", lambda: _may_go_on(op.body))
-    given = taking_part(running, made.inputs, axes, size, forever)
+    given = taking_part(running, made.inputs, axes, size, is_total(op.body))
     outputs = rebuilt(reachable(made.outputs), made.outputs, dict(zip(made.inputs, given, strict=True)))
     if made.go_on is not None:
         made.go_on = outputs.pop()
@@ -694,6 +702,10 @@ class Switch(ControlFlow):
 
     def with_bodies(self, bodies: Sequence[Body]) -> Switch:
         return Switch(tuple(bodies))
+
+    @property
+    def is_total(self) -> bool:
+        return all(is_total(branch) for branch in self.branches)
 
     @property
     def can_fail(self) -> bool:
@@ -790,28 +802,16 @@ def _branch_for(
     branch: Body, on: Node, operands: Sequence[Node], places: Sequence[int | None], size: Size
 ) -> list[Node]:
     """The results of a branch for all lanes, of which some take it."""
-    forever = branch.once("may go on", lambda: _may_go_on(branch))
-    operands = taking_part(on, operands, places, size, forever)
-    if not forever:
+    operands = taking_part(on, operands, places, size, is_total(branch))
+    if is_total(branch):
         found = DRIVERS["batch"](branch.inputs, branch.outputs, operands, places, size)
         return [_in_front(x, size) for x in found]
-    # Where no lane takes it there is none whose values would let it end.
+    # Where no lane takes it there is none whose values it has a result for.
     stand_ins = [_stand_in(x.kind) for x in operands]
     found = DRIVERS["batch"](branch.inputs, branch.outputs, stand_ins, places, size)
     made = [_in_front(x, size) for x in found]
     bodies = (body_of(stand_ins, [zeros(x.kind) for x in made]), body_of(stand_ins, made))
     return bind_many(Switch(bodies), bind(AsType(dt.int32), bind(Any_((0,)), on)), *operands)
-
-
-def _may_go_on(body: Body) -> bool:
-    """Whether some loop in here makes as many steps as its data say."""
-    for node in body.graph.order():
-        op = node.op
-        if isinstance(op, Loop) and op.length is None:
-            return True
-        if any(inner.once("may go on", functools.partial(_may_go_on, inner)) for inner in op.bodies()):
-            return True
-    return False
 
 
 def _in_front(batched: tuple[Node, int | None], size: Size) -> Node:

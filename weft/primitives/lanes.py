@@ -3,7 +3,7 @@
 A loop or branch whose predicate is mapped runs for every lane, and a lane that takes no part is given what the others
 have: a value that it never asked for. So nothing of it may be seen. Its results are not taken, which is the caller's
 part; its cotangents, which are zero, must not become NaN where a derivative is infinite; and what it computes has to
-end. Here operands are made such that all of this holds.
+end, and must not fail. Here operands are made such that all of this holds.
 """
 
 from __future__ import annotations
@@ -23,20 +23,18 @@ def along(lanes: Node, node: Node, axis: int = 0) -> Node:
     return bind(Broadcast(node.shape, (axis,)), lanes)
 
 
-def taking_part(
-    on: Node, operands: Sequence[Node], axes: Sequence[int | None], size: Size, must_end: bool
-) -> list[Node]:
+def taking_part(on: Node, operands: Sequence[Node], axes: Sequence[int | None], size: Size, total: bool) -> list[Node]:
     """The operands of something that is computed for all lanes, of which only those take part that are `on`. Values of
     lanes that do are what they were.
 
     No cotangent flows back from the other lanes. Where one of theirs could get into a sum over lanes, because an
-    operand is the same for all, or where they might never come to an end, they compute what the first lane does that
-    takes part.
+    operand is the same for all, or where what is computed is not `total` (`Primitive.is_total`), they compute what the
+    first lane does that takes part.
     """
     if type(size) is int and size == 0:
         return list(operands)
     shared = [axis is None and x.kind.dtype.is_inexact for x, axis in zip(operands, axes, strict=True)]
-    stand_in = bind(ArgMax((0,)), on) if must_end or any(shared) else None
+    stand_in = bind(ArgMax((0,)), on) if not total or any(shared) else None
     found = []
     for x, axis, is_shared in zip(operands, axes, shared, strict=True):
         if isinstance(x.kind, Tape):

@@ -1,7 +1,10 @@
 """BLAS and LAPACK: the library inside SciPy as addresses for native code, and matrix products as commands of programs.
 
 SciPy publishes its Fortran routines through two extension modules for Cython. They are loaded alone: that takes 4 ms,
-all of `scipy.linalg` 0.4 s. Codegen and primitives come here for addresses and for the source of `gemm`.
+all of `scipy.linalg` 0.4 s. Targets come here for addresses and for the source of `gemm`.
+
+The library has threads of its own, and its results depend on their number. Ours must not, so while kernels call it, it
+is to use one (`turn`): matrices of a batch are for our own threads to share.
 """
 
 from __future__ import annotations
@@ -131,6 +134,84 @@ def description() -> str:
         config.restype = ctypes.c_char_p
         name = config().decode().strip()
     return f"{name}, threads: {get_threads()}, {origin}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One thread
+# ---------------------------------------------------------------------------------------------------------------------
+
+_TURN_STATE: Final = {"lock": 0, "users": 1, "before": 2, "get": 3, "set": 4}
+
+# turn(state, 1) comes before calls of the library, turn(state, -1) after them. The first user tells it to use one
+# thread, the last one to use as many as before.
+_TURN: Final = r"""
+define void @weft_blas_turn(ptr %state, i64 %by) {
+entry:
+  %lock = at %state.lock
+  br label %wait
+wait:
+  %seen = cmpxchg ptr %lock, i64 0, i64 1 acquire monotonic
+  %mine = extractvalue { i64, i1 } %seen, 1
+  br i1 %mine, label %count, label %wait
+count:
+  %old = get i64 %state.users
+  %new = add i64 %old, %by
+  set i64 %new, %state.users
+  %both = or i64 %old, %new
+  %within = icmp ugt i64 %both, 1
+  br i1 %within, label %done, label %change
+change:
+  %first = icmp sgt i64 %by, 0
+  %set = get ptr %state.set
+  %obeys = icmp ne ptr %set, null
+  br i1 %obeys, label %tell, label %done
+tell:
+  br i1 %first, label %begin, label %end
+begin:
+  %get = get ptr %state.get
+  %many = call i32 %get()
+  %kept = sext i32 %many to i64
+  set i64 %kept, %state.before
+  %several = icmp ne i32 %many, 1
+  br i1 %several, label %alone, label %done
+alone:
+  call void %set(i32 1)
+  br label %done
+end:
+  %before = get i64 %state.before
+  %changed = icmp ne i64 %before, 1
+  br i1 %changed, label %restore, label %done
+restore:
+  %again = trunc i64 %before to i32
+  call void %set(i32 %again)
+  br label %done
+done:
+  store atomic i64 0, ptr %lock release, align 8
+  ret void
+}
+"""
+
+_state: Final = (ctypes.c_int64 * len(_TURN_STATE))()
+
+
+def _forget_turns() -> None:
+    """A child of a fork has none of the threads that were in the library."""
+    for name in ("lock", "users"):
+        _state[_TURN_STATE[name]] = 0
+
+
+os.register_at_fork(after_in_child=_forget_turns)
+
+
+@functools.cache
+def turn() -> tuple[int, int]:
+    """(the address of a function `void turn(state, i64 by)`, the address of its state)."""
+    kind = _kind()
+    if kind is not None:
+        for word, name in (("get", kind.get_threads), ("set", kind.set_threads)):
+            _state[_TURN_STATE[word]] = ctypes.cast(_library()[name], ctypes.c_void_p).value or 0
+    source = engine.Source("runtime:blas turn", "weft_blas_turn", lambda: expand(_TURN, {"state": _TURN_STATE}))
+    return engine.load_for_good(source), ctypes.addressof(_state)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

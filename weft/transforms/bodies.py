@@ -1,7 +1,8 @@
 """Bodies from functions: a function is run once on placeholders, and what it captured becomes operands.
 
-Values that a body computes without its parameters (loop-invariant code) are computed outside of a loop, once. The
-global random state is one more carry of a body that draws numbers, so that each step draws the next ones.
+Values that a body computes without its parameters (loop-invariant code) are computed outside of a loop, once, unless
+they may fail or never come to an end: then a loop that makes no step must not compute them. The global random state is
+one more carry of a body that draws numbers, so that each step draws the next ones.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from weft import tree
 from weft.array import array, wrap
-from weft.graph.node import Kind, Node, next_id
+from weft.graph.node import Kind, Node, next_id, reachable_by
 from weft.graph.trace import Change, changes, finishing, trace
 from weft.primitives.base import Constant, Placeholder, RunTimeConstant, View
 from weft.transforms.drawing import RANDOM_STATE
@@ -95,12 +96,13 @@ def _undo(changed: Sequence[Change], first: int) -> str | None:
     return where
 
 
-def captured(params: Sequence[Node], outputs: Sequence[Node], hoist_from: int | None = None) -> list[Node]:
-    """The nodes from outside that the outputs need beside the parameters, in a fixed order.
+def captured(params: Sequence[Node], outputs: Sequence[Node], first: int, hoist: bool) -> list[Node]:
+    """The nodes from outside that the outputs of a body need beside its parameters, in a fixed order. What the body
+    made is newer than the id `first`.
 
-    All that does not depend on a parameter is outside, but for constants and views, which cost nothing inside; with
-    `hoist_from` only what is older than that id, or is data. What a function with rules of its own computes stays with
-    its operands, because its rules lead to nothing else.
+    If it is to `hoist`, all that does not depend on a parameter is outside, but for constants and views, which cost
+    nothing inside, and what may have no value; otherwise only what is older than the body, or is data. What a function
+    with rules of its own computes stays with its operands, because its rules lead to nothing else.
     """
     path, inside = between(params, outputs)
     enclosed = {node for called in groups(path).values() for node in between(called[0].xs, called[0].ys)[0]}
@@ -108,14 +110,14 @@ def captured(params: Sequence[Node], outputs: Sequence[Node], hoist_from: int | 
     stack = [node for node in outputs if node not in inside]
     for node in inside:
         stack.extend(x for x in node.inputs if x not in inside)
-    seen = set(stack)
+    seen, partial = set(stack), _partial(outputs, first)
     while stack:
         node = stack.pop()
         if isinstance(node.op, Constant) and not isinstance(node.value, RunTimeConstant):
             continue
         stays = node in enclosed or isinstance(node.op, View)
         stays = stays or (not node.inputs and node.value is None and _is_source(node))
-        if hoist_from is not None and node.id >= hoist_from and node.value is None and _is_computed(node):
+        if node.id >= first and node.value is None and (node in partial or (not hoist and _is_computed(node))):
             stays = True
         if not stays:
             found[node] = None
@@ -125,6 +127,15 @@ def captured(params: Sequence[Node], outputs: Sequence[Node], hoist_from: int | 
                 seen.add(x)
                 stack.append(x)
     return sorted(found, key=lambda node: node.id)
+
+
+def _partial(outputs: Sequence[Node], first: int) -> set[Node]:
+    """What a body computes from something that may fail or never end."""
+    found: set[Node] = set()
+    for node in reachable_by(outputs, lambda node: [x for x in node.inputs if x.id >= first]):
+        if not node.op.is_total or any(x in found for x in node.inputs):
+            found.add(node)
+    return found
 
 
 def _is_source(node: Node) -> bool:

@@ -22,7 +22,7 @@ from weft.files.paths import Path_
 from weft.graph.body import Body, body_of
 from weft.graph.dims import Dim, dim_max, shape_text
 from weft.graph.node import Bundle, Kind, Node, Size, bundle_of, kind_of, tape_of
-from weft.primitives import MULTIPLE, REGISTRY
+from weft.primitives import CONTROL_FLOW, REGISTRY
 from weft.primitives.base import (
     CONSTANT,
     DATA,
@@ -44,7 +44,7 @@ from weft.runtime.data import Buffer
 from weft.transforms.exportfile import DamagedFile, damaged, opened, read_header, read_tensors
 
 FORMAT: Final = "weft function"
-_CLASSES: tuple[type[Primitive], ...] = (*REGISTRY, *MULTIPLE, Pick)
+_CLASSES: tuple[type[Primitive], ...] = (*REGISTRY, *CONTROL_FLOW, Pick)
 PRIMITIVES: Final[Mapping[str, type[Primitive]]] = {cls.name(): cls for cls in _CLASSES}
 LARGEST = 1 << 62
 """No parameter, size or number of bytes reaches this: sums and products of a few stay within what kernels count in."""

@@ -11,9 +11,10 @@ from typing import Any
 from weft.array import array, wrap
 from weft.config import config
 from weft.dtypes import Dtype, float32
+from weft.errors import ComputationError
 from weft.evaluate import Recipe, close
 from weft.graph.dims import DimEnv
-from weft.graph.lines import inherit
+from weft.graph.lines import inherit, locate, marked
 from weft.graph.node import Graph, Kind, Node, Size, kind_of, node_of
 from weft.graph.placement import USED, device_of
 from weft.passes.executable import Executable
@@ -165,7 +166,7 @@ class InPlace:
 class Variant:
     """A trace that holds for arrays of given shapes."""
 
-    __slots__ = ("_constants", "_words", "conversions", "effects", "inputs", "numbers", "recipe", "updates")
+    __slots__ = ("_constants", "_marked", "_words", "conversions", "effects", "inputs", "numbers", "recipe", "updates")
 
     def __init__(
         self, traced: Trace, effects: Effects, numbers: Numbers | None, wants: list[tuple[int, Dtype]], updates: Updates
@@ -178,6 +179,7 @@ class Variant:
         """What calls may overwrite, if nobody else holds it."""
         self._words: Sequence[int] = ()
         self._constants = traced.constants
+        self._marked = marked(traced.order)
 
     def program(self, recipe: Planned) -> Variant:
         """Set the program."""
@@ -211,7 +213,11 @@ class Variant:
             given.append(buffers[i] if i.__class__ is int else i)  # type: ignore[index, arg-type]
         executable = recipe.executable
         words = self._words if recipe is self.recipe and not self.conversions else self.words(recipe, numbers)
-        results = executable.run(given, words)
+        try:
+            results = executable.run(given, words)
+        except ComputationError as error:
+            locate(error, self._marked)
+            raise
         kinds = executable.kinds
         if self.effects.single:
             return wrap(Node(DATA, (), kinds[0], results[0]))
@@ -251,10 +257,13 @@ class Variant:
     def _run_over(self, over: Recipe, numbers: Sequence[Any], buffers: Sequence[Buffer], claim: Claim) -> None:
         given: list[Any] = [buffers[i] if i.__class__ is int else i for i in self.inputs]  # type: ignore[index]
         words = self.words(over, numbers) if over.sources else ()
-        try:  # noqa: SIM105  (`suppress` would be a tenth of what such a call costs)
+        try:
             over.executable.run_in_place(given, words, claim.progress)
         except Cancelled:
             pass
+        except ComputationError as error:
+            locate(error, self._marked)
+            raise
 
     def _plan_over(self, recipe: Planned, donated: tuple[int, ...]) -> Executable:
         """The program that may overwrite these inputs."""

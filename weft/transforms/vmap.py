@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.graph.lines import on_behalf_of
-from weft.graph.node import Node, Size
+from weft.graph.lines import hand_on, line_of, on_behalf_of
+from weft.graph.node import Node, Size, next_id
 from weft.primitives.base import MultiOutput, Pick, move_batch_to_front
 from weft.primitives.custom import Application, Batch, Batched, Called, called
 from weft.transforms.paths import Rebuilder, between, groups
@@ -24,6 +24,7 @@ def batch(
     applications = groups(path)
     around = Batch(tuple(inputs), tuple(batched), tuple(axes), size)
     bundles: dict[Node, Sequence[Batched]] = {}
+    results: Sequence[Batched]
     for node in path:
         if node.op.__class__ is Pick and node.inputs[0] in bundles:
             new[node] = bundles[node.inputs[0]][node.op.index]  # type: ignore[attr-defined]
@@ -34,10 +35,14 @@ def batch(
             new[node] = (again.node(node, operands), None)
         elif node.__class__ is Called:
             _through_call(node, applications, new, around)  # type: ignore[arg-type]
-        elif isinstance(node.op, MultiOutput):
-            bundles[node] = node.op.batch(operands, places, size)
         else:
-            new[node] = node.op.batch(operands, places, size)
+            since = 0 if node.op.is_total else next_id()
+            if isinstance(node.op, MultiOutput):
+                results = bundles[node] = node.op.batch(operands, places, size)
+            else:
+                results = (new[node],) = (node.op.batch(operands, places, size),)
+            if since:
+                hand_on(line_of(node), [x for x, _ in results], since)
     return [new.get(node, (node, None)) for node in outputs]
 
 

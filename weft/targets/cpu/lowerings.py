@@ -17,10 +17,23 @@ from weft.primitives.custom import Barrier
 from weft.primitives.elementwise import AsType
 from weft.primitives.indexing import Gather, Scatter
 from weft.primitives.joins import Concatenate, Repeat
+from weft.primitives.linalg import (
+    Cholesky,
+    Eig,
+    Eigenvalues,
+    Eigh,
+    HermitianEigenvalues,
+    Inverse,
+    Lu,
+    Qr,
+    SingularValues,
+    SolveTriangular,
+    Svd,
+)
 from weft.primitives.scans import Cumulative, Scan
 from weft.primitives.sorting import ArgSelect, ArgSort, SearchSorted, Sort
 from weft.primitives.views import Contiguous, SliceUpdate
-from weft.targets.cpu import matmul, moves, scan, selection, sorting
+from weft.targets.cpu import lapack, matmul, moves, scan, selection, sorting
 
 Operands = Sequence[Layout]
 
@@ -110,6 +123,17 @@ LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     ArgSort: _arg_sort,
     ArgSelect: _arg_select,
     SearchSorted: _search_sorted,
+    Cholesky: lapack.cholesky,
+    Qr: lapack.qr,
+    Lu: lapack.lu,
+    Inverse: lapack.inverse,
+    Eigh: lapack.eigh,
+    HermitianEigenvalues: lapack.hermitian_eigenvalues,
+    Svd: lapack.svd,
+    SingularValues: lapack.singular_values,
+    Eig: lapack.eig,
+    Eigenvalues: lapack.eigenvalues,
+    SolveTriangular: lapack.solve_triangular,
 }
 
 
