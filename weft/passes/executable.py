@@ -145,12 +145,15 @@ class Executable:
         """What a failed program means to the user: the operation whose call ended it says so."""
         if error.status <= 0:
             return error
-        op, kinds = self.failed(error.command)
+        call = self.failed(error.command)
+        if call is None:  # no operation's own: what a program never does
+            return error
+        op, kinds = call
         return op.failure(error.arguments[FAILURE_WORD:], kinds, error.steps)
 
-    def failed(self, command: int) -> Call:
+    def failed(self, command: int) -> Call | None:
         """The operation whose call a command is."""
-        return self.calls[command]
+        return self.calls.get(command)
 
     @staticmethod
     def _result(result: Result, inputs: Sequence[Buffer], stores: Sequence[Storage]) -> Buffer:
