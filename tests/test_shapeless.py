@@ -308,3 +308,33 @@ def test_an_error_about_sizes_that_is_caught_is_guarded() -> None:
     f = mx.compile(fun, shapeless=True)
     for n in (4, 7, 2, 5, 3):
         assert bits(f(sample(n, 3), sample(n, 3))) == bits(fun(sample(n, 3), sample(n, 3))), n
+
+
+# A computed size that is 1 in a call is repeated there, and its derivative is a sum.
+
+MEETING = {
+    "every second row": lambda x: x * x[::2],
+    "all but one row": lambda x: x - x[:-1],
+    "half of the rows": lambda x: x / (2 + x[: x.shape[0] // 2]),
+    "all but two columns": lambda x: mx.where(x[:, 2:] > 0, x, x[:, 2:]),
+    "both": lambda x: mx.maximum(x, x[1:, 1:] * x[:1]),
+    "broadcast_to": lambda x: mx.broadcast_to(x[1:] * x[1:], x.shape) * x,
+    "products": lambda x: mx.matmul(x[1:, None], mx.swapaxes(x[:, None], 1, 2)),
+}
+TRANSFORMS = {
+    "value": lambda f: f,
+    "gradient": lambda f: mx.grad(loss(f)),
+    "gradient of gradient": lambda f: mx.grad(lambda x: mx.sum(mx.grad(loss(f))(x))),
+    "tangent": lambda f: lambda x: mx.jvp(f, [x], [mx.cos(x)])[1][0],
+    "gradient of batch": lambda f: lambda x: mx.grad(loss(mx.vmap(f)))(mx.stack([x, x + 1])),
+}
+
+
+@pytest.mark.parametrize("name", MEETING)
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_computed_sizes_of_one_are_repeated(name: str, transform: str) -> None:
+    fun = TRANSFORMS[transform](MEETING[name])
+    for order in ([(2, 3), (3, 3), (2, 5)], [(3, 2), (2, 3), (2, 2), (4, 4)], [(4, 4), (2, 3), (3, 3)]):
+        f = mx.compile(fun, shapeless=True)
+        for shape in order:
+            assert outcome(f, sample(*shape)) == outcome(fun, sample(*shape)), f"{shape} of {order}"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.graph.dims import is_exactly, same_shape
+from weft.graph.dims import provably_equal, same_shape
 from weft.graph.node import Kind, Node, Shape, Size, kind_of
 from weft.primitives.base import (
     OPERATORS,
@@ -125,7 +125,7 @@ class Broadcast(View):
         need(len(self.axes) == x.ndim, f"{len(self.axes)} axes for the {x.ndim} of its operand")
         check_axes(self.axes, len(self.shape))
         for n, axis in zip(x.shape, self.axes, strict=True):
-            need(is_exactly(n, 1) or n == self.shape[axis], f"{x} does not fit the shape that it is repeated in")
+            need(provably_equal(n, 1) or n == self.shape[axis], f"{x} does not fit the shape that it is repeated in")
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         (x,) = values
@@ -135,14 +135,17 @@ class Broadcast(View):
         return np.broadcast_to(x.reshape(sizes), tuple(map(int, self.shape)))
 
     def index_map(self, kind: Kind) -> IndexMap:
-        return tuple(AxisMap(None if is_exactly(n, 1) else axis) for n, axis in zip(kind.shape, self.axes, strict=True))
+        return tuple(
+            AxisMap(None if provably_equal(n, 1) else axis) for n, axis in zip(kind.shape, self.axes, strict=True)
+        )
 
     def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
         shape = primals[0].shape
+        # What repeats a computed size was guarded to be 1, where it is.
         kept = {
             axis
             for n, axis in zip(shape, self.axes, strict=True)
-            if not is_exactly(n, 1) or is_exactly(self.shape[axis], 1)
+            if not provably_equal(n, 1) or provably_equal(self.shape[axis], 1)
         }
         summed = OPERATORS["sum"](cotangent, tuple(i for i in range(len(self.shape)) if i not in kept))
         return reshape(OPERATORS["astype"](summed, cotangent.dtype), shape)  # sums of flags are integers
