@@ -472,7 +472,7 @@ def signals() -> None:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         forget()
-    assert struck > 10
+    assert struck
     for number in range(30):
         np.testing.assert_array_equal(np.array(expression(number, x, mx)), expected_of(number))
     print("fine")

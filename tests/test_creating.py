@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from typing import Any
 
@@ -113,11 +114,15 @@ def test_arrays_made_of_one_number_do_not_share_it() -> None:
     ids=range(10),
 )
 def test_no_result_is_a_number_that_others_read(make: Any) -> None:
-    """Numbers in programs are shared; a result whose memory can be written to must not be one of them."""
+    """Numbers in programs are shared, so that views of results are read-only; one that is written to all the same must
+    not be one of them."""
     first, second = make(), make()
     mx.eval(first, second)
     before = second.item()
-    np.asarray(first)[...] = 100
+    view = np.asarray(first)
+    with pytest.raises(ValueError, match="read-only"):
+        view[...] = 100
+    ctypes.memmove(view.ctypes.data, b"\xff" * view.nbytes, view.nbytes)
     assert second.item() == before
     assert (mx.array(1.0) * 7.0).item() == 7
     assert make().item() == before

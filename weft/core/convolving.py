@@ -265,6 +265,8 @@ def convolve(a: array, v: array, /, mode: str = "full", *, stream: Stream = None
     >>> convolve(array([1.0, 2.0, 3.0]), array([0.0, 1.0, 0.5]))
     array([0, 1, 2.5, 4, 1.5], dtype=float32)
     """
+    if not isinstance(a, array) or not isinstance(v, array):
+        raise TypeError("[convolve] both inputs must be arrays.")
     if a.ndim != 1 or v.ndim != 1:
         raise ValueError("[convolve] Inputs must be 1D.")
     if a._node.shape[0] == 0 or v._node.shape[0] == 0:

@@ -36,6 +36,9 @@ def gather_mm(
     array([[[3, 3],
             [3, 3]]], dtype=float32)
     """
+    for given in (a, b, lhs_indices, rhs_indices):
+        if given is not None and not isinstance(given, array):
+            raise TypeError(f"[gather_mm] operands and indices must be arrays; got {type(given).__name__}.")
     if lhs_indices is None and rhs_indices is None:
         return matmul(a, b)
     if a.ndim < 2 or b.ndim < 2:

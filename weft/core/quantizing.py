@@ -91,6 +91,13 @@ def _reshaped(x: array, *shape: Any) -> array:
     return wrap(reshape(x._node, shape))
 
 
+def _arrays(name: str, *given: Any) -> None:
+    """Raise TypeError for what is neither an array nor None."""
+    for x in given:
+        if x is not None and not isinstance(x, array):
+            raise TypeError(f"[{name}] operands must be arrays; got {type(x).__name__}.")
+
+
 def _agree(a: Shape, b: Shape) -> bool:
     """Whether shapes are equal; for sizes that are symbols that is a guard."""
     return len(a) == len(b) and all(m == n for m, n in zip(a, b, strict=True))
@@ -165,6 +172,7 @@ def quantize(
     ((2, 8), (2, 1))
     """
     packing = _packing("quantize", mode, group_size, bits)
+    _arrays("quantize", w, global_scale)
     if w.dtype.kind != "f":
         raise ValueError(f"[quantize] Only real floating types can be quantized but w has type {w.dtype.name}.")
     if w.ndim < 2:
@@ -235,6 +243,7 @@ def _dequantized(
     name: str, w: array, scales: array, biases: array | None, packing: _Packing, global_scale: array | None = None
 ) -> array:
     """The numbers of a quantized matrix, in float32 or float64."""
+    _arrays(name, w, scales, biases, global_scale)
     if w.dtype is not dt.uint32:
         raise ValueError(f"[{name}] The matrix should be given as a uint32.")
     if packing.mode == "affine" and biases is None:
@@ -275,6 +284,7 @@ def _operands(
     name: str, x: array, w: array, scales: array, biases: array | None, transpose: bool, packing: _Packing
 ) -> tuple[array, array, Dtype]:
     """Operands of a product in float32 or float64, and the dtype of the result."""
+    _arrays(name, x)
     matrix = _dequantized(name, w, scales, biases, packing)
     inner = matrix._node.shape[-1 if transpose else -2]
     if x._node.shape[-1] != inner:
@@ -324,6 +334,7 @@ def _both_quantized(
     name: str, x: array, w: array, scales: array | None, packing: _Packing, whole_x: array | None, whole_w: array | None
 ) -> tuple[array, array]:
     """(x rounded as it would be quantized, the matrix transposed), in float32."""
+    _arrays(name, x, w, scales, whole_x, whole_w)
     if packing.mode not in ("nvfp4", "mxfp8"):
         raise ValueError(
             f"[{name}] Only 'nvfp4' and 'mxfp8' quantization modes are supported but got '{packing.mode}'."

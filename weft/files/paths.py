@@ -69,15 +69,16 @@ def is_shape(shape: Any) -> bool:
 
 
 @contextmanager
-def writing(function: str, file: File) -> Iterator[IO[bytes]]:
-    """A file to write to. One that was given open is written where it stands, and stays open."""
+def writing(function: str, file: File, error: type[RuntimeError] = FileError) -> Iterator[IO[bytes]]:
+    """A file to write to. One that was given open is written where it stands, and stays open. `error` is raised if
+    there is no way to write it."""
     if not isinstance(file, (str, os.PathLike)):
         if not hasattr(file, "write"):
             raise ValueError(f"[{function}] writes to a path or a file that is open for writing; got {file!r}.")
         yield file
         return
     path = Path(file)
-    number, name = _open_beside(function, path)
+    number, name = _open_beside(function, path, error)
     try:
         with os.fdopen(number, "wb") as out:
             yield out
@@ -88,13 +89,13 @@ def writing(function: str, file: File) -> Iterator[IO[bytes]]:
 
 
 def check_writable(function: str, file: Path_) -> None:
-    """Raise FileError if there is no way to write this file."""
-    number, name = _open_beside(function, Path(file))
+    """Raise RuntimeError if there is no way to write this file."""
+    number, name = _open_beside(function, Path(file), RuntimeError)
     os.close(number)
     Path(name).unlink()
 
 
-def _open_beside(function: str, path: Path) -> tuple[int, str]:
+def _open_beside(function: str, path: Path, raised: type[RuntimeError]) -> tuple[int, str]:
     """A new file in the same directory: (descriptor, name)."""
     name = str(path.parent / f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -103,7 +104,7 @@ def _open_beside(function: str, path: Path) -> tuple[int, str]:
         return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), name
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or error  # the name in the error is not the user's
-        raise FileError(f"[{function}] Failed to open file {path}: {problem}.") from error
+        raise raised(f"[{function}] Failed to open file {path}: {problem}.") from error
 
 
 def bytes_of(values: np.ndarray) -> memoryview:

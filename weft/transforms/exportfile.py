@@ -79,7 +79,7 @@ def write(file: Path_ | IO[bytes], header: dict[str, Any], tensors: Sequence[tup
     first = _aligned(PREFIX.size + len(text))
     end = first + (entries[-1]["offset"] + bytes_of(tensors[-1][1]).nbytes if tensors else 0)
     prefix = PREFIX.pack(MAGIC, VERSION, zlib.crc32(text), len(text), end)
-    with writing("export_function", file) as out:
+    with writing("export_function", file, RuntimeError) as out:
         out.write(prefix + text)
         position = PREFIX.size + len(text)
         for entry, (_, values) in zip(entries, tensors, strict=True):
