@@ -44,6 +44,8 @@ def digest(arrays: Iterable[np.ndarray]) -> str:
 def computed() -> Iterator[tuple[str, list[np.ndarray], list[np.ndarray]]]:
     """(name, operands, results) of everything."""
     for case in contract.all_cases():
+        if ".linalg." in type(case.op).__module__:  # LAPACK's bits, which are SciPy's affair
+            continue
         operands = case.operands()
         yield str(case), operands, [native(case.op, [place(x) for x in operands])]
     for cls in REGISTRY:
