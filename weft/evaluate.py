@@ -26,7 +26,9 @@ from weft.graph.node import Graph, Kind, Node, Tape, handles, has_handle, node_o
 from weft.graph.overlay import Foreign, Running
 from weft.graph.trace import OPEN, following, keeps_inputs, traced_elsewhere, unknown_value
 from weft.passes.executable import Executable
-from weft.passes.pipeline import WRAPPERS, compile_graph
+from weft.passes.families import check, compiled, constants_of, family_of
+from weft.passes.pipeline import WRAPPERS
+from weft.passes.template import Given
 from weft.passes.views import contiguous, is_contiguous, map_strides
 from weft.primitives.base import (
     DATA,
@@ -81,7 +83,11 @@ class Recipe:
         self.spent: Sequence[int] = executable.spent
         """The leaves that a run overwrites."""
         self.sources: list[tuple[int | None, tuple[int, ...]]] = [
-            (position[id(value)], ()) if id(value) in position else (None, value.words)
+            (value.position, ())
+            if isinstance(value, Given)
+            else (position[id(value)], ())
+            if id(value) in position
+            else (None, value.words)
             for value in executable.constants
         ]
         self.in_order = [at for at, _ in self.sources] == list(range(len(given)))
@@ -412,7 +418,7 @@ def evaluate_one(node: Node) -> None:
             if order and config.backend != "reference":
                 recipe = PROGRAMS.get(key)
                 if recipe is None:
-                    recipe = _remembered(key, _plain_recipe(order, node, mine))
+                    recipe = _plain_recipe(key, order, node, mine)
                 leaves = [value for value in values if value.__class__ is Buffer]
                 constants: Sequence[ConstantValue] = ()
                 if len(leaves) < len(values):
@@ -421,7 +427,7 @@ def evaluate_one(node: Node) -> None:
                     first = second = x = y = inputs = values = None  # type: ignore[assignment]  # for `_donated`
                     donated = _donated_to(node, order, leaves)
                     if donated:
-                        recipe, claim = _in_place((key, donated), order, [node], donated, mine)
+                        recipe, claim = _in_place((key, donated), order, [node], constants, donated, mine)
             updates = node.op.__class__ is SliceUpdate and _is_plain_update(node)
             if _ENTRIES[0] != mine:
                 raise _Disturbed
@@ -451,12 +457,12 @@ def _leaf_key(node: Node, value: Any) -> tuple[Any, Any, Any]:
     return node.op, node.kind, None
 
 
-def _plain_recipe(order: list[Node], node: Node, mine: int) -> Recipe:
-    """The program for one operation that overwrites nothing."""
-    key, results, _, _ = _structure(order, (node,))
-    recipe = PROGRAMS.get(key) or _compile(key, order, results, mine)
+def _plain_recipe(short: tuple[Any, ...], order: list[Node], node: Node, mine: int) -> Recipe:
+    """The program for one operation that overwrites nothing, found under its short key from now on if it is kept."""
+    key, results, _, constants = _structure(order, (node,))
+    recipe = PROGRAMS.get(key) or _compile(key, order, results, constants, mine)
     _still(mine)  # or this is the program of something else
-    return recipe
+    return _remembered(short, recipe) if key in PROGRAMS else recipe
 
 
 class Claim:
@@ -511,10 +517,10 @@ def _prepare(order: list[Node], wanted: Container[Node], mine: int) -> Prepared:
     if recipe is None or recipe.large:
         donated = _donated(order, results, leaves)
         if donated:
-            recipe, claim = _in_place((key, donated), order, results, donated, mine)
+            recipe, claim = _in_place((key, donated), order, results, constants, donated, mine)
             return recipe, results, leaves, constants, claim
         if recipe is None:
-            recipe = _compile(key, order, results, mine)
+            recipe = _compile(key, order, results, constants, mine)
     return recipe, results, leaves, constants, None
 
 
@@ -580,13 +586,14 @@ def _in_place(
     key: tuple[Any, ...],
     order: list[Node],
     results: list[Node],
+    constants: Sequence[ConstantValue],
     donated: tuple[int, ...],
     mine: int,
 ) -> tuple[Recipe, Claim | None]:
     """The program that may overwrite the donated leaves, and those that it does overwrite."""
     recipe = PROGRAMS.get(key)
     if recipe is None:
-        recipe = _compile(key, order, results, mine, donated)
+        recipe = _compile(key, order, results, constants, mine, donated)
     if not recipe.spent:
         return recipe, None
     nodes = [node for node in order if node.value.__class__ is Buffer]
@@ -845,17 +852,28 @@ def _compile(
     key: tuple[Any, ...],
     order: list[Node],
     results: list[Node],
+    constants: Sequence[ConstantValue],
     mine: int,
     donated: tuple[int, ...] = (),
 ) -> Recipe:
+    """A new program. One of sizes that keep changing is filled in (passes/families.py); it is kept if they come
+    again."""
+    found = family_of(_structure(order, results)[0] if donated else key, donated)
+    if found is not None and not WRAPPERS and not config.dump:
+        family, sizes = found
+        recipe: Recipe | None = family.recent(sizes)
+        if recipe is not None:
+            return _remembered(key, recipe)
+        made = family.executable(sizes)
+        if made is not None:
+            check(made, donated)
+            return family.keep(sizes, Recipe(made, constants))
     graph, layouts = close(order, results)
     _still(mine)  # or the graph is another one than the key says
-    executable = compile_graph(graph, CPU, layouts, donated)
+    executable = compiled(graph, CPU, layouts, donated, found)
     if not WRAPPERS:  # those look at plans
         executable.forget_plan()
-    # Constants of the graph are those of its nodes, in their order.
-    given = [node.value for node in graph.order() if isinstance(node.op, Constant)]
-    return _remembered(key, Recipe(executable, given))
+    return _remembered(key, Recipe(executable, constants_of(graph)))
 
 
 def _remembered(key: tuple[Any, ...], recipe: Recipe) -> Recipe:

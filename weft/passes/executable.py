@@ -8,6 +8,7 @@ itself be moved by the loop around it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Sequence
@@ -81,7 +82,7 @@ class Executable:
 
     def forget_plan(self) -> None:
         """A program runs without its plan, which takes several times its memory."""
-        if hasattr(self, "plan"):
+        with contextlib.suppress(AttributeError):  # there may be none
             del self.plan
 
     def run(self, inputs: Sequence[Buffer], words: Sequence[int]) -> list[Buffer]:

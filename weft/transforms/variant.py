@@ -16,6 +16,7 @@ from weft.graph.dims import DimEnv
 from weft.graph.lines import inherit
 from weft.graph.node import Graph, Kind, Node, Size, kind_of, node_of
 from weft.passes.executable import Executable
+from weft.passes.families import compiled
 from weft.passes.growing import holds_tapes
 from weft.passes.pipeline import WRAPPERS, Layouts, compile_graph, plan_over, wrapped
 from weft.passes.template import Sized, Templates
@@ -183,12 +184,22 @@ class Variant:
         self.recipe = recipe
         if not self.conversions:
             self._words = self.words(recipe, ())
-        self.updates = worth_while(large(self.updates, recipe.executable.plan), recipe.executable.plan)
+        if self.updates.candidates:
+            self.updates = self._worth_while(recipe)
         if not self.updates.candidates:
             recipe.source = None
             if not WRAPPERS:
                 recipe.executable.forget_plan()
         return self
+
+    def _worth_while(self, recipe: Planned) -> Updates:
+        """What calls may overwrite, and would."""
+        assert recipe.source is not None
+        graph, _ = recipe.source()
+        updates, made = large(self.updates, graph), recipe.executable
+        if not isinstance(made, Sized):
+            return worth_while(updates, made.plan, lambda leaves: plan_over(made.plan, leaves).spent)
+        return worth_while(updates, made.template.plan, lambda leaves: self._plan_over(recipe, tuple(leaves)).spent)
 
     def recipe_for(self, kinds: Sequence[Kind]) -> Planned | None:
         """The program for arrays of these kinds; None if the trace does not hold for them."""
@@ -256,6 +267,9 @@ class Variant:
     def _plan_over(self, recipe: Planned, donated: tuple[int, ...]) -> Executable:
         """The program that may overwrite these inputs."""
         assert recipe.source is not None
+        if isinstance(recipe.executable, Sized):
+            graph, layouts = recipe.source()
+            return compiled(graph, CPU, layouts, donated)
         known = recipe.executable.plan
         if holds_tapes(known.graph):
             graph, layouts = recipe.source()
@@ -294,7 +308,7 @@ def closed(traced: Trace, layouts: Sequence[Buffer], places: dict[int, int]) -> 
 
 def fixed_program(traced: Trace, graph: Graph, strides: Layouts) -> Planned:
     """The program for the shapes and layouts of a trace."""
-    return Planned(compile_graph(graph, CPU, strides), traced.constants, lambda: (graph, strides))
+    return Planned(compiled(graph, CPU, strides), traced.constants, lambda: (graph, strides))
 
 
 # ---- symbolic sizes ----
@@ -351,7 +365,7 @@ class ShapelessVariant(Variant):
             made = self._executable(sizes, self.templates)
             recipe = Planned(made, self._constants, lambda: (self._concrete(sizes), {}))
             if first:
-                self.updates = worth_while(self.updates, made.plan)
+                self.updates = worth_while(self.updates, made.plan, lambda leaves: plan_over(made.plan, leaves).spent)
             self.recipes[sizes] = recipe
         return recipe
 
