@@ -406,12 +406,10 @@ def evaluate_one(node: Node) -> None:
             values: tuple[Any, ...]
             if len(inputs) == 2:
                 first, second = inputs
-                if first.id > second.id:
-                    first, second = second, first
                 x, y = first.value, second.value
                 if x is not None and y is not None and first is not second:
                     values, order = (x, y), [first, second, node]
-                    key = (SHORT, node.op, node.kind, first is inputs[0], *_leaf_key(first, x), *_leaf_key(second, y))
+                    key = (SHORT, node.op, node.kind, *_leaf_key(first, x), *_leaf_key(second, y))
             elif len(inputs) == 1 and inputs[0].value is not None:
                 values, order = (inputs[0].value,), [inputs[0], node]
                 key = (SHORT, node.op, node.kind, *_leaf_key(inputs[0], values[0]))
@@ -527,34 +525,43 @@ def _prepare(order: list[Node], wanted: Container[Node], mine: int) -> Prepared:
 def _structure(
     order: list[Node], wanted: Container[Node]
 ) -> tuple[tuple[Any, ...], list[Node], list[Buffer], list[ConstantValue]]:
-    """(key, results, leaves, constants) of a topologically ordered piece."""
+    """(key, results, leaves, constants) of a topologically ordered piece. What has a value comes to stand before what
+    reads it first: its age, which is another one at each step of a program, says nothing about the piece."""
     index: dict[Node, int] = {}
     key: list[Any] = []
-    add = key.append
+    add, number_of = key.append, index.get
     leaves: list[Buffer] = []
     constants: list[ConstantValue] = []
     results: list[Node] = []
-    for number, node in enumerate(order):
-        index[node] = number
-        value = node.value
-        if value is None:
-            add(node.op)
-            add(node.kind)
-            for operand in node.inputs:
-                add(index[operand])
-            if node in wanted or (node.handle is not None and has_handle(node)):
-                add(-1)
-                results.append(node)
-        elif isinstance(value, ConstantValue):
-            add(node.op)
-            add(node.kind)
-            constants.append(value)
-        else:
-            add(DATA)
-            add(node.kind)
-            if value.strides is not None:
-                add(value.strides)
-            leaves.append(value)
+    for node in order:
+        if node.value is not None:
+            continue
+        for operand in node.inputs:
+            number = number_of(operand)
+            if number is not None:
+                add(number)
+                continue
+            index[operand] = len(index)
+            value = operand.value
+            if value.__class__ is Buffer:
+                add(DATA)
+                add(operand.kind)
+                if value.strides is not None:
+                    add(value.strides)
+                leaves.append(value)
+            elif isinstance(value, ConstantValue):
+                add(operand.op)
+                add(operand.kind)
+                constants.append(value)
+            else:
+                value.refuse()  # it is taken
+        add(node.op)
+        add(node.kind)
+        index[node] = len(index)
+        if node in wanted or (node.handle is not None and has_handle(node)):
+            add(-1)
+            results.append(node)
+    order[:] = index
     return tuple(key), results, leaves, constants
 
 

@@ -137,12 +137,14 @@ def assemble(plan: Plan) -> Executable:
     return Executable(plan, program, assembly.constants, [result_of(plan, output) for output in plan.graph.outputs])
 
 
-def _constants(plan: Plan) -> set[Node]:
-    """The constants that a plan reads, in its bodies too."""
-    found = {node for item in plan.items for node in item.reads if isinstance(node.op, Constant)}
+def _constants(plan: Plan) -> dict[Node, None]:
+    """The constants that a plan reads: those of its graph in the order of that, then those of bodies."""
+    read = {node: None for item in plan.items for node in item.reads if isinstance(node.op, Constant)}
+    found = {node: None for node in plan.graph.order() if node in read}
+    found.update(read)
     for item in plan.items:
         for inner in item.plans():
-            found |= _constants(inner)
+            found.update(_constants(inner))
     return found
 
 
@@ -224,7 +226,7 @@ class Assembly:
         self.given = len(plan.graph.inputs) + len(plan.outputs)
         """How many addresses and words of constants a call gives."""
         self.places: dict[Node, int] = {}
-        for node in sorted(_constants(plan), key=lambda n: n.id):
+        for node in _constants(plan):
             self.places[node] = self.given
             self.constants.append(node.value)
             self.given += -(-node.dtype.size // 8)

@@ -3,9 +3,10 @@
 Outside of shapeless functions every size is a number: a cache that grows by a row at each step is another program at
 each step. Its structure is the same one. Here a program is divided into its *form* (operations, operands, dtypes, what
 is a result) and its *sizes* (those of leaves and their strides, and those in parameters; all others follow from these).
-Programs of one form are a family. The first few are planned for themselves. Then it is known which sizes change, and
-how they go together; those become symbols, the graph is made again with them, and planned once (template.py). From
-then on a program of the family is looked up, checked and filled in.
+Rules treat 0, 1 and -1 in ways of their own: which sizes are one of these is part of the form. Programs of one form are
+a family. The first few are planned for themselves. Then it is known which sizes change, and how they go together; those
+become symbols, the graph is made again with them, and planned once (template.py). From then on a program of the family
+is looked up, checked and filled in.
 
 That is right because nothing is guessed. A template serves sizes that are, one by one, what its own are with numbers
 for the symbols: its graph with those numbers *is* the graph that is asked for. That sizes went together so far is only
@@ -155,19 +156,20 @@ def _divided(key: Sequence[Any]) -> tuple[Any, Sizes] | None:
             inner, more = (part, ()) if leaf else without_sizes(part)
             form.append(inner)
             sizes += more
+    form.append(tuple([n if -2 < n < 2 else 2 if n > 0 else -2 for n in sizes]))
     return tuple(form), tuple(sizes)
 
 
 def structure_of(graph: Graph, layouts: Layouts) -> tuple[Any, ...]:
-    """All that tells a closed graph from others but the numbers of its constants: for each node in order its operation,
-    its kind and the numbers of its operands, or the strides of an input that is not contiguous; and the results."""
+    """All that tells a closed graph from others but the numbers of its constants: for each node in order the numbers of
+    its operands, its operation and its kind, and the strides of an input that is not contiguous; then the results."""
     key: list[Any] = []
     number: dict[Node, int] = {}
     for node in graph.order():
         number[node] = len(number)
         is_input = isinstance(node.op, Parameter)
-        key += [DATA if is_input else node.op, node.kind]
         key += [number[x] for x in node.inputs]
+        key += [DATA if is_input else node.op, node.kind]
         strides = layouts.get(node) if is_input else None
         if strides is not None:
             key.append(strides)
@@ -240,9 +242,9 @@ def _symbols(seen: Sequence[Sizes], sizes: Sizes, env: DimEnv) -> tuple[list[Siz
     places: list[int] = []
     for group in together.values():
         while group:
-            able = [(abs(step), sizes[at], at, step) for at, step in group if sizes[at] >= 2]
+            able = [(abs(step), sizes[at], at, step) for at, step in group if sizes[at] > 0]
             if not able or len(places) >= MOST_SYMBOLS:
-                return None  # numbers below 2 are no symbols: rules treat them in ways of their own
+                return None
             _, first, place, unit = min(able)
             symbol = env.symbol(f"n{len(places)}", first)
             places.append(place)
