@@ -213,7 +213,7 @@ def test_one_plan_serves_what_grows(name: str, seen: Seen) -> None:
             assert other_than_planned(made, graph, layouts) is None, n
         assert bits(result) == for_themselves(lambda args=args: bits(fun(*args))), n
     (family,) = families.FAMILIES.values()
-    assert len(family._made) == 1, [made.template.env.guards for made in family._made]
+    assert len(family.made) == 1, [made.template.env.guards for made in family.made]
     assert len(seen.planned) == PATIENCE - 1
     assert len(seen.filled) == len(sizes) - PATIENCE + 1
 
@@ -323,11 +323,31 @@ def test_there_are_so_many_families_and_no_more(seen: Seen, monkeypatch: pytest.
             assert len(families.FAMILIES) <= 4
 
 
+def test_templates_take_so_much_room_and_no_more(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were not used for longest go, and are made again."""
+    monkeypatch.setattr(families, "_USED", {})
+    monkeypatch.setattr(families, "MOST_COMMANDS", 2)
+    functions: list[Any] = [mx.sin, mx.cos, mx.tan, mx.exp]
+
+    def templates() -> list[int]:
+        return [len(family.made) for family in families.FAMILIES.values()]
+
+    for function in functions:
+        for n in range(5, 9):
+            x = normal(n, 6)
+            assert bits(function(x)) == for_themselves(lambda x=x, f=function: bits(f(x)))
+    assert templates() == [0, 0, 1, 1]
+    for n in range(9, 13):
+        mx.eval(mx.tan(normal(n, 6)))
+        mx.eval(mx.sin(normal(n, 6)))
+    assert templates() == [1, 0, 1, 0]
+
+
 # ---- what goes together ----
 
 
 def symbols_of(seen: Seen) -> list[tuple[str, ...]]:
-    return [made.template.env.symbols for family in families.FAMILIES.values() for made in family._made]
+    return [made.template.env.symbols for family in families.FAMILIES.values() for made in family.made]
 
 
 def test_sizes_that_go_together_are_one_symbol(seen: Seen) -> None:
@@ -420,7 +440,7 @@ def test_what_a_primitive_holds_is_what_its_parameters_are_declared_to_be() -> N
 def test_symbols_of_a_trace_are_not_read() -> None:
     env = DimEnv()
     n = env.symbol("n", 5)
-    assert family_of((DATA, kind_of((n, 3), mx.float32))) is None
+    assert family_of((DATA, kind_of((n, 3), mx.float32)), CPU) is None
     op = Slice((n, 0), (1, 3), (1, 1))
     assert without_sizes(op) == (op, ())
     assert env.guards == []

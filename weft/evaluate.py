@@ -865,7 +865,7 @@ def _compile(
 ) -> Recipe:
     """A new program. One of sizes that keep changing is filled in (passes/families.py); it is kept if they come
     again."""
-    found = family_of(_structure(order, results)[0] if donated else key, donated)
+    found = family_of(_structure(order, results)[0] if donated else key, CPU, donated)
     if found is not None and not WRAPPERS and not config.dump:
         family, sizes = found
         recipe: Recipe | None = family.recent(sizes)

@@ -38,7 +38,10 @@ MOST_SEEN = 8
 """Sizes that a family remembers to tell how they go together."""
 MOST_SYMBOLS = 24
 MOST_RECENT = 16
+"""Programs that a family keeps in case their sizes come again."""
 MOST_FAMILIES = 2048
+MOST_COMMANDS = 1 << 13
+"""Commands of all templates together, at some kilobytes each. Beyond that, those that were not used for longest go."""
 
 T = TypeVar("T")
 Layouts = Mapping[Node, Strides | None]
@@ -47,6 +50,8 @@ Sizes = tuple[int, ...]
 
 class _Template:
     """A template with what its symbols stand for."""
+
+    __slots__ = ("_at", "_sizes", "template")
 
     def __init__(self, made: Template, sizes: Sequence[Size], at: Sequence[int]) -> None:
         self.template, self._at = made, at
@@ -61,13 +66,13 @@ class _Template:
 class Family:
     """Programs of one form. Threads may come in at the same time: at worst one does in vain what another has done."""
 
-    __slots__ = ("_donated", "_made", "_misses", "_recent", "_seen")
+    __slots__ = ("_donated", "_misses", "_recent", "_seen", "_target", "made")
 
-    def __init__(self, donated: Collection[int] = ()) -> None:
-        self._donated = donated
+    def __init__(self, target: Target, donated: Collection[int] = ()) -> None:
+        self._target, self._donated = target, donated
         self._recent: dict[Sizes, Any] = {}
         self._seen: tuple[Sizes, ...] = ()
-        self._made: list[_Template] = []
+        self.made: list[_Template] = []
         """The ones used last first."""
         self._misses = 0
 
@@ -85,50 +90,75 @@ class Family:
     def executable(self, sizes: Sizes, constants: Sequence[ConstantValue] | None = None) -> Sized | None:
         """The program of these sizes, filled in; None if no template fits. `constants` are those of its graph, in
         order; without them they are `Given`."""
-        for number, made in enumerate(self._made):
+        for number, made in enumerate(self.made):
             numbers = made.numbers(sizes)
             if numbers is not None:
                 self._misses = 0
                 if number:
-                    self._made = [made, *(other for other in self._made if other is not made)]
+                    self.made = [made, *(other for other in self.made if other is not made)]
+                _USED.pop(made, None)
+                _USED[made] = self
                 try:
                     return made.template.executable(numbers, constants)
                 except OverflowError:  # something is larger than memory can be: planning says what
                     return None
         return None
 
-    def learn(
-        self, sizes: Sizes, graph: Graph, layouts: Layouts, constants: Sequence[ConstantValue], target: Target
-    ) -> Sized | None:
+    def learn(self, sizes: Sizes, graph: Graph, layouts: Layouts, constants: Sequence[ConstantValue]) -> Sized | None:
         """The same, from a new template if it is time for one: no other fits these sizes."""
         if sizes not in self._seen:
             self._seen = (*self._seen[-MOST_SEEN + 1 :], sizes)
-        if len(self._seen) < PATIENCE or self._misses >= MOST_MISSES or len(self._made) >= MOST_TEMPLATES:
+        if len(self._seen) < PATIENCE or self._misses >= MOST_MISSES or len(self.made) >= MOST_TEMPLATES:
             return None
         self._misses += 1
-        made = _new(self._seen, sizes, graph, layouts, target, self._donated)
+        made = _new(self._seen, sizes, graph, layouts, self._target, self._donated)
         if made is None:
             return None
-        self._made = [made, *self._made]
+        self.made = [made, *self.made]
+        _USED[made] = self
+        _forget()
         return self.executable(sizes, constants)
 
+    def forget(self, made: _Template) -> None:
+        """Do without a template. Should its sizes come again, it is made again."""
+        self.made = [other for other in self.made if other is not made]
+        self._misses, self._seen = 0, ()
+        self._recent.clear()
 
-FAMILIES: dict[tuple[Any, Collection[int]], Family] = {}
+
+_USED: dict[_Template, Family] = {}
+"""All templates, those used last last."""
 
 
-def family_of(key: Sequence[Any], donated: Collection[int] = ()) -> tuple[Family, Sizes] | None:
+def _forget() -> None:
+    """Forget the templates that were not used for longest, if there are too many."""
+    total = 0
+    for made, family in reversed([*_USED.items()]):
+        total += made.template.commands
+        if total > MOST_COMMANDS and made is not next(reversed(_USED), None):
+            _USED.pop(made, None)
+            family.forget(made)
+
+
+FAMILIES: dict[tuple[Any, Target, Collection[int]], Family] = {}
+
+
+def family_of(key: Sequence[Any], target: Target, donated: Collection[int] = ()) -> tuple[Family, Sizes] | None:
     """The family of a program, and its sizes; None if some are symbols of a trace, which nobody may read. The key
     (`structure_of` says what is in it) tells the program from others."""
     divided = _divided(key)
     if divided is None:
         return None
     form, sizes = divided
-    found = FAMILIES.get((form, donated))
+    name = (form, target, donated)
+    found = FAMILIES.get(name)
     if found is None:
         if len(FAMILIES) >= MOST_FAMILIES:
-            for old in [*FAMILIES][: MOST_FAMILIES // 2]:
+            for old, family in [*FAMILIES.items()][: MOST_FAMILIES // 2]:
                 FAMILIES.pop(old, None)  # another thread may be at it too
-        found = FAMILIES[form, donated] = Family(donated)
+                for made in family.made:
+                    _USED.pop(made, None)
+        found = FAMILIES[name] = Family(target, donated)
     return found, sizes
 
 
@@ -192,12 +222,12 @@ def compiled(
 ) -> Executable:
     """An executable for a graph: filled in from a template of its family, or planned for itself. `found` is what
     `family_of` says, where that is known."""
-    found = found or family_of(structure_of(graph, layouts), donated)
+    found = found or family_of(structure_of(graph, layouts), target, donated)
     if found is None or config.dump:  # whoever looks at plans wants to see one for each program
         return compile_graph(graph, target, layouts, donated)
     family, sizes = found
     constants = constants_of(graph)
-    made = family.executable(sizes, constants) or family.learn(sizes, graph, layouts, constants, target)
+    made = family.executable(sizes, constants) or family.learn(sizes, graph, layouts, constants)
     if made is None:
         return compile_graph(graph, target, layouts, donated)
     check(made, donated)

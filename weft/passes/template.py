@@ -74,6 +74,8 @@ class Template:
         self._sizes = compile_sizes(wanted.sizes, env.symbols)
         self.adopted, self.spent = self.plan.adopted, self.plan.spent
         env.close()
+        self.commands = self._pattern.model.length
+        """How many commands its programs have."""
         self.fits = env.compiled_check()
         """Whether the plan is right for these sizes, which pass the guards of the trace."""
 
