@@ -49,7 +49,7 @@ from weft.reference import evaluate_reference
 from weft.runtime.data import Buffer, Busy, Taken, is_whole
 from weft.runtime.device import Device
 from weft.runtime.holders import BASE, COUNTED, LEAF, OPERAND, free
-from weft.runtime.program import Program, Progress
+from weft.runtime.program import Cancelled, Program, Progress
 from weft.targets import compile_graph, target_of
 from weft.targets.devices import moved
 
@@ -478,8 +478,12 @@ def _evaluate_large(
         order.clear()
         leaves.clear()
         evaluate((node,))
-        return None
-    return _run(recipe, [node], leaves, constants, claim)
+        return
+    try:
+        _run(recipe, [node], leaves, constants, claim)
+    except _Disturbed:
+        evaluate((node,))
+    return
 
 
 def _leaf_key(node: Node, value: Any) -> tuple[Any, Any, Any]:
@@ -502,14 +506,15 @@ class Claim:
     """Leaves that a program is about to overwrite, with what they held. From now on, and until the program has run,
     nobody sees that.
 
-    If the program has run to its end its results are there, whatever was raised since; else it has overwritten nothing,
-    and the leaves have their values again.
+    If the program has run to its end its results are there, whatever was raised since. If it was interrupted behind the
+    first step that overwrites something, it is paused: those who need its results carry it on. Else it has overwritten
+    nothing, and the leaves have their values again.
     """
 
-    __slots__ = ("held", "progress", "results", "taken")
+    __slots__ = ("__weakref__", "held", "progress", "results", "taken")
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self.progress, self.taken = Progress(), Taken()
+        self.progress, self.taken = Progress(), Taken(self)
         self.results: Sequence[Node] = ()
         self.held = [(node, node.value) for node in nodes]
         for node in nodes:
@@ -519,12 +524,15 @@ class Claim:
         """The program will not run, any more."""
         with LOCK:
             progress = self.progress
+            if progress.paused or (self.taken.is_paused and not progress.finished):
+                self.taken.pause(self)
+                return
             if progress.finished:
                 for node, buffer in zip(self.results, progress.results, strict=True):
                     if node.value is None:
                         node.value = buffer
                     node.inputs, node.op = (), DATA
-            else:
+            elif not progress.lost:
                 for node, buffer in self.held:
                     if node.value is self.taken:
                         node.value = buffer
@@ -532,8 +540,14 @@ class Claim:
             self.held.clear()
             self.taken.end()
 
+    def hurry(self) -> None:
+        """There must be values: the new ones, or the old ones if nothing has been overwritten."""
+        self.progress.hurry()
+        self.settle()
+
     def __del__(self) -> None:
-        if getattr(self, "held", None) or getattr(self, "results", None):  # Ctrl-C has struck where nobody could do it
+        # Ctrl-C has struck where nobody could do it.
+        if (getattr(self, "held", None) or getattr(self, "results", None)) and not self.taken.is_paused:
             self.settle()
 
 
@@ -652,6 +666,8 @@ def _run_over(claim: Claim, results: Sequence[Node], run: Callable[[Progress], A
     claim.results = results
     try:
         run(claim.progress)
+    except Cancelled:  # a signal's handler or a finalizer wanted to see what was to be overwritten
+        raise _Disturbed from None
     finally:
         claim.settle()
 
@@ -844,6 +860,7 @@ def _update(node: Node) -> None:
 
     def run(progress: Progress) -> None:
         progress.results = [Buffer(target.storage, target.address, target.strides)]
+        progress.keep.append(new)
         _copy(part.kind, new, place, progress)
 
     return _run_over(claim, [node], run)

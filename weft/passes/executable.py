@@ -117,6 +117,7 @@ class Executable:
             addresses = [buffer.address for buffer in inputs]
             addresses += [store.address for store in stores]
             addresses += words
+            progress.keep.append(inputs)
             self.program.run(addresses, progress)
         return progress.results
 
@@ -147,6 +148,7 @@ class DeviceExecutable(Executable):
 
     def run_in_place(self, inputs: Sequence[Buffer], words: Sequence[int], progress: Progress) -> list[Buffer]:
         arena = self.allocate(self.arena)
+        progress.keep.append(arena)
         return super().run_in_place(inputs, [arena.address, *words], progress)
 
 
@@ -266,7 +268,13 @@ class Assembly:
     def program(self) -> Program:
         self.lay_out()
         workspace = 0 if self.arena else self.plan.arena
-        return Program(self.commands, self.words, self.relocations, workspace, self.given, self.counters)
+        parts = self.commands, self.words, self.relocations, workspace, self.given, self.counters
+        return Program(*parts, commit=self.commit)
+
+    @property
+    def commit(self) -> int:
+        """The first command that overwrites an input, once all are laid out."""
+        return [*self.starts, len(self.commands)][self.plan.commit]
 
     def lay_out(self) -> None:
         """A call gives the addresses of inputs first, then those of outputs, then constants; the arena is buffer 0,
@@ -327,11 +335,12 @@ class Assembly:
         for step, item in enumerate(scope.plan.items):
             if scope.plan is self.plan:
                 self.starts.append(len(self.commands))
+            over = int(scope.plan.writes_over(step))
             for launch in item.launches:
                 words = [self._find(scope, step, w) if isinstance(w, Pointer) else w for w in launch.words]
                 kind = CommandKind.CALL if launch.call else CommandKind.KERNEL
                 function = next(self.functions)
-                self.commands.append(Command(kind, function, self._table(*words), launch.grain, launch.scratch))
+                self.commands.append(Command(kind, function, self._table(*words), launch.grain, launch.scratch, over))
             if isinstance(item.code, Steps):
                 self._steps(scope, step, item.code)
             elif isinstance(item.code, Repeat):

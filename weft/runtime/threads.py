@@ -11,6 +11,8 @@ as LLVM IR, because a region has to cost less than a microsecond. How it works:
 - The pool serves one region at a time. A caller that finds it busy does its kernel alone; nobody waits for the pool.
 - The state lies in memory that a forked child finds zeroed, which is the state of a pool that has not started yet.
 - A region without a function dismisses the team: that is how the number of threads changes.
+- The caller works through pieces of some hundred microseconds, and now and then looks for signals between two of them.
+  What is to stop the run lets nobody grab another piece: those before that point have been done, those behind have not.
 """
 
 from __future__ import annotations
@@ -23,13 +25,14 @@ import os
 import platform
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from string import Template
 from typing import Final
 
 from weft.config import config
 from weft.errors import CompileError
-from weft.runtime import engine
+from weft.runtime import engine, looking
 
 MAX_THREADS: Final = 1024
 CHUNKS_PER_THREAD: Final = 4  # more even out threads of unequal speed, but each costs 0.05 µs
@@ -41,25 +44,29 @@ _STACK_BYTES: Final = 2 << 20
 # that are not ours go by their own names: those of libc, and of CPython's stable ABI for the interpreter of programs.
 _LIBC_FUNCTIONS: Final = (
     "syscall", "clock_gettime", "pthread_create", "pthread_join", "pthread_attr_init", "pthread_attr_setstacksize",
-    "pthread_attr_destroy",
+    "pthread_attr_destroy", "pthread_self",
 )  # fmt: skip
 _PYTHON_FUNCTIONS: Final = (
     "PyLong_AsVoidPtr", "PyLong_FromLongLong", "PyErr_Occurred", "PyErr_CheckSignals", "PyEval_SaveThread",
     "PyEval_RestoreThread",
 )  # fmt: skip
-CONTEXT: Final = {
-    name: word for word, name in enumerate(("threads", "state", "parallel", *_LIBC_FUNCTIONS, *_PYTHON_FUNCTIONS))
-}
+_OWN: Final = (
+    "threads", "state", "parallel", "serial", "look", "look_inside", "look_of_worker",
+    "main",  # the thread that Python's handlers of signals run on, as pthread_self has it
+    "patience",  # ticks between two looks for signals
+)  # fmt: skip
+CONTEXT: Final = {name: word for word, name in enumerate((*_OWN, *_LIBC_FUNCTIONS, *_PYTHON_FUNCTIONS))}
 
 # The state of the pool, also in words. What different threads write at the same time is 128 bytes apart: some
 # processors fetch cache lines in pairs.
 _STATE: Final = {
-    "busy": 0,  # 1 while a caller owns the pool
+    "busy": 0,  # the thread (pthread_self) of the caller that owns the pool, or 0
     "gate": 16,
     "sleepers": 32,  # workers that are in the futex or about to be
     "waiting": 33,  # 1 while the caller sleeps until the last worker has left
-    "next": 48,  # the first index that nobody has grabbed yet
-    "fn": 64, "args": 65, "extent": 66, "chunk": 67, "scratch": 68, "stride": 69, "slots": 70,  # the region
+    "next": 48,  # the first index that nobody has grabbed yet; beyond all of them when nobody shall
+    "stopped": 49,  # what that was when the region was stopped, or -1
+    "fn": 64, "args": 65, "extent": 66, "chunk": 67, "scratch": 68, "stride": 69, "slots": 70, "run": 71,  # the region
     "assembled": 80, "workers": 81,  # the team: whether it was tried to start it, and how many came
     "first_slot": 96,  # one line of 64 bytes per thread: its pthread_t, its index, the context
 }  # fmt: skip
@@ -133,23 +140,89 @@ entry:
   %fn = get ptr %state.fn
   %args = get ptr %state.args
   %extent = get i64 %state.extent
-  %chunk = get i64 %state.chunk
   %scratches = get ptr %state.scratch
   %stride = get i64 %state.stride
   %offset = mul i64 %stride, %index
   %scratch = getelementptr i8, ptr %scratches, i64 %offset
+  %run = get ptr %state.run
+  %inside = at %run.inside_worker
   %next = at %state.next
   br label %grab
 grab:
+  %chunk = get i64 %state.chunk
   %begin = atomicrmw add ptr %next, i64 %chunk monotonic
   %some = icmp slt i64 %begin, %extent
-  br i1 %some, label %run, label %done
-run:
+  br i1 %some, label %run_one, label %done
+run_one:
   %whole = add i64 %begin, %chunk
-  %inside = icmp slt i64 %whole, %extent
-  %end = select i1 %inside, i64 %whole, i64 %extent
-  call void %fn(ptr %args, i64 %begin, i64 %end, ptr %scratch)
+  %fits = icmp slt i64 %whole, %extent
+  %end = select i1 %fits, i64 %whole, i64 %extent
+  call void %fn(ptr %args, i64 %begin, i64 %end, ptr %scratch, ptr %inside)
   br label %grab
+done:
+  ret void
+}
+
+; The caller's part of that: it finds out what chunks should be, up to `most`, and looks for signals. What has been
+; overwritten already stops the region first, so that handlers find it between two pieces.
+define internal void @lead(ptr %state, ptr %run, i64 %most, i64 %grain) {
+entry:
+  %fn = get ptr %state.fn
+  %args = get ptr %state.args
+  %extent = get i64 %state.extent
+  %scratch = get ptr %state.scratch
+  %inside = at %run.inside
+  %next = at %state.next
+  %context = get ptr %run.context
+  %patience = get i64 %context.patience
+  %start = call i64 @llvm.$clock()
+  br label %grab
+grab:
+  %since = phi i64 [ %start, %entry ], [ %now, %go_on ], [ %after, %looked ]
+  %chunk = get i64 %state.chunk
+  %begin = atomicrmw add ptr %next, i64 %chunk monotonic
+  %some = icmp slt i64 %begin, %extent
+  br i1 %some, label %one, label %done
+one:
+  %whole = add i64 %begin, %chunk
+  %fits = icmp slt i64 %whole, %extent
+  %end = select i1 %fits, i64 %whole, i64 %extent
+  call void %fn(ptr %args, i64 %begin, i64 %end, ptr %scratch, ptr %inside)
+  %stop = get i64 %run.stop
+  %stops = icmp ne i64 %stop, 0
+  br i1 %stops, label %stopped, label %measure
+measure:
+  %now = call i64 @llvm.$clock()
+  %ticks = sub i64 %now, %since
+  %fit = call i64 @fitting(i64 %chunk, i64 %ticks, i64 %grain)
+  %too_much = icmp sgt i64 %fit, %most
+  %chunk1 = select i1 %too_much, i64 %most, i64 %fit
+  set i64 %chunk1, %state.chunk
+  %last = get i64 %run.looked
+  %waited = sub i64 %now, %last
+  %impatient = icmp uge i64 %waited, %patience
+  br i1 %impatient, label %due, label %go_on
+go_on:
+  br label %grab
+due:
+  %number = get i64 %run.current
+  %commit = get i64 %run.commit
+  %committed = icmp sge i64 %number, %commit
+  br i1 %committed, label %close, label %look
+look:
+  %stop1 = call i1 @look(ptr %run)
+  br i1 %stop1, label %stopped, label %looked
+looked:
+  %after = call i64 @llvm.$clock()
+  br label %grab
+stopped:
+  %why = get i64 %run.stop
+  %child = icmp eq i64 %why, $by_fork
+  br i1 %child, label %done, label %close
+close:
+  %there = atomicrmw xchg ptr %next, i64 4611686018427387904 monotonic
+  set i64 %there, %state.stopped
+  br label %done
 done:
   ret void
 }
@@ -340,25 +413,31 @@ done:
   ret void
 }
 
-; Run `fn` over [0, extent), on several threads if the pool is free. There is scratch memory for `slots` threads. Chunks
-; must not wait for each other: it is never certain that a second thread will come.
-define internal void @parallel(ptr %context, ptr %fn, ptr %args, i64 %extent, i64 %grain, ptr %scratch, i64 %stride,
-                               i64 %slots) {
+; Run `fn` over [from, extent), on several threads if the pool is free. There is scratch memory for `slots` threads.
+; Chunks must not wait for each other: it is never certain that a second thread will come. Returns where it stopped.
+define internal i64 @parallel(ptr %context, ptr %run, ptr %command, ptr %fn, ptr %args, i64 %begin, i64 %extent,
+                              ptr %scratch, i64 %stride, i64 %slots) {
 entry:
+  %grain = get i64 %command.grain
   %threads = get i64 %context.threads
   %fits = icmp slt i64 %threads, %slots
   %team = select i1 %fits, i64 %threads, i64 %slots
   %state = get ptr %context.state
   %busy = at %state.busy
+  %who = get ptr %context.pthread_self
+  %self = call i64 %who()
+  br label %again
+again:
+  %from = phi i64 [ %begin, %entry ], [ %position, %go_on ]
   %alone = icmp slt i64 %team, 2
   br i1 %alone, label %serial, label %lock
 lock:
-  %pair = cmpxchg ptr %busy, i64 0, i64 1 acquire monotonic
+  %pair = cmpxchg ptr %busy, i64 0, i64 %self acquire monotonic
   %owned = extractvalue { i64, i1 } %pair, 1
   br i1 %owned, label %owner, label %serial
 serial:
-  call void %fn(ptr %args, i64 0, i64 %extent, ptr %scratch)
-  ret void
+  %reached = call i64 @serial(ptr %run, ptr %command, ptr %fn, ptr %args, i64 %from, i64 %extent, ptr %scratch)
+  ret i64 %reached
 owner:
   %assembled = get i64 %state.assembled
   %missing = icmp eq i64 %assembled, 0
@@ -367,14 +446,20 @@ first:
   call void @assemble(ptr %context, ptr %state)
   br label %describe
 describe:                                      ; a chunk is a whole number of grains
-  %below = sub i64 %extent, 1
+  %length = sub i64 %extent, %from
+  %below = sub i64 %length, 1
   %full = udiv i64 %below, %grain
   %grains = add i64 %full, 1
   %pieces = mul i64 %team, $chunks_per_thread
   %below2 = sub i64 %grains, 1
   %full2 = udiv i64 %below2, %pieces
   %grains_per_chunk = add i64 %full2, 1
-  %chunk = mul i64 %grains_per_chunk, %grain
+  %most = mul i64 %grains_per_chunk, %grain
+  %known = get i64 %command.piece
+  %unknown = icmp eq i64 %known, 0
+  %guess = select i1 %unknown, i64 %grain, i64 %known
+  %less = icmp slt i64 %guess, %most
+  %chunk = select i1 %less, i64 %guess, i64 %most
   set ptr %fn, %state.fn
   set ptr %args, %state.args
   set i64 %extent, %state.extent
@@ -382,8 +467,11 @@ describe:                                      ; a chunk is a whole number of gr
   set ptr %scratch, %state.scratch
   set i64 %stride, %state.stride
   set i64 %slots, %state.slots
+  set ptr %run, %state.run
+  set i64 -1, %state.stopped
+  set i64 1, %run.region
   %next = at %state.next
-  store atomic i64 0, ptr %next monotonic, align 8
+  store atomic i64 %from, ptr %next monotonic, align 8
   %gate = at %state.gate
   %opening = atomicrmw add ptr %gate, i64 4294967296 seq_cst
   %sleepers = at %state.sleepers
@@ -391,8 +479,9 @@ describe:                                      ; a chunk is a whole number of gr
   %any = icmp sgt i64 %asleep, 0
   br i1 %any, label %rouse, label %work
 rouse:                                         ; do one grain first: is the rest worth waking anybody?
-  %position = atomicrmw add ptr %next, i64 %grain monotonic
-  %remaining = sub i64 %extent, %position
+  %inside = at %run.inside
+  %sampled = atomicrmw add ptr %next, i64 %grain monotonic
+  %remaining = sub i64 %extent, %sampled
   %rest = sub i64 %remaining, %grain
   %some_rest = icmp sgt i64 %rest, 0
   br i1 %some_rest, label %sample, label %tail
@@ -400,12 +489,12 @@ tail:                                          ; other threads have grabbed all 
   %left_over = icmp sgt i64 %remaining, 0
   br i1 %left_over, label %last, label %work
 last:
-  call void %fn(ptr %args, i64 %position, i64 %extent, ptr %scratch)
+  call void %fn(ptr %args, i64 %sampled, i64 %extent, ptr %scratch, ptr %inside)
   br label %work
 sample:
   %before = call i64 @now(ptr %context)
-  %sample_end = add i64 %position, %grain
-  call void %fn(ptr %args, i64 %position, i64 %sample_end, ptr %scratch)
+  %sample_end = add i64 %sampled, %grain
+  call void %fn(ptr %args, i64 %sampled, i64 %sample_end, ptr %scratch, ptr %inside)
   %after = call i64 @now(ptr %context)
   %time = sub i64 %after, %before
   %rest_grains = udiv i64 %rest, %grain
@@ -419,24 +508,61 @@ wake_some:
   call void @wake(ptr %context, ptr %openings, i64 %count)
   br label %work
 work:
-  call void @work(ptr %state, i64 0)
+  call void @lead(ptr %state, ptr %run, i64 %most, i64 %grain)
+  set i64 0, %run.region
+  %why = get i64 %run.stop
+  %child = icmp eq i64 %why, $by_fork
+  br i1 %child, label %orphaned, label %finish
+orphaned:
+  ret i64 %from
+finish:
   %closing = atomicrmw add ptr %gate, i64 4294967296 seq_cst
   call void @drain(ptr %context, ptr %state)
+  %stopped = get i64 %state.stopped
+  %whole = icmp slt i64 %stopped, 0
+  %chunk1 = get i64 %state.chunk
+  set i64 %chunk1, %command.piece
   store atomic i64 0, ptr %busy release, align 8
-  ret void
+  br i1 %whole, label %all, label %early
+all:
+  ret i64 %extent
+early:
+  %beyond = icmp sgt i64 %stopped, %extent
+  %position = select i1 %beyond, i64 %extent, i64 %stopped
+  %before_look = get i64 %run.stop
+  %stops = icmp ne i64 %before_look, 0
+  br i1 %stops, label %halt, label %signals
+signals:                                       ; the region was stopped to look for signals
+  %number = get i64 %run.current
+  %stop = call i1 @look_between(ptr %run, i64 %number, i64 %position)
+  br i1 %stop, label %halt, label %go_on
+go_on:
+  %more = icmp slt i64 %position, %extent
+  br i1 %more, label %again, label %all
+halt:
+  ret i64 %position
 }
 
-; Dismiss the team, and let the next region assemble one of another size.
-define internal void @resize(ptr %context, i64 %threads) {
+; Dismiss the team, and let the next region assemble one of another size. Whether that is possible now: a signal's
+; handler in the middle of a region has to wait.
+define internal i1 @resize(ptr %context, i64 %threads) {
 entry:
   %state = get ptr %context.state
   %join = get ptr %context.pthread_join
   %busy = at %state.busy
+  %who = get ptr %context.pthread_self
+  %self = call i64 %who()
   br label %lock
 lock:
-  %pair = cmpxchg ptr %busy, i64 0, i64 1 acquire monotonic
+  %pair = cmpxchg ptr %busy, i64 0, i64 %self acquire monotonic
+  %holder = extractvalue { i64, i1 } %pair, 0
   %owned = extractvalue { i64, i1 } %pair, 1
-  br i1 %owned, label %owner, label %yield
+  br i1 %owned, label %owner, label %other
+other:
+  %own_region = icmp eq i64 %holder, %self
+  br i1 %own_region, label %refuse, label %yield
+refuse:
+  ret i1 false
 yield:
   call void @yield(ptr %context)
   br label %lock
@@ -464,14 +590,17 @@ done:
   set i64 0, %state.assembled
   set i64 %threads, %context.threads
   store atomic i64 0, ptr %busy release, align 8
-  ret void
+  ret i1 true
 }
 
 ; An engine source has one entry: this one tells the addresses of the others.
-define void @weft_threads(ptr %table) {
-  store ptr @parallel, ptr %table
-  %second = getelementptr ptr, ptr %table, i64 1
-  store ptr @resize, ptr %second
+define void @weft_threads(ptr %context, ptr %table) {
+  set ptr @parallel, %context.parallel
+  set ptr @serial, %context.serial
+  set ptr @look_between, %context.look
+  set ptr @look_inside, %context.look_inside
+  set ptr @look_of_worker, %context.look_of_worker
+  store ptr @resize, ptr %table
   ret void
 }
 """)
@@ -506,7 +635,7 @@ def expand(ir: str, records: Mapping[str, Mapping[str, int]]) -> str:
         return f"  {value} = getelementptr i64, ptr %{record}, i64 {records[record][field]}"
 
     ir = re.sub(r"^  (%\w+) = get (i64|ptr) %(\w+)\.(\w+)", read, ir, flags=re.MULTILINE)
-    ir = re.sub(r"^  set (i64|ptr) ([%\w]+), %(\w+)\.(\w+)", write, ir, flags=re.MULTILINE)
+    ir = re.sub(r"^  set (i64|ptr) ([-@%\w]+), %(\w+)\.(\w+)", write, ir, flags=re.MULTILINE)
     return re.sub(r"^  (%\w+) = at %(\w+)\.(\w+)", locate, ir, flags=re.MULTILINE)
 
 
@@ -514,15 +643,18 @@ def native_code(machine: str) -> str:
     """The LLVM IR of the pool for a machine as `platform.machine()` names it."""
     if machine not in MACHINES:
         raise CompileError(f"Weft makes machine code for {' and '.join(MACHINES)}, not for {machine}.")
-    text = _IR.substitute(
+    text = looking.IR.template + _IR.template
+    text = Template(text).substitute(
         MACHINES[machine],
+        **looking.words(machine),
         blocked_signals=_BLOCKED_SIGNALS,
         spin_ns=_SPIN_NS,
         wake_ns=_WAKE_NS,
         stack_bytes=_STACK_BYTES,
         chunks_per_thread=CHUNKS_PER_THREAD,
     )
-    return expand(text, {"context": CONTEXT, "state": _STATE, "slot": {"thread": 0, "index": 1, "context": 2}})
+    records = {"context": CONTEXT, "state": _STATE, "run": looking.RUN, "command": looking.COMMAND}
+    return expand(text, {**records, "slot": {"thread": 0, "index": 1, "context": 2}})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -537,29 +669,37 @@ class _Pool:
         libc = ctypes.CDLL(None)
         self.state = _anonymous_memory(libc, _STATE_BYTES)
         self.context = (ctypes.c_int64 * len(CONTEXT))()
-        table = (ctypes.c_int64 * 2)()
+        table = (ctypes.c_int64 * 1)()
         machine = platform.machine()
         source = engine.Source(f"runtime:threads:{machine}", "weft_threads", lambda: native_code(machine))
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.load_for_good(source))(ctypes.addressof(table))
+        bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(engine.load_for_good(source))
+        bind(ctypes.addressof(self.context), ctypes.addressof(table))
         self.context[CONTEXT["threads"]] = min(threads, MAX_THREADS)
         self.context[CONTEXT["state"]] = self.state
-        self.context[CONTEXT["parallel"]] = table[0]
+        self.context[CONTEXT["main"]] = threading.main_thread().ident or 0
+        self.context[CONTEXT["patience"]] = looking.PATIENCE[machine]
         for library, names in ((libc, _LIBC_FUNCTIONS), (ctypes.pythonapi, _PYTHON_FUNCTIONS)):
             for name in names:
                 self.context[CONTEXT[name]] = ctypes.cast(library[name], ctypes.c_void_p).value or 0
         self.address = ctypes.addressof(self.context)
-        self._resize = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(table[1])
+        self._resize = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_int64)(table[0])
+        self._late: int | None = None
 
     @property
     def threads(self) -> int:
+        if self._late is not None:
+            self.resize(self._late)
         return self.context[CONTEXT["threads"]]
 
     def resize(self, threads: int) -> None:
-        self._resize(self.address, threads)
+        """Change the number of threads: now, or if a signal's handler asks for it in the middle of a region, later."""
+        self._late = None if self._resize(self.address, threads) else threads
 
     def reset(self) -> None:
-        """A forked child has none of the workers, whatever its copy of the state says."""
+        """A forked child has none of the workers, whatever its copy of the state says; what forked is its main
+        thread."""
         ctypes.memset(self.state, 0, _STATE_BYTES)
+        self.context[CONTEXT["main"]] = threading.get_ident()
 
 
 def _anonymous_memory(libc: ctypes.CDLL, nbytes: int) -> int:
@@ -580,12 +720,17 @@ _pool: _Pool | None = None
 
 def context() -> int:
     """The address of the context. The first call loads native code; threads start with the first parallel region."""
+    return pool().address
+
+
+def pool() -> _Pool:
+    """The pool of this process."""
     global _pool
     if _pool is None:
         with _lock:
             if _pool is None:
                 _pool = _Pool(get_threads())
-    return _pool.address
+    return _pool
 
 
 def get_threads() -> int:
@@ -606,6 +751,18 @@ def set_threads(n: int) -> int:
     if _pool is not None and n != previous:
         _pool.resize(n)
     return previous
+
+
+@contextmanager
+def patience(ticks: int) -> Iterator[None]:
+    """Let runs look for signals every so many ticks, for a while: tests have less patience than people."""
+    at, known = CONTEXT["patience"], pool().context
+    before = known[at]
+    known[at] = ticks
+    try:
+        yield
+    finally:
+        known[at] = before
 
 
 def _after_fork() -> None:

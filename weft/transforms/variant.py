@@ -33,12 +33,13 @@ from weft.primitives.base import (
 )
 from weft.primitives.filling import fill_kind, fill_primitive
 from weft.runtime.data import Buffer
+from weft.runtime.program import Cancelled
 from weft.targets import CPU, compile_graph
 from weft.transforms import state
 from weft.transforms.capture import Walk
 from weft.transforms.drawing import DRAWING, RANDOM_STATE
 from weft.transforms.replay import Call, Made, Template
-from weft.transforms.updating import MOST_SETS, Cancelled, Claim, Updates, large, worth_while
+from weft.transforms.updating import MOST_SETS, Claim, Updates, large, worth_while
 
 MOST_SIZES = 1024
 STALE = object()
@@ -154,7 +155,10 @@ class InPlace:
     def _finish(self) -> None:
         results = self.claim.end()
         if results is not None and not self.done:
-            self.answer = (self.effects.change(_wrapped(self.kinds, results), self.walk, self.numbers),)
+            made = _wrapped(self.kinds, results)
+            if self.claim.is_paused:
+                self.claim.promise([x._node for x in made])
+            self.answer = (self.effects.change(made, self.walk, self.numbers),)
         self.done = True
 
     def __del__(self) -> None:
@@ -273,7 +277,7 @@ def _worth_while(updates: Updates, made: Executable) -> Updates:
     return updates._replace(candidates=()) if made.in_parts else worth_while(updates, made.plan)
 
 
-def _wrapped(kinds: Sequence[Kind], results: Sequence[Buffer]) -> list[array]:
+def _wrapped(kinds: Sequence[Kind], results: Sequence[Buffer | Claim]) -> list[array]:
     return [wrap(Node(DATA, (), kind, buffer)) for kind, buffer in zip(kinds, results, strict=True)]
 
 
