@@ -26,6 +26,7 @@ from weft.primitives.base import Constant, bind, constant, full_like
 from weft.primitives.contraction import Matmul
 from weft.primitives.creation import Extent, Iota
 from weft.primitives.elementwise import AsType, Conjugate, Identity, Imag, Real, StopGradient, astype, exp, select, sin
+from weft.primitives.linalg.implicit import Implicit
 from weft.primitives.reductions import Max, Prod, Sum
 from weft.primitives.views import Broadcast, Slice, SliceUpdate, reshape, restore_axes, transpose
 from weft.targets import CPU
@@ -146,6 +147,7 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
         (NUMBER, lambda x: bind(SliceUpdate((0, 0), (1, 1)), x, sin(bind(Slice((1, 0), (3, 4), (1, 1)), x))),
          "slice_update(starts=(0, 0), steps=(1, 1)) x sin slice(starts=(1, 0), sizes=(3, 4), steps=(1, 1)) x"),
     ],
+    "drop_implicit": [(NUMBER, lambda x: bind(Implicit(), x, sin(x)), "sin x")],
     "drop_same_astype": [(WHOLE, lambda x: bind(AsType(dt.int32), x), "x")],
     "merge_widening_astype": [
         (dt.float16, lambda x: astype(astype(x, dt.float32), dt.bfloat16), "as_type(dtype=bfloat16) x"),
