@@ -72,21 +72,21 @@ def remembered_all(arrays: int) -> Callable[[F], F]:
                 return wrap(cast(Node, steps.run(*nodes)))
             if any(node.kind.symbolic for node in nodes):
                 return function(*args, **kwargs)
-            return _learnt_all(found, function, nodes, args, kwargs)
+            return _learnt(found, function, nodes, args, kwargs)
 
         return cast(F, call)
 
     return decorate
 
 
-def _learnt_all(
+def _learnt(
     key: tuple[Any, ...],
     function: Callable[..., Any],
     nodes: list[Node],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> array:
-    """The first call of a function that may also get None in place of arrays."""
+    """The first call; arrays among `args` are those of `nodes`, in their order."""
     given = [Node(Placeholder(function.__name__), (), node.kind) for node in nodes]
     left = iter(given)
     result = function(*[wrap(next(left)) if a.__class__ is array else a for a in args], **kwargs)
@@ -110,7 +110,7 @@ def remembered(arrays: int) -> Callable[[F], F]:
                 if steps is not None:
                     return wrap(steps.run(node))
                 if not node.kind.symbolic:
-                    return _learnt(key, function, [node], args, kwargs)
+                    return _learnt(key, function, [node], (a, *args), kwargs)
             return function(a, *args, **kwargs)
 
         @functools.wraps(function)
@@ -122,25 +122,9 @@ def remembered(arrays: int) -> Callable[[F], F]:
                 if steps is not None:
                     return wrap(steps.run(x, y))
                 if not x.kind.symbolic and not y.kind.symbolic:
-                    return _learnt(key, function, [x, y], (), kwargs)
+                    return _learnt(key, function, [x, y], (a, b), kwargs)
             return function(a, b, **kwargs)
 
         return cast(F, one if arrays == 1 else two)
 
     return decorate
-
-
-def _learnt(
-    key: tuple[Any, ...],
-    function: Callable[..., Any],
-    nodes: list[Node],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> array:
-    """The first call."""
-    given = [Node(Placeholder(function.__name__), (), node.kind) for node in nodes]
-    result = function(*[wrap(node) for node in given], *args, **kwargs)
-    if len(KNOWN) >= MOST:
-        KNOWN.clear()
-    steps = KNOWN[key] = Forward(given, result._node)
-    return wrap(cast(Node, steps.run(*nodes)))
