@@ -261,6 +261,28 @@ def test_memory_of_the_device_is_given_back(far: Far) -> None:
     assert FarStorage.alive == before
 
 
+def test_state_of_a_compiled_function_is_updated_in_place_there(far: Far) -> None:
+    state = [mx.zeros((1 << 17,))]
+
+    def step() -> None:
+        state[0] = state[0] * 0.5 + 1
+
+    f = mx.compile(step, inputs=state, outputs=state)
+    with mx.stream(mx.gpu):
+        for _ in range(3):
+            f()
+        places = set()
+        for _ in range(3):
+            f()
+            places.add(state[0]._node.value.address)
+    assert len(places) == 1
+    assert places.pop() >= BIAS
+    expected = np.zeros(1 << 17, np.float32)
+    for _ in range(6):
+        expected = expected * np.float32(0.5) + np.float32(1)
+    np.testing.assert_array_equal(np.array(state[0]), expected)
+
+
 @pytest.mark.parametrize("shapeless", [False, True])
 def test_compiled_functions_work_there(far: Far, shapeless: bool) -> None:
     f = mx.compile(network, shapeless=shapeless)
@@ -272,6 +294,7 @@ def test_compiled_functions_work_there(far: Far, shapeless: bool) -> None:
         assert bits(found) == expected
     far_x = on(mx.gpu, lambda: x * 1.5)
     assert bits(f(far_x, w)) == bits(network(x * 1.5, w))
+    assert f.traces == 2, "where operands lie makes no difference"
     short = mx.array(X[:3])
     assert bits(on(mx.gpu, f, short, w)) == bits(network(short, w))
 

@@ -47,12 +47,11 @@ from weft.primitives.base import (
 from weft.primitives.filling import fill_kind, fill_primitive
 from weft.primitives.views import Slice, SliceUpdate
 from weft.reference import evaluate_reference
-from weft.runtime.data import Buffer, Busy, Taken, is_whole
+from weft.runtime.data import Buffer, Busy, Taken, is_whole, moved
 from weft.runtime.device import Device
 from weft.runtime.holders import BASE, COUNTED, LEAF, OPERAND, free
 from weft.runtime.program import Program, Progress
 from weft.targets import compile_graph, target_of
-from weft.targets.devices import moved
 
 if config.compare:
     import weft.checking  # noqa: F401  (it puts itself around all programs; others need not wait for it)
@@ -164,8 +163,6 @@ class TraceInput(Node):
     def __init__(self, running: Running, origin: Node, kind: Kind) -> None:
         super().__init__(Placeholder("compile"), (), kind)
         self.running, self.origin = running, origin
-        if USED:
-            self.device = device_of(origin)
 
 
 def _running(node: Node) -> Running | None:
@@ -383,6 +380,8 @@ def _slice_data(node: Node) -> bool:
     return True
 
 
+ELSEWHERE = "elsewhere"
+"""Begins the part of a key that says what is not for the host."""
 SHORT = "single operation"
 """Begins the keys of single operations, which are quicker to make than structural ones."""
 
@@ -593,9 +592,11 @@ def _structure(
 
 
 def _places(order: Sequence[Node]) -> list[Any]:
-    """What is not on the host: the numbers of nodes, and the devices that they are computed on or lie on."""
-    devices = enumerate([device_of(node) for node in order])
-    return [x for number, device in devices if device is not None for x in (number, device)]
+    """The numbers and devices of nodes that are not for the host. Where leaves lie does not matter: programs take them
+    from anywhere."""
+    devices = enumerate([None if node.value is not None else device_of(node) for node in order])
+    found: list[Any] = [x for number, device in devices if device is not None for x in (number, device)]
+    return [ELSEWHERE, *found] if found else found
 
 
 def _run(
@@ -840,8 +841,9 @@ def _update(node: Node) -> None:
                 return None
             is_free = is_free and not old.storage.foreign and _lies_apart(base.shape, old.strides)
             target = old if is_free else _room_for(node.kind, old.device)
-            if new.__class__ is Buffer and new.device != old.device:
-                new = moved(new, part.kind, old.device)
+            if new.__class__ is Buffer and new.device is not old.device:
+                shape = tuple(map(int, part.shape))
+                new = moved(new, shape, part.dtype.size, old.device, target_of(old.device).allocate)
             place = _part_of(node, target)
             claim = _claimed([base] if is_free else [], mine)
         except Exception:
@@ -974,8 +976,6 @@ def close(order: Sequence[Node], results: Sequence[Node]) -> tuple[Graph, dict[N
             else:
                 made = new[node] = Node(Parameter(len(inputs)), (), node.kind)
                 layouts[made] = value.strides
-                if USED:
-                    made.device = value.device
                 inputs.append(made)
     inherit(new)
     return Graph(inputs, [new[n] for n in results]), layouts

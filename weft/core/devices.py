@@ -86,11 +86,6 @@ def _device(name: str, given: Any) -> Device:
     return found.device
 
 
-def _place(device: Device) -> Device | None:
-    """A device as nodes have it."""
-    return None if device == HOST else device
-
-
 def default_device() -> Device:
     """The device that work goes to."""
     return placement.current() or HOST
@@ -98,7 +93,7 @@ def default_device() -> Device:
 
 def set_default_device(device: Device | DeviceType) -> None:
     """Send work to this device from now on."""
-    placement.set_default(_place(_device("set_default_device", device)))
+    placement.set_default(placement.placed(_device("set_default_device", device)))
 
 
 def is_available(device: Device | DeviceType) -> bool:
@@ -165,7 +160,7 @@ class StreamContext:
         self._before: list[tuple[Stream, bool]] = []
 
     def __enter__(self) -> StreamContext:
-        place = _place(self._device)
+        place = placement.placed(self._device)
         chooses = place != placement.current() or bool(placement.USED)
         self._before.append((_current.of(self._device), chooses))
         if self._stream is not None:

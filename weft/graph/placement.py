@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
-from weft.runtime.device import Device
+from weft.runtime.device import HOST, Device
 from weft.runtime.objects import MAKERS
 
 USED: Final[list[Device]] = []
@@ -58,7 +58,11 @@ def _use(device: Device | None) -> None:
         USED.append(device)
 
 
+def placed(device: Device) -> Device | None:
+    """A device as nodes and buffers have it."""
+    return None if device == HOST else device
+
+
 def device_of(node: Any) -> Device | None:
-    """The device that a node is meant for; for one that has a value: where that lies."""
-    storage = getattr(node.value, "storage", None)
-    return getattr(node, "device", None) if storage is None else storage.device
+    """The device that a node is meant for."""
+    return getattr(node, "device", None)

@@ -15,13 +15,14 @@ from typing import ClassVar, NamedTuple
 
 from weft.codegen.launch import FAILURE_WORD, Choose, Done, Launch, Pointer, Repeat, Row, Slot, Steps
 from weft.graph.node import Kind, Node
+from weft.graph.placement import USED, placed
 from weft.passes.lower import nbytes_of, to_int
 from weft.passes.memory import Plan, base_of
 from weft.passes.views import Strided, is_contiguous
 from weft.primitives.base import Constant, ConstantValue, Parameter, Primitive
 from weft.records import dataclass
 from weft.runtime.buffer import Storage
-from weft.runtime.data import Buffer
+from weft.runtime.data import Buffer, moved
 from weft.runtime.program import INLINE, LOOP_FIELDS, Command, Program, ProgramError, Progress, Reloc
 from weft.runtime.program import Kind as CommandKind
 from weft.runtime.progress import Counter
@@ -59,6 +60,8 @@ class Executable:
         "allocate",
         "calls",
         "constants",
+        "device",
+        "given",
         "kinds",
         "largest",
         "plan",
@@ -82,7 +85,8 @@ class Executable:
     ) -> None:
         self.plan, self.program, self.results = plan, program, results
         self.calls = calls
-        self.allocate = plan.target.allocate
+        self.allocate, self.device = plan.target.allocate, placed(plan.target.device)
+        self.given = [node.kind for node in plan.graph.inputs]
         self.sizes = [nbytes_of(node) for node in plan.outputs]
         self.kinds = [node.kind for node in plan.graph.outputs]
         self.adopted, self.spent = plan.adopted, plan.spent
@@ -105,6 +109,8 @@ class Executable:
 
     def run(self, inputs: Sequence[Buffer], words: Sequence[int]) -> list[Buffer]:
         """Compute all outputs. `words` are the words of the program's constants, in the order of `constants`."""
+        if USED:
+            inputs = self.received(inputs)
         addresses = [buffer.address for buffer in inputs]
         stores = []
         allocate = self.allocate
@@ -125,6 +131,8 @@ class Executable:
     def run_in_place(self, inputs: Sequence[Buffer], words: Sequence[int], progress: Progress) -> list[Buffer]:
         """`run`, for a plan with donated inputs: some results take over their memory. `progress` knows the results
         before there is anything in them, and later whether there is."""
+        if USED:
+            inputs = self.received(inputs)
         at = self.adopted
         stores = [inputs[at[k]].storage if k in at else self.allocate(size) for k, size in enumerate(self.sizes)]
         if self.simple:
@@ -154,6 +162,14 @@ class Executable:
     def failed(self, command: int) -> Call | None:
         """The operation whose call a command is."""
         return self.calls.get(command)
+
+    def received(self, inputs: Sequence[Buffer]) -> Sequence[Buffer]:
+        """The inputs on the program's device, wherever they lie."""
+        device = self.device
+        if all(buffer.storage.device is device for buffer in inputs):
+            return inputs
+        pairs = zip(inputs, self.given, strict=True)
+        return [moved(x, tuple(map(int, kind.shape)), kind.dtype.size, device, self.allocate) for x, kind in pairs]
 
     @staticmethod
     def _result(result: Result, inputs: Sequence[Buffer], stores: Sequence[Storage]) -> Buffer:

@@ -106,11 +106,13 @@ def compile_graph(
         made: Executable = Growing(planned, lambda: plan(graph, target, layouts, donated=planned.spent))
     else:
         made = target.assemble(planned)
-    return wrapped(made, graph, layouts or {}) if target.host_memory else made
+    return wrapped(made, graph, layouts or {})
 
 
 def wrapped(made: Executable, graph: Graph, layouts: Layouts) -> Executable:
-    """A new executable with what check and explain put around it."""
+    """A new executable with what check and explain put around it. They look at memory, and so at the host's alone."""
+    if not made.plan.target.host_memory:
+        return made
     for wrapper in WRAPPERS:
         made = wrapper(made, graph, layouts)
     return made

@@ -15,6 +15,7 @@ from typing import Any
 from weft.codegen.launch import Choose, Done, Launch, Pointer, Repeat, Row, Slot, Steps
 from weft.graph.dims import Dim, DimEnv, compile_sizes, is_symbolic, substitute, text_of
 from weft.graph.node import Graph, Node, Size, kind_of, node_of
+from weft.graph.placement import placed
 from weft.passes.executable import Assembly, Call, Executable, Result, is_simple, result_of
 from weft.passes.growing import holds_tapes
 from weft.passes.lower import Item, nbytes_of
@@ -115,7 +116,7 @@ class Sized(Executable):
 
     def __init__(self, template: Template, at: Sequence[int], known: Sequence[int], program: Program | None) -> None:
         self._template, self.at, self.program = template, at, program
-        self.allocate = template.plan.target.allocate
+        self.allocate, self.device = template.plan.target.allocate, placed(template.plan.target.device)
         self.sizes = list(known[template._outputs])
         self.kinds = [kind_of(tuple(known[shape]), dtype) for shape, dtype in template._shapes]
         self.constants: list[ConstantValue] = [
@@ -138,6 +139,9 @@ class Sized(Executable):
         return Call(op, tuple([fill_kind(kind, lambda n: env.evaluate(n, sizes)) for kind in kinds]))
 
     def __getattr__(self, name: str) -> Any:
+        if name == "given":
+            self.given = [node.kind for node in self.plan.graph.inputs]
+            return self.given
         if name != "plan":
             raise AttributeError(name)
         self.plan = self._template.plan_for(self.at)

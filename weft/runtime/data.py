@@ -10,7 +10,7 @@ import ctypes
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -56,6 +56,23 @@ def on_host(buffer: Buffer, shape: Sequence[int], size: int) -> Buffer:
     storage = allocate(nbytes)
     device.read(buffer.address + low, storage.address, nbytes)
     return Buffer(storage, storage.address - low, buffer.strides)
+
+
+def moved(
+    buffer: Buffer, shape: Sequence[int], size: int, device: Device | None, allocate: Callable[[int], Storage]
+) -> Buffer:
+    """The same elements on a device, whose memory `allocate` gives: where they lie if they are there already, else in a
+    copy."""
+    if buffer.storage.device is device:
+        return buffer
+    here = on_host(buffer, shape, size)
+    if device is None:
+        return here
+    low, nbytes = extent(shape, here.strides, size)
+    storage = allocate(nbytes)
+    assert isinstance(storage, DeviceStorage)
+    storage.write(storage.address, here.address + low, nbytes)
+    return Buffer(storage, storage.address - low, here.strides)
 
 
 def is_whole(buffer: Buffer) -> bool:

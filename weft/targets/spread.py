@@ -1,7 +1,7 @@
 """Programs for the devices that their operations are meant for: one program, or one for each part of a graph.
 
-Operations that are meant for several devices, or for another one than their operands lie on, are run part by part, and
-what passes from one device to another is copied. No result depends on where it is computed.
+Where operations are meant for several devices, parts are run one after the other, and what passes from one device to
+another is copied: every program takes its operands from wherever they lie. No result depends on where it is computed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.graph.lines import inherit
-from weft.graph.node import Graph, Kind, Node
+from weft.graph.node import Graph, Node
 from weft.graph.placement import USED, device_of
 from weft.passes import pipeline
 from weft.passes.executable import Executable
@@ -20,51 +20,43 @@ from weft.primitives.base import Constant, ConstantValue, Parameter, Pick, RunTi
 from weft.runtime.data import Buffer
 from weft.runtime.device import Device
 from weft.targets.cpu.target import CPU
-from weft.targets.devices import moved, target_of
+from weft.targets.devices import target_of
 
 Layouts = Mapping[Node, Strides | None]
 
 
 def compile_graph(graph: Graph, layouts: Layouts | None = None, donated: Collection[int] = ()) -> Executable:
-    """An executable for the graph (`pipeline.compile_graph`) on the devices that its nodes are meant for. The device of
-    a parameter is where its value lies."""
+    """An executable for the graph (`pipeline.compile_graph`) on the devices that its nodes are meant for."""
     if not USED:
         return pipeline.compile_graph(graph, CPU, layouts, donated)
     devices = _devices(graph)
-    places = {devices[node] for node in (*devices, *graph.inputs)}
+    places = set(devices.values())
     if len(places) <= 1:
         return pipeline.compile_graph(graph, target_of(places.pop() if places else None), layouts, donated)
     return Spread(graph, layouts or {}, devices)
 
 
-def _is_leaf(node: Node) -> bool:
-    return isinstance(node.op, (Parameter, Constant))
-
-
 def _devices(graph: Graph) -> dict[Node, Device | None]:
-    """What every node but constants is computed on. Results of one operation, and loops that hand rows to each other,
+    """What every node but the leaves is computed on. Results of one operation, and loops that hand rows to each other,
     belong together."""
-    order = [node for node in graph.order() if not isinstance(node.op, Constant)]
+    order = [node for node in graph.order() if not isinstance(node.op, (Parameter, Constant))]
     if holds_tapes(graph):
-        first = next(device_of(node) for node in order if not _is_leaf(node))
-        return {node: device_of(node) if _is_leaf(node) else first for node in order}
+        return dict.fromkeys(order, device_of(order[0]))
     found: dict[Node, Device | None] = {}
     for node in order:
         found[node] = found[node.inputs[0]] if isinstance(node.op, Pick) else device_of(node)
         for operand in node.inputs:
-            if operand in found and not operand.inputs and not _is_leaf(operand):
+            if operand in found and not operand.inputs:
                 found[operand] = found[node]  # what counts is made where it is read
     return found
 
 
 @dataclass(slots=True)
 class _Part:
-    """A part of the graph on one device: which values of the whole it reads and makes, by number."""
+    """A part of the graph: which values of the whole it reads and makes, by number."""
 
-    device: Device | None
     executable: Executable
     reads: list[int]
-    kinds: list[Kind]
     writes: list[int]
     last: list[int]
     """Values that no later part reads."""
@@ -79,6 +71,7 @@ class Spread(Executable):
     def __init__(self, graph: Graph, layouts: Layouts, devices: Mapping[Node, Device | None]) -> None:
         self.program, self.sizes, self.results, self.simple = None, [], [], False
         self.adopted, self.spent, self.largest = {}, [], 0
+        self.given = [node.kind for node in graph.inputs]
         self.kinds = [node.kind for node in graph.outputs]
         numbers = {node: i for i, node in enumerate(graph.inputs)}
         lies = dict(layouts)
@@ -90,15 +83,13 @@ class Spread(Executable):
             outputs = [node for node in piece if node in needed]
             closed, reads = _closed(piece, outputs)
             strides = {param: lies.get(node) for param, node in zip(closed.inputs, reads, strict=True)}
-            device = devices.get(piece[0])
-            made = pipeline.compile_graph(closed, target_of(device), strides)
+            made = pipeline.compile_graph(closed, target_of(devices.get(piece[0])), strides)
             for node, result in zip(outputs, made.results, strict=True):
                 numbers[node] = len(numbers)
                 lies[node] = lies.get(reads[result.at]) if result.as_is else result.strides
             constants.update({id(value): value for value in made.constants})
-            kinds = [node.kind for node in reads]
             writes = [numbers[node] for node in outputs]
-            self._parts.append(_Part(device, made, [numbers[node] for node in reads], kinds, writes, []))
+            self._parts.append(_Part(made, [numbers[node] for node in reads], writes, []))
         self.constants = list(constants.values())
         self._outputs = [numbers[node] for node in graph.outputs]
         done = set(self._outputs)
@@ -118,9 +109,8 @@ class Spread(Executable):
         given = self._words(words)
         values: dict[int, Buffer] = dict(enumerate(inputs))
         for part in self._parts:
-            reads = [moved(values[i], kind, part.device) for i, kind in zip(part.reads, part.kinds, strict=True)]
             numbers = [word for value in part.executable.constants for word in given[id(value)]]
-            made = part.executable.run(reads, numbers)
+            made = part.executable.run([values[number] for number in part.reads], numbers)
             values.update(zip(part.writes, made, strict=True))
             for number in part.last:
                 del values[number]
@@ -142,10 +132,7 @@ def _pieces(graph: Graph, devices: Mapping[Node, Device | None]) -> list[list[No
     change places in a row. Constants that are results are written out on the host."""
     stage: dict[Node, int] = {}
     pieces: dict[tuple[int, Device | None], list[Node]] = {}
-    for node in devices:
-        if _is_leaf(node):
-            continue
-        here = devices[node]
+    for node, here in devices.items():
         operands = [x for x in node.inputs if x in stage]
         stage[node] = max([stage[x] + (devices[x] != here) for x in operands], default=0)
         pieces.setdefault((stage[node], here), []).append(node)
@@ -174,6 +161,6 @@ def _closed(piece: Sequence[Node], outputs: Sequence[Node]) -> tuple[Graph, list
                 continue
             new[operand] = Node(Parameter(len(reads)), (), operand.kind)
             reads.append(operand)
-        new[node] = node.again(tuple([new[x] for x in node.inputs]), new)  # type: ignore[arg-type]
+        new[node] = node.again(tuple([new[x] for x in node.inputs]), new)
     inherit(new)
     return Graph([new[x] for x in reads], [new[x] for x in outputs]), reads

@@ -163,7 +163,7 @@ class Compiled:
     def _call_quickly(self, args: tuple[Any, ...]) -> Any:
         """The usual call, in few steps: a function that sees nothing but its arguments, which are arrays and numbers,
         and does nothing but return what it made."""
-        if USED:
+        if USED and current() is not None:
             return _NOT_QUICK
         key: list[Any] = []
         buffers: list[Buffer] = []
@@ -217,8 +217,8 @@ class Compiled:
                     walk.key.append((i, value.strides))
             buffers.append(value)
             kinds.append(node.kind)
-        if USED:
-            walk.key.append((current(), *[buffer.device for buffer in buffers]))
+        if USED and current() is not None:
+            walk.key.append(current())
         return Seen(walk, tuple(walk.key), buffers, kinds, symbolic)
 
     def _visit(self, walk: Walk, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
@@ -294,7 +294,7 @@ class Compiled:
 
     def _remember_quickly(self, entry: Entry, args: tuple[Any, ...], buffers: Sequence[Buffer]) -> None:
         plain = all(a.__class__ in (array, int, float) for a in args) and len(set(map(id, args))) == len(args)
-        if plain and all(buffer.strides is None for buffer in buffers):
+        if plain and all(buffer.strides is None for buffer in buffers) and current() is None:
             self._quick[tuple(a._node.kind if a.__class__ is array else a.__class__ for a in args)] = entry
 
     def _trace(

@@ -16,7 +16,7 @@ from weft.evaluate import Recipe, close
 from weft.graph.dims import DimEnv
 from weft.graph.lines import inherit, locate, marked
 from weft.graph.node import Graph, Kind, Node, Size, kind_of, node_of
-from weft.graph.placement import USED, device_of
+from weft.graph.placement import device_of
 from weft.passes.executable import Executable
 from weft.passes.growing import holds_tapes
 from weft.passes.pipeline import WRAPPERS, Layouts, plan_over, wrapped
@@ -413,10 +413,8 @@ class ShapelessVariant(Variant):
             if isinstance(node.op, Constant):
                 new[node] = Node(node.op, (), kind, node.value)
             elif isinstance(node.op, Placeholder) or node.value is not None:
-                made = new[node] = Node(Parameter(len(inputs)), (), kind)
-                if USED:
-                    made.device = device_of(node)
-                inputs.append(made)
+                new[node] = Node(Parameter(len(inputs)), (), kind)
+                inputs.append(new[node])
             else:
                 new[node] = node.beside(bind(fill_primitive(node.op, number), *[new[i] for i in node.inputs]))
         inherit(new)
