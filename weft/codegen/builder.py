@@ -22,6 +22,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.codegen.features import Features
+from weft.codegen.fused import fused
 from weft.codegen.llvm_versions import aligned_pointers
 from weft.dtypes import Dtype
 
@@ -224,6 +225,8 @@ class Builder:
         self.metadata: dict[str, str] = {}
         self._rare: dict[str, str] = {}
         """Functions of this module's own, by what stands between their braces."""
+        self._shared: dict[str, str] = {}
+        """Others, by their names."""
         self._types: dict[str, str] = {}
         self.block = "entry"
         self._names = 0
@@ -253,9 +256,9 @@ class Builder:
         body = "\n".join(self.lines)
         declared = "".join(line + "\n" for line in self.declarations.values())
         metadata = "".join(f"{name} = {text}\n" for name, text in self.metadata.items())
-        rare = "".join(f"\n{text}\n" for text in self._rare.values())
+        own = "".join(f"\n{text}\n" for text in (*self._rare.values(), *self._shared.values()))
         whole = f"{declared}\ndefine {self._result} @{self.name}({self._params}) {{\nentry:\n{body}\n}}\n"
-        return f"{whole}{rare}{metadata}"
+        return f"{whole}{own}{metadata}"
 
     def ret(self, value: Value | None = None) -> None:
         self.raw(f"ret {value.type} {value.text}" if value is not None else "ret void")
@@ -418,7 +421,14 @@ class Builder:
 
     def fma(self, a: Value, b: Operand, c: Operand) -> Value:
         """a * b + c with one rounding. Used inside math functions only: user operations round each time."""
-        return self.intrinsic("fma", a, self.like(a, b), self.like(a, c))
+        factor, term = self.like(a, b), self.like(a, c)
+        if self.features.fma:
+            return self.intrinsic("fma", a, factor, term)
+        lanes = max(a.lanes, factor.lanes, term.lanes)
+        kind = dt.float64 if a.dtype is dt.float64 else dt.float32  # which halves travel as
+        return self.bitcast(
+            fused(self, *(self.bitcast(self.splat(x, lanes), kind) for x in (a, factor, term))), a.dtype
+        )
 
     def sqrt(self, x: Value) -> Value:
         return self.intrinsic("sqrt", x)
@@ -848,6 +858,20 @@ class Builder:
             for i, x in enumerate(wanted)
         }
         return [parts.get(x.text, x) for x in results]
+
+    def shared(self, name: str, write: Callable[..., Value], *arguments: Value) -> Value:
+        """write(builder, *arguments), of the type of the first one, as a function of this module's own. A name stands
+        for one function and one set of types."""
+        first = arguments[0]
+        if name not in self._shared:
+            inner = Builder(name, (), self.features, first.lanes)
+            inner.declarations = self.declarations
+            given = [Value(inner, f"%p{i}", x.dtype, x.lanes) for i, x in enumerate(arguments)]
+            inner.ret(write(inner, *given))
+            assert not inner._rare, "what a function needs seldom stands in it"
+            head = f"define internal {first.type} @{name}({', '.join(map(repr, given))}) noinline {{"
+            self._shared[name] = "\n".join([head, "entry:", *inner.lines, "}"])
+        return self.op(f"call {first.type} @{name}({', '.join(map(repr, arguments))})", first.dtype, first.lanes)
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:

@@ -12,5 +12,7 @@ class Features:
     lanes: int
     half_conversions: bool
     """Whether float16 is converted in hardware; LLVM would call a function otherwise."""
+    fma: bool = True
+    """Whether it multiplies and adds with one rounding; LLVM would call a function for every element otherwise."""
     prefetch: bool = True
     """Whether asking for a cache line early does anything."""

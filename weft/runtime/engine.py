@@ -326,15 +326,20 @@ def cpu_name() -> str:
 def has_half_conversions() -> bool:
     """Whether the CPU that we compile for converts float16 in hardware (F16C; all AArch64). LLVM would call a function
     otherwise."""
-    return _half_conversions(config.cpu)
+    return _came_with_v3("f16c", config.cpu)
+
+
+def has_fma() -> bool:
+    """Whether the CPU that we compile for multiplies and adds with one rounding (FMA; all AArch64)."""
+    return _came_with_v3("fma", config.cpu)
 
 
 @functools.cache
-def _half_conversions(cpu: str) -> bool:
+def _came_with_v3(feature: str, cpu: str) -> bool:
     if platform.machine() != "x86_64":
         return True
     if cpu == "native":
-        return host().has("f16c")
+        return host().has(feature)
     return cpu != "x86-64-v2"
 
 

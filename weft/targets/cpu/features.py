@@ -6,9 +6,11 @@ from weft.codegen.features import Features
 from weft.codegen.kernel import LANES
 from weft.runtime import engine
 
-_WITH, _WITHOUT = (Features(LANES, half_conversions=half) for half in (True, False))
+_KNOWN = {
+    (half, fma): Features(LANES, half_conversions=half, fma=fma) for half in (True, False) for fma in (True, False)
+}
 
 
 def features() -> Features:
     """Those of the instruction set that kernels are compiled for now."""
-    return _WITH if engine.has_half_conversions() else _WITHOUT
+    return _KNOWN[engine.has_half_conversions(), engine.has_fma()]
