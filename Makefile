@@ -8,7 +8,7 @@ META   := pyproject.toml weft/version.py
 OLDEST := .venv-oldest
 
 # What depends on the CPU or on LLVM: kernels, how they are made and linked, and the native code of programs and threads.
-CPU_TESTS  := tests/test_engine.py tests/test_levels.py tests/test_memory_plans.py tests/test_matmul_kernels.py
+CPU_TESTS  := tests/test_engine.py tests/test_memory_plans.py tests/test_matmul_kernels.py
 LLVM_TESTS := tests/test_numba.py tests/test_llvm_versions.py tests/test_engine.py tests/test_levels.py
 
 # Given on the command line: `make test ARGS="-k softmax"`, `make bench ARGS="gelu_4M --python jax=../jax/bin/python"`.
