@@ -91,14 +91,14 @@ class Far(Cpu):
 
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
-    target = Far()
+    target, watchers = Far(), MAKERS._watchers
     monkeypatch.setitem(TARGETS, GPU, target)
     monkeypatch.setattr(evaluate, "PROGRAMS", {})
     monkeypatch.setattr(evaluate, "_COPIES", {})
     yield target
     mx.set_default_device(mx.cpu)
     placement.USED.clear()
-    assert MAKERS._watchers == 0
+    assert MAKERS._watchers == watchers
 
 
 X = np.random.default_rng(1).uniform(0.5, 2.0, (6, 40)).astype(np.float32)
@@ -248,7 +248,7 @@ def test_updates_are_written_where_the_array_lies(far: Far) -> None:
     mx.eval(x)
     x[0, 5] = 7.0
     expected[1:3], expected[0, 5] = X[:2], 7.0
-    assert place_of(x) == GPU
+    assert place_of(x) == (None if config.compare else GPU)  # checked updates are programs like others
     np.testing.assert_array_equal(np.array(x), expected)
 
 
@@ -261,7 +261,18 @@ def test_memory_of_the_device_is_given_back(far: Far) -> None:
     assert FarStorage.alive == before
 
 
-def test_state_of_a_compiled_function_is_updated_in_place_there(far: Far) -> None:
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What WEFT_CHECK=1 does."""
+    monkeypatch.setattr(config, "check", config.check)
+    before = config.compare
+    checking.enable()
+    yield
+    if not before:
+        checking.disable()
+
+
+def update_state_in_place() -> None:
     state = [mx.zeros((1 << 17,))]
 
     def step() -> None:
@@ -281,6 +292,15 @@ def test_state_of_a_compiled_function_is_updated_in_place_there(far: Far) -> Non
     for _ in range(6):
         expected = expected * np.float32(0.5) + np.float32(1)
     np.testing.assert_array_equal(np.array(state[0]), expected)
+
+
+def test_state_of_a_compiled_function_is_updated_in_place_there(far: Far) -> None:
+    update_state_in_place()
+
+
+@pytest.mark.usefixtures("checks")
+def test_checked_functions_update_their_state_in_place_there(far: Far) -> None:
+    update_state_in_place()
 
 
 @pytest.mark.parametrize("shapeless", [False, True])
@@ -335,15 +355,10 @@ def test_gradients_and_loops_go_along(far: Far) -> None:
     assert bits(on(mx.gpu, gradient, x)) == bits(gradient(x))
 
 
-def test_checked_programs_leave_those_of_a_device_alone(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "check", config.check)
+@pytest.mark.usefixtures("checks")
+def test_checked_programs_leave_those_of_a_device_alone(far: Far) -> None:
     x, w = mx.array(X), mx.array(X.T)
-    expected = bits(network(x, w) + 1)
-    checking.enable()
-    try:
-        assert bits(on(mx.gpu, network, x, w) + 1) == expected
-    finally:
-        checking.disable()
+    assert bits(on(mx.gpu, network, x, w) + 1) == bits(network(x, w) + 1)
 
 
 def test_counts_are_made_where_they_are_read(far: Far) -> None:
