@@ -639,6 +639,7 @@ def test_every_variable_is_read() -> None:
             "WEFT_MEMORY_LIMIT": "2 GiB",
             "WEFT_DISABLE_COMPILE": "yes",
             "MLX_DISABLE_COMPILE": "",
+            "WEFT_DEVICE": "gpu",
             "WEFT_PROGRAMS": "7",
         }
     )
@@ -655,6 +656,7 @@ def test_every_variable_is_read() -> None:
         True,
         True,
         True,
+        "gpu",
         7,
     )
 
@@ -675,6 +677,7 @@ def test_every_variable_is_read() -> None:
         ("WEFT_CPU", "i386", "native, x86-64-v2"),
         ("WEFT_MEMORY_LIMIT", "1.5G", "a number of bytes"),
         ("WEFT_DISABLE_COMPILE", "sometimes", "1 or 0"),
+        ("WEFT_DEVICE", "tpu", "cpu or gpu"),
         ("WEFT_PROGRAMS", "0", "a whole number from 1 on"),
     ],
 )

@@ -21,6 +21,7 @@ Backend = Literal["native", "reference"]
 BACKENDS: Final = ("native", "reference")
 DUMPS: Final = ("graph", "kernels", "llvm", "asm", "plan")
 CPUS: Final = ("native", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+DEVICES: Final = ("cpu", "gpu")
 LLVM_LEVELS: Final = ("0", "1", "2", "3")
 
 _SIZE_UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -47,6 +48,7 @@ class Config:
     mlx_disable_compile: bool = (
         False  # MLX_DISABLE_COMPILE: the same for programs written for MLX (weft/frontends/mlx.py)
     )
+    device: str = "cpu"  # WEFT_DEVICE: what computes unless a program says otherwise
     programs: int = 4096  # WEFT_PROGRAMS: programs, and kernels, that are kept for the next time
 
 
@@ -73,6 +75,7 @@ def from_environment(environ: Mapping[str, str]) -> Config:
         cache_limit=read("WEFT_CACHE_LIMIT", sizes, _size, lambda: 512 << 20),
         llvm_level=int(read("WEFT_LLVM_LEVEL", _words(LLVM_LEVELS), _one_of(LLVM_LEVELS), lambda: "2")),
         cpu=read("WEFT_CPU", _words(CPUS), _one_of(CPUS), lambda: "native"),
+        device=read("WEFT_DEVICE", _words(DEVICES), _one_of(DEVICES), lambda: "cpu"),
         programs=read("WEFT_PROGRAMS", "a whole number from 1 on", _count, lambda: 4096),
         disable_compile=read("WEFT_DISABLE_COMPILE", "1 or 0", _switch, lambda: False),
         mlx_disable_compile="MLX_DISABLE_COMPILE" in environ,  # MLX asks only whether it is there

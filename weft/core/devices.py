@@ -9,9 +9,11 @@ import threading
 from types import TracebackType
 from typing import Any
 
+from weft.config import config
+from weft.errors import ConfigError
 from weft.graph import placement
 from weft.runtime.device import HOST, Device, DeviceType
-from weft.targets import TARGETS, find
+from weft.targets import TARGETS, find, look_for_gpus
 
 
 class Stream:
@@ -103,6 +105,8 @@ def is_available(device: Device | DeviceType) -> bool:
 
 def device_count(device_type: DeviceType) -> int:
     """How many devices of a type there are."""
+    if device_type is gpu:
+        look_for_gpus()
     return sum(device.type is device_type for device in TARGETS)
 
 
@@ -110,7 +114,7 @@ def device_info(d: Device | DeviceType | None = None) -> dict[str, Any]:
     """What is known of a device, the default one if none is given."""
     device = _device("device_info", default_device() if d is None else d)
     if device != HOST:
-        return {"device_name": TARGETS[device].name}
+        return {"device_name": TARGETS[device].name, **TARGETS[device].facts()}
     return {
         "device_name": "cpu",
         "architecture": os.uname().machine,
@@ -179,3 +183,8 @@ class StreamContext:
 
 
 stream = StreamContext
+
+if config.device == "gpu":
+    if not is_available(gpu):
+        raise ConfigError("WEFT_DEVICE is 'gpu'; this machine has no GPU that Weft can use (see docs/gpu.md).")
+    set_default_device(gpu)

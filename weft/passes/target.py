@@ -37,6 +37,10 @@ class Target(ABC):
     fusion: Limits = Limits()
     """What may share a kernel."""
 
+    def takes(self, op: Primitive) -> bool:
+        """Whether it can compute an operation; the host does what others cannot."""
+        return True
+
     @abstractmethod
     def schedule(self, lowerer: Lowerer, group: Group) -> Item:
         """A fused group (elementwise operations and reductions) made ready to run."""
@@ -68,6 +72,10 @@ class Target(ABC):
     @abstractmethod
     def allocate(self, nbytes: int) -> Storage:
         """Memory that its programs can use, its contents undefined."""
+
+    def facts(self) -> dict[str, object]:
+        """What `device_info` says beside its name."""
+        return {}
 
     def __repr__(self) -> str:
         return f"<target {self.name}>"

@@ -38,13 +38,19 @@ def compile_graph(graph: Graph, layouts: Layouts | None = None, donated: Collect
 
 def _devices(graph: Graph) -> dict[Node, Device | None]:
     """What every node but the leaves is computed on. Results of one operation, and loops that hand rows to each other,
-    belong together."""
+    belong together. What the target of a device does not take is computed on the host."""
     order = [node for node in graph.order() if not isinstance(node.op, (Parameter, Constant))]
+
+    def place(node: Node) -> Device | None:
+        device = device_of(node)
+        return device if target_of(device).takes(node.op) else None
+
     if holds_tapes(graph):
-        return dict.fromkeys(order, device_of(order[0]))
+        first = device_of(order[0])
+        return dict.fromkeys(order, first if all(target_of(first).takes(node.op) for node in order) else None)
     found: dict[Node, Device | None] = {}
     for node in order:
-        found[node] = found[node.inputs[0]] if isinstance(node.op, Pick) else device_of(node)
+        found[node] = found[node.inputs[0]] if isinstance(node.op, Pick) else place(node)
         for operand in node.inputs:
             if operand in found and not operand.inputs:
                 found[operand] = found[node]  # what counts is made where it is read

@@ -6,7 +6,6 @@ of its launches count operands, then results, then temporaries. A class without 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from weft.codegen.launch import Layout, Lowering, Pointer
@@ -33,6 +32,7 @@ from weft.primitives.linalg import (
 from weft.primitives.scans import Cumulative, Scan
 from weft.primitives.sorting import ArgSelect, ArgSort, SearchSorted, Sort
 from weft.primitives.views import Contiguous, SliceUpdate
+from weft.targets import copying
 from weft.targets.cpu import lapack, matmul, moves, scan, selection, sorting
 
 Operands = Sequence[Layout]
@@ -50,7 +50,7 @@ def _copied(op: Barrier | Contiguous, operands: Operands, out: Layout) -> Loweri
 
 
 def _concatenate(op: Concatenate, operands: Operands, out: Layout) -> Lowering:
-    return moves.concatenate(operands, out, op.axis)
+    return copying.concatenate(moves.copy, operands, out, op.axis)
 
 
 def _repeat(op: Repeat, operands: Operands, out: Layout) -> Lowering:
@@ -58,20 +58,11 @@ def _repeat(op: Repeat, operands: Operands, out: Layout) -> Lowering:
 
 
 def _reinterpret(op: Reinterpret, operands: Operands, out: Layout) -> Lowering:
-    """One copy, in units of the smaller of the two elements."""
-    (x,) = operands
-    pieces = max(1, x.dtype.size // out.dtype.size)
-    unit = out.dtype if pieces > 1 else x.dtype
-    shape, strides = x.shape, x.strides
-    if pieces > 1:
-        shape, strides = (*shape, pieces), (*(pieces * stride for stride in strides), 1)
-    contiguous = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-    source, target = Layout(shape, strides, unit), Layout(shape, contiguous, unit)
-    return Lowering(tuple(moves.copy(source, target, Pointer(0), Pointer(1))))
+    return copying.reinterpret(moves.copy, operands[0], out)
 
 
 def _slice_update(op: SliceUpdate, operands: Operands, out: Layout) -> Lowering:
-    return moves.slice_update(operands[0], operands[1], out, op.starts, op.steps)  # type: ignore[arg-type]
+    return copying.slice_update(moves.copy, operands[0], operands[1], out, op.starts, op.steps)  # type: ignore[arg-type]
 
 
 def _gather(op: Gather, operands: Operands, out: Layout) -> Lowering:

@@ -124,25 +124,6 @@ def _upwards(from_: Pointer, to: Pointer, axes: Sequence[Axis]) -> tuple[Pointer
     return from_, to, result
 
 
-def slice_update(base: Layout, part: Layout, out: Layout, starts: Sequence[int], steps: Sequence[int]) -> Lowering:
-    """out = base with `part` written over a slice. Pointers: 0 base, 1 part, 2 out."""
-    offset = sum(start * stride for start, stride in zip(starts, out.strides, strict=True)) * out.dtype.size
-    place = Layout(part.shape, tuple(step * stride for step, stride in zip(steps, out.strides, strict=True)), out.dtype)
-    first = [] if part.shape == out.shape else copy(base, out, Pointer(0), Pointer(2))
-    return Lowering((*first, *copy(part, place, Pointer(1), Pointer(2, offset))))
-
-
-def concatenate(operands: Sequence[Layout], out: Layout, axis: int) -> Lowering:
-    """out = the operands one after the other along an axis. Pointers: operands, then out."""
-    launches: list[Launch] = []
-    at = 0
-    for k, x in enumerate(operands):
-        place = Layout(x.shape, out.strides, out.dtype)
-        launches += copy(x, place, Pointer(k), Pointer(len(operands), at * out.strides[axis] * out.dtype.size))
-        at += x.shape[axis]
-    return Lowering(tuple(launches))
-
-
 @dataclass(frozen=True, slots=True)
 class Repeat(NativeKernel):
     """out[..., i * count + j] = x[..., i] for all j < count. Operands: x, out; the inner loop goes over i.

@@ -6,62 +6,19 @@ mod 16 of a second level, merged by the same tree at the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from weft import dtypes as dt
 from weft.codegen.builder import AnyValue, Builder, Complex, Value
 from weft.codegen.kernel import LANES, Kernel
 from weft.codegen.scope import Scope, State, splat
+from weft.targets.reductions import Reductions
 
 
-class Reductions:
-    """Some reductions of a kernel, which go along together: their states are one flat tuple."""
-
-    def __init__(self, b: Builder, kernel: Kernel, numbers: Sequence[int]) -> None:
-        self.b, self.kernel, self.numbers = b, kernel, list(numbers)
-        self.dtypes = kernel.state_dtypes(self.numbers)
-
-    def __bool__(self) -> bool:
-        return bool(self.numbers)
-
-    def start(self, lanes: int = LANES) -> State:
-        """All identities."""
-        found: list[AnyValue] = []
-        for number in self.numbers:
-            found.extend(self.kernel.step(number).op.start(self.b, self.kernel.operand_dtype(number), lanes))
-        return tuple(found)
-
-    def parts(self, state: State) -> list[tuple[int, Any, State]]:
-        """(number, operation, its part of the state) of each reduction."""
-        result, at = [], 0
-        for number in self.numbers:
-            width = len(self.kernel.states_of(number))
-            result.append((number, self.kernel.step(number).op, state[at : at + width]))
-            at += width
-        return result
-
-    def take(self, scope: Scope, index: Value, mask: Value | None, state: State) -> State:
-        """The state with the elements of a scope, whose places along the reduced loop are `index`."""
-        b = self.b
-        following: list[AnyValue] = []
-        for number, op, part in self.parts(state):
-            taken = op.step(b, part, scope.operand(number), index)
-            following.extend(taken if mask is None else _kept(b, mask, taken, part))
-        return tuple(following)
+class VectorReductions(Reductions):
+    """Those of a kernel of vectors."""
 
     def take_vector(self, scope: Scope, j: Value, mask: Value | None, state: State) -> State:
         """The same for 16 neighbours along the reduced loop, from number `j` on."""
         return self.take(scope, self.b.splat(j) + self.b.iota(dt.int64), mask, state)
-
-    def merge(self, x: State, y: State, mask: Value | None = None) -> State:
-        """Two states, lane by lane; where a mask does not hold, the first one."""
-        b = self.b
-        following: list[AnyValue] = []
-        for (_, op, low), (_, _, high) in zip(self.parts(x), self.parts(y), strict=True):
-            joined = op.merge(b, low, high)
-            following.extend(joined if mask is None else _kept(b, mask, joined, low))
-        return tuple(following)
 
     def join(self, top: State, partial: State, here: Value) -> State:
         """A block's result joins lane `here` of the second level."""
@@ -81,16 +38,6 @@ class Reductions:
             whole.extend(part)
         return tuple(whole)
 
-    def finish(self, state: State) -> dict[int, AnyValue]:
-        """The results, by their numbers."""
-        return {
-            number: op.finish(self.b, part, self.kernel.operand_dtype(number)) for number, op, part in self.parts(state)
-        }
-
-
-def _kept(b: Builder, mask: Value, new: Sequence[AnyValue], old: Sequence[AnyValue]) -> list[AnyValue]:
-    return [b.select(mask, x, y) for x, y in zip(new, old, strict=True)]
-
 
 def _lanes(b: Builder, x: AnyValue, order: range) -> AnyValue:
     if isinstance(x, Complex):
@@ -102,7 +49,7 @@ class Slots:
     """Partial results of 16 columns in scratch, at most one for each lane of the specified order: where no more than 16
     elements are reduced, each is a partial result of its own."""
 
-    def __init__(self, scratch: Value, reductions: Reductions) -> None:
+    def __init__(self, scratch: Value, reductions: VectorReductions) -> None:
         self.b, self.scratch, self.reductions = reductions.b, scratch, reductions
 
     @staticmethod

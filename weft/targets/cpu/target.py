@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.codegen.launch import Launch, Layout, Lowering
+from weft.graph.node import Kind
 from weft.passes.executable import Executable, assemble
 from weft.passes.fuse import Group
 from weft.passes.lower import Item, Lowerer
 from weft.passes.lower_loops import LoopLowering
 from weft.passes.memory import Plan
 from weft.passes.target import Target
+from weft.passes.views import Strides
 from weft.primitives.base import Primitive
 from weft.runtime import buffer, engine
 from weft.runtime.code import Code
 from weft.runtime.device import HOST
-from weft.targets.cpu import copying, forms
+from weft.runtime.program import Program
+from weft.targets import copying
+from weft.targets.cpu import forms, moves
 from weft.targets.cpu.forms.steps import lower_loop
 from weft.targets.cpu.lowerings import lowering_of
 
@@ -26,7 +30,6 @@ class Cpu(Target):
     name = "cpu"
     device = HOST
     allocate = staticmethod(buffer.allocate)
-    copy_program = staticmethod(copying.copy_program)
 
     def schedule(self, lowerer: Lowerer, group: Group) -> Item:
         return forms.schedule(lowerer, group)
@@ -47,6 +50,12 @@ class Cpu(Target):
 
     def assemble(self, plan: Plan) -> Executable:
         return assemble(plan)
+
+    def copy_program(
+        self, kind: Kind, source: Strides | None, target: Strides | None, is_constant: bool = False
+    ) -> Program:
+        parts = copying.copy_program(moves.copy, self.load, kind, source, target, is_constant)
+        return Program(parts.commands, parts.words, parts.relocations, 0, parts.addresses)
 
 
 CPU = Cpu()

@@ -12,7 +12,7 @@ from weft.records import dataclass
 from weft.targets.axes import Axis, product
 from weft.targets.cpu.forms.base import Form, grain_of
 from weft.targets.cpu.kernel import Frame, vector_loop
-from weft.targets.cpu.reductions import Reductions, Slots
+from weft.targets.cpu.reductions import Slots, VectorReductions
 from weft.targets.nest import Nest
 
 STRIP_BYTES = 1 << 14
@@ -83,7 +83,7 @@ class _Columns:
     def __init__(self, kernel: Column, frame: Frame) -> None:
         self.kernel, self.frame, self.b = kernel, frame, frame.b
         self.accesses = Accesses(frame, kernel)
-        self.reductions = Reductions(frame.b, kernel, kernel.reductions())
+        self.reductions = VectorReductions(frame.b, kernel, kernel.reductions())
 
     def few(self, bases: Bases, start: Value, stop: Value) -> None:
         """At most 16 rows: each is a partial result of its own, 16 columns are finished before the next."""
@@ -154,7 +154,7 @@ class _Columns:
 class _Strip:
     """Accumulators of a strip of columns in scratch: for each state component 16 lanes × width, on two levels."""
 
-    def __init__(self, frame: Frame, reductions: Reductions) -> None:
+    def __init__(self, frame: Frame, reductions: VectorReductions) -> None:
         self.b, self.scratch, self.reductions = frame.b, frame.scratch, reductions
         self.width = frame["width"]
         self._starts: list[tuple[Value, Value]] = []

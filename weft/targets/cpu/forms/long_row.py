@@ -13,7 +13,7 @@ from weft.records import dataclass
 from weft.targets.axes import Word, product
 from weft.targets.cpu.forms.base import Form, grain_of
 from weft.targets.cpu.kernel import Frame, vector_loop
-from weft.targets.cpu.reductions import Reductions
+from weft.targets.cpu.reductions import VectorReductions
 from weft.targets.nest import Nest
 
 FEW_ROWS, LONG_ROW = 16, 1 << 15
@@ -63,7 +63,7 @@ class Partial(_Stage):
 
     def emit(self, frame: Frame) -> None:
         b, accesses = frame.b, Accesses(frame, self)
-        reductions = Reductions(b, self, self.reductions())
+        reductions = VectorReductions(b, self, self.reductions())
         with b.loop(frame.begin, frame.end, 1) as units:
             place, start, stop = frame.part(units.index, True, "block")
             bases = accesses.bases(frame.indices(place))
@@ -89,7 +89,7 @@ class Final(_Stage):
 
     def emit(self, frame: Frame) -> None:
         b, accesses, chunks = frame.b, Accesses(frame, self), frame["chunks"]
-        reductions = Reductions(b, self, self.reductions())
+        reductions = VectorReductions(b, self, self.reductions())
         with b.loop(frame.begin, frame.end, 1) as units:
             bases = accesses.bases(frame.indices(units.index))
 

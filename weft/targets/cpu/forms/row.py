@@ -15,7 +15,7 @@ from weft.records import dataclass
 from weft.targets.axes import product
 from weft.targets.cpu.forms.base import Form, grain_of
 from weft.targets.cpu.kernel import Frame, vector_loop
-from weft.targets.cpu.reductions import Reductions
+from weft.targets.cpu.reductions import VectorReductions
 from weft.targets.nest import Nest
 
 
@@ -92,7 +92,7 @@ class _Rows:
     ) -> None:  # fmt: skip
         """One pass over the row: its reductions end up as per-row scalars."""
         b, kernel, phases = self.b, self.kernel, self.phases
-        reductions, stores = Reductions(b, kernel, phases.reductions(phase)), phases.stores(phase)
+        reductions, stores = VectorReductions(b, kernel, phases.reductions(phase)), phases.stores(phase)
         at_home = {kernel.stores[i].value for i in stores if kernel.stores[i].access.inner == "unit"}
         keeping = [v for v in phases.kept if phases.known[v] == phase and v not in at_home]
 
@@ -110,7 +110,7 @@ class _Rows:
         else:
             vector_loop(b, b.i64(0), self.frame["n"], body)
 
-    def _reduced(self, reductions: Reductions, body: Any) -> State:
+    def _reduced(self, reductions: VectorReductions, body: Any) -> State:
         """The row's state: its blocks, each merged by the tree, on a second level."""
         b, n, block = self.b, self.frame["n"], self.frame["block"]
         start, one = reductions.start(), reductions.start(1)

@@ -14,7 +14,7 @@ from weft.records import dataclass
 from weft.targets.axes import product
 from weft.targets.cpu.forms.base import Form, grain_of
 from weft.targets.cpu.kernel import Frame, vector_loop
-from weft.targets.cpu.reductions import Reductions, Slots
+from weft.targets.cpu.reductions import Slots, VectorReductions
 from weft.targets.nest import Nest
 
 LONGEST = LANES
@@ -112,7 +112,7 @@ class _Rows:
     ) -> None:
         """One pass over the elements: what it reduces ends up among the scalars of the rows."""
         b, kernel, phases, rows = self.b, self.kernel, self.phases, self.frame["rows"]
-        reductions = Reductions(b, kernel, phases.reductions(phase))
+        reductions = VectorReductions(b, kernel, phases.reductions(phase))
         slots = Slots(self.frame.scratch, reductions)
         with b.loop(0, rows, 1) as row:
             at = self.accesses.moved(bases, row.index)
