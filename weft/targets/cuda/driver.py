@@ -67,7 +67,7 @@ class Gpu:
         d = self._d = _driver()
         self.device = Device(DeviceType.gpu, index)
         self._number = _checked("cuDeviceGet", d.cuDeviceGet(index))
-        self.name = _checked("cuDeviceGetName", d.cuDeviceGetName(256, self._number)).rstrip(b"\0").decode()
+        self.name = _checked("cuDeviceGetName", d.cuDeviceGetName(256, self._number)).split(b"\0")[0].decode()
         attribute = d.CUdevice_attribute
         self.capability: tuple[int, int] = (
             self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
