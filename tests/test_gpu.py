@@ -22,8 +22,9 @@ from weft.passes.executable import launches_of
 from weft.passes.pipeline import plan
 from weft.primitives import REGISTRY
 from weft.primitives.base import Elementwise, MultiOutput, Opaque, Parameter, Primitive, Reduction, bind
-from weft.primitives.elementwise import draw
+from weft.primitives.elementwise import Add, Multiply, draw
 from weft.primitives.reductions import Prod, Sum
+from weft.primitives.views import SliceUpdate
 from weft.runtime.device import Device, DeviceType
 from weft.targets.cuda.lowerings import LOWERINGS
 from weft.targets.cuda.target import Cuda
@@ -73,8 +74,6 @@ def test_products_and_sums_are_not_contracted() -> None:
     """`a * b + c` rounds twice, as everywhere."""
     target = Cuda(Absent())  # type: ignore[arg-type]
     x, y = (Node(Parameter(i), (), kind_of((4,), dt.float32)) for i in range(2))
-    from weft.primitives.elementwise import Add, Multiply
-
     (text,) = target.load(launches_of(plan(Graph([x, y], [bind(Add(), bind(Multiply(), x, y), y)]), target)))
     assert "mul.rn.f32" in text
     assert "add.rn.f32" in text
@@ -98,7 +97,8 @@ def on_gpu(op: Primitive, operands: Sequence[array]) -> np.ndarray:
     with mx.stream(GPU):
         made = wrap(bind(op, *[x._node for x in operands]))
     found = values_of(made)
-    assert made._node.value.device == GPU
+    if not isinstance(op, SliceUpdate):  # which is written where its operand lies
+        assert made._node.value.device == GPU
     return found
 
 
