@@ -78,6 +78,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "explain.md": {"step": lambda w, x: mx.tanh(x @ w), "model": mx.ones((3, 3)), "batch": mx.ones((2, 3))},
     "export.md": {"mx": mx, "model": lambda x: mx.tanh(x) * 2, "x": mx.ones((3,))},
     "files.md": {},
+    "gpu.md": {},
     "gradients.md": {"mx": mx},
     "program.md": {},
     "memory.md": {

@@ -24,7 +24,7 @@ class ThreadBuilder(Builder):
         super().__init__(name, [("args", PTR)], _FEATURES)
         self._params = f"ptr byval([{max(1, words)} x i64]) align 8 %args"
         self._result = "ptx_kernel void"
-        self._shared = 0
+        self._memories = 0
 
     def _register(self, name: str) -> Value:
         return self.cast(self.call(f"llvm.nvvm.read.ptx.sreg.{name}", dt.uint32, 1), dt.int64)
@@ -40,9 +40,9 @@ class ThreadBuilder(Builder):
         """Wait for all threads of the block, and see what they have written."""
         self.call_void("llvm.nvvm.barrier0")
 
-    def shared(self, nbytes: int) -> Value:
+    def team_memory(self, nbytes: int) -> Value:
         """The address of memory that the threads of a block share."""
-        name, self._shared = f"shared{self._shared}", self._shared + 1
+        name, self._memories = f"team{self._memories}", self._memories + 1
         self.declarations[name] = f"@{name} = internal addrspace(3) global [{nbytes} x i8] poison, align 16"
         return Value(self, f"addrspacecast (ptr addrspace(3) @{name} to ptr)", PTR, 1)
 
@@ -66,7 +66,7 @@ class Exchange:
 
     def __init__(self, frame: ThreadFrame, dtypes: Sequence[Dtype]) -> None:
         self.b, self.thread, self.dtypes = frame.b, frame.thread, list(dtypes)
-        self._at = [self.b.shared(THREADS * dtype.size) for dtype in self.dtypes]
+        self._at = [self.b.team_memory(THREADS * dtype.size) for dtype in self.dtypes]
 
     def give(self, values: Sequence[AnyValue]) -> None:
         for at, x in zip(self._at, values, strict=True):
