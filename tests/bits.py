@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tests import contract, test_contract_multiple, test_levels
-from tests.contract import is_nan, native, place, values_of
+from tests.contract import is_nan, native, natives, place, values_of
 from weft.array import array
 from weft.config import config
 from weft.errors import ConfigError
@@ -47,7 +47,7 @@ def computed() -> Iterator[tuple[str, list[np.ndarray], list[np.ndarray]]]:
         if ".linalg." in type(case.op).__module__:  # LAPACK's bits, which are SciPy's affair
             continue
         operands = case.operands()
-        yield str(case), operands, [native(case.op, [place(x) for x in operands])]
+        yield str(case), operands, natives(case.op, [place(x) for x in operands])
     for cls in REGISTRY:
         if not issubclass(cls, Elementwise):
             continue

@@ -1,7 +1,7 @@
 """`mx.fast`: operations of neural networks under one name each.
 
-They are compositions: fusion makes one kernel of a norm or a rotation, and every transform works on them. Halves are
-computed in float32 and rounded once.
+All but attention are compositions: fusion makes one kernel of a norm or a rotation, and every transform works on them.
+Halves are computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from weft.core._common import (
     broadcast_node,
     broadcast_shapes,
     scalar_node,
-    size_node,
     to_node,
     wrap,
 )
 from weft.core._remember import remembered_all
-from weft.core.elementwise import cos, multiply, rsqrt, sin, square, subtract, where
+from weft.core.elementwise import cos, rsqrt, sin, square, subtract, where
 from weft.core.gathering import take_along_axis
 from weft.core.joining import concatenate, stack
-from weft.core.linear import matmul
 from weft.core.looping import scan
-from weft.core.reducing import logsumexp, mean, softmax
+from weft.core.reducing import logsumexp, mean
 from weft.core.reducing import sum as sum_
 from weft.core.shaping import expand_dims, squeeze, swapaxes
 from weft.dtypes import Dtype
 from weft.graph.dims import shape_text
-from weft.graph.node import Shape
+from weft.graph.node import Node, Shape
+from weft.primitives.attention import Attention
+from weft.primitives.base import bind_many
 from weft.primitives.creation import Iota
 from weft.primitives.views import reshape
 
@@ -232,22 +232,27 @@ def scaled_dot_product_attention(
     `sinks` has one more score for each head of queries, for which there is no value. Scores and softmax are float32 at
     least.
     """
+    factor: Any = scale
+    if isinstance(factor, array):
+        dtype = _check_attention(q, k, v)
+        made = scaled_dot_product_attention(_wide(q) * factor, _wide(k), _wide(v), scale=1.0, mask=mask, sinks=sinks)
+        return made.astype(dtype)
+    if isinstance(mask, array):
+        return _attention(q, k, v, mask, sinks, float(factor), None)
+    return _attention(q, k, v, None, sinks, float(factor), mask)
+
+
+@remembered_all(5)
+def _attention(
+    q: array, k: array, v: array, given: array | None, sinks: array | None, scale: float, mask: str | None
+) -> array:
     dtype = _check_attention(q, k, v)
-    batch, heads, rows, _ = q._node.shape
-    groups, columns = k._node.shape[1], k._node.shape[2]
-    shared = heads // groups
-    queries = multiply(_wide(q.astype(dtype)), scale)
-    keys, values = _wide(k.astype(dtype)), v.astype(dtype)
-    split = wrap(reshape(queries._node, (batch, groups, shared, rows, q._node.shape[-1])))
-    scores = matmul(split, swapaxes(expand_dims(keys, 2), -1, -2))
-    scores = _masked(scores, mask, dtype, (batch, groups, shared, rows, columns))
-    if sinks is None:
-        weights = softmax(scores, axis=-1)
-    else:
-        sink = _sinks(sinks, dtype, (batch, groups, shared, rows, 1)).astype(scores.dtype)
-        weights = softmax(concatenate([sink, scores], axis=-1), axis=-1)[..., 1:]
-    made = matmul(weights.astype(values.dtype), expand_dims(values, 2))
-    return wrap(reshape(made._node, (batch, heads, rows, v._node.shape[-1])))
+    full = (*q._node.shape[:3], k._node.shape[2])
+    kind, more = _mask(given, mask, dtype, full)
+    if sinks is not None:
+        more.append(_sinks(sinks, dtype, full[:2]))
+    operands = [astype(x._node, dtype) for x in (q, k, v)]
+    return wrap(bind_many(Attention(scale, kind, sinks is not None), *operands, *more)[0])
 
 
 def _check_attention(q: array, k: array, v: array) -> Dtype:
@@ -272,49 +277,37 @@ def _check_attention(q: array, k: array, v: array) -> Dtype:
     return _floating("scaled_dot_product_attention", dt.promote(dt.promote(q.dtype, k.dtype), v.dtype))
 
 
-def _masked(scores: array, mask: str | array | None, dtype: Dtype, shape: tuple[Any, ...]) -> array:
-    """Scores with a mask applied; `shape` is (batch, heads of keys, queries that share one, rows, columns)."""
-    if mask is None:
-        return scores
-    if isinstance(mask, str):
+def _mask(given: array | None, mask: str | None, dtype: Dtype, full: Shape) -> tuple[str, list[Node]]:
+    """What kind of mask there is, and its node; `full` is (batch, heads, queries, keys)."""
+    if given is None:
+        if mask is None:
+            return "none", []
         if mask != "causal":
             raise ValueError(
                 f"[scaled_dot_product_attention] invalid mask option '{mask}'. Must be 'causal', or an array."
             )
-        rows, columns = shape[-2:]
-        row, column = wrap(bind(Iota((rows,)))), wrap(bind(Iota((columns,))))
-        last = row + wrap(size_node(columns - rows, row._node.kind))
-        return where(column <= expand_dims(last, -1), scores, _least(scores))
-    if mask.ndim > 4:
+        return "causal", []
+    if given.ndim > 4:
         raise ValueError(
-            f"[scaled_dot_product_attention] the mask with shape {mask.shape} expected to have at most rank 4."
+            f"[scaled_dot_product_attention] the mask with shape {given.shape} expected to have at most rank 4."
         )
-    if dt.promote(mask.dtype, dtype) is not dtype:
+    if dt.promote(given.dtype, dtype) is not dtype:
         raise ValueError(f"[scaled_dot_product_attention] Mask type must promote to output type {dtype.name}.")
-    batch, groups, shared, rows, columns = shape
-    full = (batch, groups * shared, rows, columns)
-    if not _agree(broadcast_shapes("scaled_dot_product_attention", mask._node.shape, full), full):
+    if not _agree(broadcast_shapes("scaled_dot_product_attention", given._node.shape, full), full):
         raise ValueError(
-            f"[scaled_dot_product_attention] the mask of shape {mask.shape} cannot be broadcast to {full}."
+            f"[scaled_dot_product_attention] the mask of shape {given.shape} cannot be broadcast to {full}."
         )
-    spread = wrap(reshape(broadcast_node(mask._node, full), shape))
-    if mask.dtype.is_bool:
-        return where(spread, scores, _least(scores))
-    return scores + spread.astype(scores.dtype)
+    if given.dtype.is_bool:
+        return "truths", [broadcast_node(given._node, full)]
+    return "numbers", [broadcast_node(astype(given._node, dtype), full)]
 
 
-def _least(scores: array) -> float:
-    """The score of what is masked: finite, so that a query that sees nothing gets the mean of all values, as in MLX."""
-    return float(dt.finfo(scores.dtype).min)
-
-
-def _sinks(sinks: array, dtype: Dtype, shape: tuple[Any, ...]) -> array:
-    _, groups, shared, _, _ = shape
-    if sinks.ndim != 1 or not _agree(sinks._node.shape, (groups * shared,)):
+def _sinks(sinks: array, dtype: Dtype, full: Shape) -> Node:
+    if sinks.ndim != 1 or not _agree(sinks._node.shape, full[1:]):
         raise ValueError(f"[scaled_dot_product_attention] Received invalid shape for sinks {sinks.shape}.")
     if dt.promote(sinks.dtype, dtype) is not dtype:
         raise ValueError(f"[scaled_dot_product_attention] Type of sinks must promote to output type {dtype.name}.")
-    return wrap(broadcast_node(reshape(sinks._node, (1, groups, shared, 1, 1)), shape))
+    return broadcast_node(astype(sinks._node, dtype), full)
 
 
 # ---- losses and recurrences ----

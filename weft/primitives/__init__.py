@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from weft.graph.body import PARAMETER
 from weft.primitives import (
+    attention,
     bits,
     contraction,
     control,
@@ -73,7 +74,7 @@ REGISTRY: tuple[type[Primitive], ...] = (
     # random
     random.Threefry,
     # contraction
-    contraction.Matmul,
+    contraction.Matmul, attention.Attention,
     # linear algebra
     linalg.Cholesky, linalg.Qr, linalg.Lu, linalg.SolveTriangular, linalg.Inverse,
     linalg.Solution, linalg.PseudoInverse, linalg.LogAbsDet, linalg.DetSign, linalg.Determinant, linalg.Adjugate,

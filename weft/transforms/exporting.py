@@ -325,7 +325,7 @@ class Writer:
         return found
 
     def _param(self, value: Any) -> Json:
-        """A parameter of a primitive. Symbolic sizes, dtypes and bodies are objects; there are no others."""
+        """A parameter of a primitive. Symbolic sizes, dtypes, bodies and floats are objects; there are no others."""
         if type(value) is Dim:
             return {"size": self._poly(value.terms)}
         if type(value) is tuple:
@@ -334,6 +334,8 @@ class Writer:
             return {"dtype": value.name}
         if type(value) is Body:
             return {"body": self._body(value)}
+        if type(value) is float:
+            return {"number": value.hex()}
         if value is None or type(value) in (bool, int, str):
             return value
         raise ValueError(f"[{NAME}] a parameter of type {type(value).__name__} has no form in a file.")

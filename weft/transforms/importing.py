@@ -225,6 +225,14 @@ def _bool(value: Json, reader: FunctionReader) -> bool:
     return value
 
 
+def _float(value: Json, reader: FunctionReader) -> float:
+    text = item(value, "number", str)
+    try:
+        return float.fromhex(text)
+    except (ValueError, OverflowError):
+        damaged(f"{text!r} is no number")
+
+
 def _size(value: Json, reader: FunctionReader) -> int | Sum:
     if isinstance(value, dict) and value.keys() == {"size"}:
         return read_sum(value["size"], len(reader.sizes.atoms))
@@ -254,6 +262,8 @@ def _or_none(decode: Decode) -> Decode:
 FIELDS: Final[Mapping[str, Decode]] = {
     "int": _int,
     "bool": _bool,
+    "float": _float,
+    "str": _text,
     "Dtype": _dtype,
     "Size": _size,
     "Shape": _many(_size),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from weft.codegen.launch import Layout, Lowering, Pointer
+from weft.primitives.attention import Attention
 from weft.primitives.base import Primitive
 from weft.primitives.bits import Reinterpret
 from weft.primitives.contraction import Matmul
@@ -33,7 +34,7 @@ from weft.primitives.scans import Cumulative, Scan
 from weft.primitives.sorting import ArgSelect, ArgSort, SearchSorted, Sort
 from weft.primitives.views import Contiguous, SliceUpdate
 from weft.targets import copying
-from weft.targets.cpu import lapack, matmul, moves, scan, selection, sorting
+from weft.targets.cpu import attention, lapack, matmul, moves, scan, selection, sorting
 
 Operands = Sequence[Layout]
 
@@ -101,6 +102,7 @@ def _search_sorted(op: SearchSorted, operands: Operands, out: Layout) -> Lowerin
 
 LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     Matmul: _matmul,
+    Attention: attention.lower,
     Barrier: _copied,
     Contiguous: _copied,
     Concatenate: _concatenate,

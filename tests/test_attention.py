@@ -1,0 +1,202 @@
+"""Attention by kernels that never store scores: against float64 within bounds of magnitudes, over shapes that end in
+the middle of blocks; the same bits on any number of threads, on any processor, compiled or not; no code for new sizes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import weft.core as mx
+from tests.contract import natives, place, same_bits, settings, values_of
+from weft import dtypes as dt
+from weft.codegen.launch import Layout
+from weft.dtypes import Dtype
+from weft.errors import ConfigError
+from weft.evaluate import PROGRAMS
+from weft.primitives.attention import MASKS, Attention
+from weft.primitives.elementwise import draw
+from weft.runtime.engine import stats
+from weft.runtime.threads import get_threads, set_threads
+from weft.targets.cpu import attention as kernels
+
+FLOATS = [dt.float16, dt.bfloat16, dt.float32, dt.float64]
+
+
+def operands(
+    seed: int,
+    dtype: Dtype,
+    q: tuple[int, ...],
+    k: tuple[int, ...],
+    values: int,
+    mask: str = "none",
+    sinks: bool = False,
+) -> list[np.ndarray]:
+    """Those of `Attention`, for scores of a few units."""
+    rng = np.random.default_rng(seed)
+    found = [draw(rng, dtype, q, -2, 2), draw(rng, dtype, k, -2, 2), draw(rng, dtype, (*k[:-1], values))]
+    if mask in ("truths", "numbers"):
+        found.append(draw(rng, dt.bool_ if mask == "truths" else dtype, (*q[:-1], k[-2])))
+    return [*found, draw(rng, dtype, q[:-2])] if sinks else found
+
+
+def check(op: Attention, values: list[np.ndarray]) -> list[np.ndarray]:
+    results = natives(op, [place(x) for x in values])
+    assert [(x.shape, x.dtype) for x in results] == [(x.shape, x.dtype) for x in op.reference(*values)]
+    error = op.backward_error(values, results)
+    assert error <= op.tolerance[dt.from_numpy(values[0].dtype)], f"{error:.3g} epsilon"
+    return results
+
+
+@given(
+    st.sampled_from(FLOATS), st.sampled_from(MASKS), st.booleans(), st.integers(1, 2), st.integers(1, 3),
+    st.integers(1, 140), st.integers(1, 210), st.integers(1, 40), st.integers(1, 40),
+)  # fmt: skip
+def test_any_sizes(
+    dtype: Dtype, mask: str, sinks: bool, groups: int, shared: int, queries: int, keys: int, features: int, width: int
+) -> None:
+    op = Attention(0.5, mask, sinks)
+    check(op, operands(keys, dtype, (groups * shared, queries, features), (groups, keys, features), width, mask, sinks))
+
+
+SHAPES = [((2, 4, 70, 24), (2, 2, 130, 24), 40), ((1, 4, 1, 16), (1, 2, 300, 16), 16), ((1, 6, 7, 5), (1, 2, 97, 5), 3)]
+
+
+def everything() -> list[np.ndarray]:
+    found = []
+    for number, (q, k, values) in enumerate(SHAPES):
+        for dtype in (dt.float32, dt.bfloat16):
+            for mask in MASKS:
+                given = operands(number, dtype, q, k, values, mask, number == 0)
+                found += natives(Attention(0.3, mask, number == 0), [place(x) for x in given])
+    return found
+
+
+def test_threads_do_not_change_bits() -> None:
+    before = get_threads()
+    try:
+        found = []
+        for count in (1, 2, 5):
+            set_threads(count)
+            PROGRAMS.clear()
+            found.append(everything())
+    finally:
+        set_threads(before)
+        PROGRAMS.clear()
+    for other in found[1:]:
+        assert all(same_bits(x, y) for x, y in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize("cpu", ["x86-64-v2", "x86-64-v3"])
+def test_the_same_with_shorter_vectors(cpu: str) -> None:
+    expected = everything()
+    PROGRAMS.clear()
+    try:
+        with settings(cpu=cpu):
+            found = everything()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    finally:
+        PROGRAMS.clear()
+    assert all(same_bits(x, y) for x, y in zip(found, expected, strict=True))
+
+
+def heads(seed: int, *shape: int) -> mx.array:
+    """(batch, heads, length, features), as a projection leaves them: transposed."""
+    batch, count, length, features = shape
+    x = np.random.default_rng(seed).normal(size=(batch, length, count, features)).astype(np.float32)
+    return mx.transpose(mx.array(x), (0, 2, 1, 3))
+
+
+def test_keys_that_grow_need_no_new_code() -> None:
+    def step(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+        return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.25)
+
+    k, v = heads(1, 1, 2, 600, 16), heads(2, 1, 2, 600, 16)
+    for queries in (1, 40):
+        q = heads(0, 1, 4, queries, 16)
+        mx.eval(step(q, k[:, :, :50], v[:, :, :50]))
+        before = stats.compiled
+        for keys in (51, 97, 300, 599):
+            mx.eval(step(q, k[:, :, :keys], v[:, :, :keys]))
+        assert stats.compiled == before
+
+
+def test_compiled_is_eager() -> None:
+    q, k, v = heads(0, 2, 4, 33, 24), heads(1, 2, 2, 101, 24), heads(2, 2, 2, 101, 20)
+
+    def f(q: mx.array, k: mx.array, v: mx.array) -> Any:
+        return mx.fast.scaled_dot_product_attention(q * 2, k, v + 1, scale=0.2, mask="causal") * 3
+
+    plain = values_of(f(q, k, v))
+    assert same_bits(values_of(mx.compile(f)(q, k, v)), plain)
+    shapeless = mx.compile(f, shapeless=True)
+    assert same_bits(values_of(shapeless(q, k, v)), plain)
+    for queries, keys in ((5, 40), (80, 200), (3, 500), (90, 91)):
+        args = heads(3, 2, 4, queries, 24), heads(4, 2, 2, keys, 24), heads(5, 2, 2, keys, 20)
+        assert same_bits(values_of(shapeless(*args)), values_of(f(*args)))
+
+
+def test_sixteen_thousand_tokens_take_little_memory() -> None:
+    """Scores would take 1 GiB."""
+
+    def layout(*shape: int) -> Layout:
+        return Layout(shape, tuple(int(np.prod(shape[i + 1 :])) for i in range(len(shape))), dt.float32)
+
+    x, row = layout(1, 1, 16384, 128), layout(1, 1, 16384)
+    lowering = kernels.lower(Attention(0.1, "causal"), [x, x, x], x, row, row)
+    assert sum(lowering.temporaries) + max(launch.scratch for launch in lowering.launches) < 1 << 20
+
+
+# ---- masks ----
+
+
+def attend(q: Any, k: Any, v: Any, mask: Any) -> np.ndarray:
+    return np.asarray(mx.fast.scaled_dot_product_attention(*map(mx.array, (q, k, v)), scale=0.5, mask=mask))
+
+
+def rows(heads: int, *lengths: int) -> list[np.ndarray]:
+    return [np.random.default_rng(i).normal(size=(1, heads, n, 8)).astype(np.float32) for i, n in enumerate(lengths)]
+
+
+@pytest.mark.parametrize("queries", [1, 20])
+def test_blocks_that_are_masked(queries: int) -> None:
+    """A first block of which nothing is seen, whatever it is masked with, leaves no trace; nor does a last one."""
+    q, k, v = rows(1, queries, 300, 300)
+    for low, high in ((150, 250), (0, 20), (290, 300)):
+        inside = (np.arange(300) >= low) & (np.arange(300) < high)
+        expected = attend(q, k[:, :, low:high], v[:, :, low:high], None)
+        for mask in (inside, np.where(inside, 0, -np.inf), np.where(inside, 0, np.finfo(np.float32).min)):
+            given = mx.array(mask) if mask.dtype == np.bool_ else mx.array(mask.astype(np.float32))
+            assert np.allclose(attend(q, k, v, given), expected, rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize("queries", [1, 70])
+def test_queries_that_see_nothing(queries: int) -> None:
+    """The mean of all values, as in MLX, or NaN where all scores are -inf."""
+    q, k, v = rows(1, queries, 150, 150)
+    mean = np.broadcast_to(v.astype(np.float64).mean(2, keepdims=True), q.shape)
+    assert np.allclose(attend(q, k, v, mx.zeros((queries, 150), mx.bool_)), mean, rtol=0, atol=1e-6)
+    assert np.allclose(attend(q, k, v, mx.full((150,), -3e38)), mean, rtol=0, atol=1e-6)
+    assert np.isnan(attend(q, k, v, mx.full((150,), -np.inf))).all()
+
+
+def test_more_queries_than_keys() -> None:
+    """The first of them see nothing, and get the mean; those after them see from the first key on."""
+    q, k, v = rows(1, 200, 110, 110)
+    got = attend(q, k, v, "causal")
+    assert np.allclose(got[:, :, :90], v.astype(np.float64).mean(2, keepdims=True), rtol=0, atol=1e-6)
+    assert np.allclose(got[:, :, 90], v[:, :, 0], rtol=0, atol=1e-6)
+    assert np.allclose(got[:, :, -1:], attend(q[:, :, -1:], k, v, None), rtol=0, atol=4e-6)
+
+
+def test_what_is_not_a_number_stays_where_it_is_seen() -> None:
+    q, k, v = rows(2, 40, 50, 50)
+    q[0, 1, 3, 2] = np.nan
+    got = attend(q, k, v, None)
+    assert np.isnan(got[0, 1, 3]).all()
+    assert np.isnan(got).sum() == 8

@@ -1,0 +1,96 @@
+"""From layouts to launches: how attention is cut into tasks, and the words of its kernels."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from weft.codegen.launch import Launch, Layout, Lowering, Pointer
+from weft.config import config
+from weft.dtypes import Dtype
+from weft.graph.dims import dim_max
+from weft.primitives.attention import Attention
+from weft.runtime.engine import Source
+from weft.targets.cpu.attention import forward
+from weft.targets.cpu.attention.forward import Forward
+from weft.targets.cpu.attention.tiles import LOG2_E, QUERIES, Shape
+from weft.targets.cpu.matmul.elements import elements_of
+from weft.targets.cpu.matmul.frame import Word, block
+from weft.targets.cpu.matmul.machine import machine
+
+_TASK: Final = 1 << 17  # multiply-adds that are worth handing to a thread
+_FOLDED: Final = 32  # queries of a head up to which heads that share keys are taken together
+
+
+def _shape(dtype: Dtype) -> Shape:
+    processor = machine(config.cpu)
+    most = 4 if processor.registers == 32 else 2
+    return Shape(processor.lanes(elements_of(dtype)), most, 6 * most)
+
+
+def _bits(number: float) -> int:
+    return int(struct.unpack("<q", struct.pack("<d", number))[0])
+
+
+def _strides(x: Layout) -> list[int]:
+    return [stride * x.dtype.size for stride in x.strides]
+
+
+def _grain(work: int, tasks: int) -> int:
+    """How many tasks are worth a thread; 0 keeps them on one."""
+    return 0 if tasks == 1 or work < 8 * _TASK else dim_max(1, -(-_TASK * tasks // work))  # type: ignore[return-value]
+
+
+def lower(op: Attention, operands: Sequence[Layout], *results: Layout) -> Lowering:
+    """Pointers: q, k, v, the mask, the sinks (where there are any), then out, peaks, totals."""
+    q, k, v, mask, sinks = _named(op, operands)
+    *lead, heads, queries, features = q.shape
+    groups, keys, values = k.shape[-3], k.shape[-2], v.shape[-1]
+    members = math.prod(lead)
+    if members * heads * queries == 0:
+        return Lowering(())
+    kind = elements_of(q.dtype)
+    shared = heads // groups
+    fold = shared if queries <= _FOLDED else 1
+    parts = shared // fold
+    blocks = -(-fold * queries // QUERIES)
+    loose = (
+        q.strides[-1] != 1,
+        kind.narrow and (k.strides[-1] != 1 or v.strides[-1] != 1),
+        mask is not None and mask.strides[-1] != 1,
+    )
+    kernel = Forward(kind, _shape(q.dtype), op.mask, sinks is not None, loose)
+    areas, scratch = kernel.areas(features, values)
+    nothing = Layout((0,) * (len(lead) + 3), (0,) * (len(lead) + 3), q.dtype)
+    given = [q, k, v, mask or nothing, sinks or nothing]
+    steps = [_strides(x) for x in given]
+    numbers = {name: Pointer(i) for i, name in enumerate(_names(op))}
+    (*_, q_head, q_row, q_feature), (*_, k_head, k_row, k_feature), (*_, v_head, v_row, v_feature) = steps[:3]
+    mask_head, mask_row, mask_key = steps[3][len(lead) :]
+    tasks = members * groups * parts * blocks
+    words: dict[str, Word] = {
+        "tasks": tasks, "q": numbers["q"], "k": numbers["k"], "v": numbers["v"],
+        "mask": numbers.get("mask", numbers["q"]), "sinks": numbers.get("sinks", numbers["q"]),
+        "out": numbers["out"], "peak": numbers["peak"], "total": numbers["total"], "scale": _bits(op.scale * LOG2_E),
+        "groups": groups, "parts": parts, "fold": fold, "queries": queries, "keys": keys, "features": features,
+        "values": values, "blocks": blocks, "q_head": q_head, "q_row": q_row, "q_feature": q_feature,
+        "k_head": k_head, "k_row": k_row, "k_feature": k_feature,
+        "v_head": v_head, "v_row": v_row, "v_feature": v_feature,
+        "mask_head": mask_head, "mask_row": mask_row, "mask_key": mask_key, "sinks_head": steps[4][len(lead)], **areas,
+    }  # fmt: skip
+    axes = [(extent, *(s[i] for s in steps)) for i, extent in enumerate(lead) if extent != 1]
+    work = members * heads * queries * keys * (features + values + 8)
+    source = Source(f"attention:{kernel.name}", kernel.name, kernel.ir)
+    return Lowering((Launch(source, block(forward.WORDS, words, axes[::-1]), _grain(work, tasks), scratch),))
+
+
+def _names(op: Attention) -> list[str]:
+    more = ["mask"] * op.has_mask + ["sinks"] * op.sinks
+    return ["q", "k", "v", *more, "out", "peak", "total"]
+
+
+def _named(op: Attention, operands: Sequence[Layout]) -> tuple[Layout, Layout, Layout, Layout | None, Layout | None]:
+    q, k, v, *more = operands
+    return q, k, v, more[0] if op.has_mask else None, more[-1] if op.sinks else None
