@@ -78,3 +78,47 @@ def test_convolve_and_gather_mm() -> None:
             )
 
         assert np.allclose(np.array(call(wx)), np.array(call(mx)), atol=1e-4)
+
+
+def test_hadamard_transform() -> None:
+    for n in (1, 4, 12, 40, 56, 128):
+        x = draw((3, n), n)
+        for scale in (None, 0.5):
+            ours, theirs = wx.hadamard_transform(wx.array(x), scale), mx.hadamard_transform(mx.array(x), scale)
+            assert np.allclose(np.array(ours), np.array(theirs), atol=1e-6 * n)
+
+
+def test_block_masked_mm() -> None:
+    a, b = draw((2, 70, 40), 0), draw((40, 50), 1)
+    masks = [draw(shape, 2 + i) > 0 for i, shape in enumerate([(3, 2), (3, 2), (2, 2)])]
+    for kind in (np.bool_, np.float32):
+        for used in ((0,), (1,), (2,), (0, 1, 2)):
+
+            def call(m: Any, used: Any = used, kind: Any = kind) -> Any:
+                chosen = [m.array(mask.astype(kind)) if i in used else None for i, mask in enumerate(masks)]
+                return m.block_masked_mm(m.array(a), m.array(b), 32, *chosen)
+
+            assert np.allclose(np.array(call(wx)), np.array(call(mx)), atol=1e-4)
+
+
+def test_segmented_mm() -> None:
+    a, b = draw((5, 40), 0), draw((40, 6), 1)
+    for segments in ([0, 40], [[0, 10], [10, 40], [7, 7]], [[[3, 9]], [[0, 40]]]):
+        ours = wx.segmented_mm(wx.array(a), wx.array(b), wx.array(segments))
+        theirs = mx.segmented_mm(mx.array(a), mx.array(b), mx.array(segments))
+        assert np.allclose(np.array(ours), np.array(theirs), atol=1e-5)
+
+
+def test_matrix_norm_is_norm() -> None:
+    """MLX has it in its main module as well, where it takes vectors too."""
+    for shape, args in (
+        ((3, 4), ()),
+        ((5,), ()),
+        ((3, 4), (1,)),
+        ((3, 4), (None, 0)),
+        ((2, 3, 4), (None, (1, 2), True)),
+    ):
+        x = draw(shape, 0)
+        ours, theirs = wx.matrix_norm(wx.array(x), *args), mx.matrix_norm(mx.array(x), *args)
+        assert ours.shape == theirs.shape
+        assert np.allclose(np.array(ours), np.array(theirs), atol=1e-5)

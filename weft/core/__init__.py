@@ -182,11 +182,13 @@ from weft.core.fp8 import from_fp8, to_fp8
 from weft.core.gathering import At as ArrayAt
 from weft.core.gathering import put_along_axis, slice_update, take, take_along_axis
 from weft.core.gathering import slice_ as slice
+from weft.core.hadamard import hadamard_transform
 from weft.core.jacobians import hessian, hvp, jacfwd, jacobian, jacrev, linearize
 from weft.core.joining import concat, concatenate, diag, diagonal, pad, repeat, roll, stack, tile, trace, unstack
+from weft.core.linalg import norm as matrix_norm  # as MLX has it: vectors too
 from weft.core.linear import addmm, inner, kron, matmul, outer, tensordot, vecdot
 from weft.core.looping import associative_scan, cond, fori_loop, map, scan, switch, while_loop
-from weft.core.products import gather_mm
+from weft.core.products import block_masked_mm, gather_mm, segmented_mm
 from weft.core.promoting import __array_namespace_info__, can_cast, isdtype, result_type
 from weft.core.quantizing import dequantize, gather_qmm, gather_qqmm, qqmm, quantize, quantized_matmul
 from weft.core.reducing import (
@@ -290,9 +292,7 @@ if len(TARGETS) > 1:
     for _owner in (sys.modules[__name__], fast, linalg, random, array):
         honour_streams(_owner)
 
-_NOT_YET = frozenset((
-    "block_masked_mm", "fft", "hadamard_transform", "matrix_norm", "segmented_mm",
-))  # fmt: skip
+_NOT_YET = frozenset(("fft",))
 """What MLX has, and Weft does not have yet."""
 _SUBMODULES = frozenset(("cuda", "distributed", "fast", "linalg", "metal", "random"))
 _OWN = frozenset((

@@ -1,0 +1,186 @@
+"""Products with masked blocks and in segments, and Hadamard transforms: against their definition in float64, with all
+transforms, sizes that change, and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft.core as mx
+from tests.gradients import check_batch, check_derivatives
+from weft.dtypes import Dtype
+
+FLOATS = (mx.float16, mx.bfloat16, mx.float32, mx.float64)
+
+
+def draw(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def given(values: np.ndarray, dtype: Dtype = mx.float32) -> tuple[mx.array, np.ndarray]:
+    """An array, and its elements in float64."""
+    x = mx.array(values, mx.float64).astype(dtype)
+    return x, np.array(x.astype(mx.float64))
+
+
+def near(got: mx.array, expected: np.ndarray, size: np.ndarray | float) -> None:
+    """Within some roundings of the sum of magnitudes."""
+    error = np.abs(np.array(got.astype(mx.float64)) - expected)
+    assert (error <= 8 * float(mx.finfo(got.dtype).eps) * size).all()
+
+
+# ---- Hadamard ----
+
+
+def matrix(n: int) -> np.ndarray:
+    return np.array(mx.hadamard_transform(mx.eye(n, dtype=mx.float64), scale=1.0)).T
+
+
+def test_matrices_are_hadamards() -> None:
+    for n in (1, 2, 4, 12, 16, 20, 24, 28, 40, 64, 112):
+        h = matrix(n)
+        assert (np.abs(h) == 1).all()
+        np.testing.assert_array_equal(h @ h.T, n * np.eye(n))
+    sylvester = np.array([[1.0]])
+    for _ in range(5):
+        sylvester = np.kron(sylvester, [[1, 1], [1, -1]])
+    np.testing.assert_array_equal(matrix(32), sylvester)
+    np.testing.assert_array_equal(matrix(24), np.kron(matrix(12), [[1, 1], [1, -1]]))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+@pytest.mark.parametrize("n", [1, 8, 256, 12, 160])
+def test_hadamard_transform(n: int, dtype: Dtype) -> None:
+    x, wide = given(draw((3, 2, n)), dtype)
+    got = mx.hadamard_transform(x)
+    assert got.dtype == dtype
+    near(got, wide @ matrix(n).T / np.sqrt(n), np.abs(wide).sum(-1, keepdims=True) / np.sqrt(n))
+    near(mx.hadamard_transform(x[0, 0], 0.25), wide[0, 0] @ matrix(n).T / 4, np.abs(wide[0, 0]).sum() / 4)
+
+
+def test_hadamard_transform_of_other_dtypes() -> None:
+    assert mx.hadamard_transform(mx.array([1, 2])).dtype == mx.float32
+    z = mx.hadamard_transform(mx.array([1 + 2j, 3j]), scale=1.0)
+    assert z.tolist() == [1 + 5j, 1 - 1j]
+    assert mx.hadamard_transform(mx.array(3.0)).item() == 3.0
+
+
+def test_transforms_of_hadamard() -> None:
+    check_derivatives(mx.hadamard_transform, draw((2, 24)))
+    check_batch(mx.hadamard_transform, [1], draw((32, 3)))
+    x = mx.array(draw((5, 32)), mx.float32)
+    shapeless = mx.compile(mx.hadamard_transform, shapeless=True)
+    for rows in (5, 3, 2):
+        assert (shapeless(x[:rows]) == mx.hadamard_transform(x[:rows])).all().item()
+    assert (shapeless(x[:, :16]) == mx.hadamard_transform(x[:, :16])).all().item()
+
+
+# ---- masked blocks ----
+
+
+def masked(x: np.ndarray, mask: np.ndarray | None, block: int) -> np.ndarray:
+    if mask is None:
+        return x
+    each = np.repeat(np.repeat(mask, block, -2), block, -1)[..., : x.shape[-2], : x.shape[-1]]
+    return np.where(each, x, 0) if mask.dtype == bool else x * each
+
+
+@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+def test_block_masked_mm(kind: str, dtype: Dtype) -> None:
+    (a, x), (b, y) = given(draw((2, 70, 40)), dtype), given(draw((40, 50), 1), dtype)
+    masks = [draw(shape, 2 + i) > 0 for i, shape in enumerate([(2, 3, 2), (3, 2), (2, 2)])]
+    masks = masks if kind == "bool" else [np.where(m, 0.5, 2.0) for m in masks]
+    for out, lhs, rhs in ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1), (0, 0, 0)):
+        used = [m if on else None for m, on in zip(masks, (out, lhs, rhs), strict=True)]
+        got = mx.block_masked_mm(a, b, 32, *(None if m is None else mx.array(m) for m in used))
+        left, right = masked(x, used[1], 32), masked(y, used[2], 32)
+        assert got.dtype == dtype
+        near(got, masked(left @ right, used[0], 32), 2 * np.abs(left) @ np.abs(right))
+
+
+def test_blocks_that_are_masked_may_hold_anything() -> None:
+    a = np.ones((4, 4))
+    a[0, 0] = np.nan
+    for mask in ({"mask_lhs": [[False, True], [True, True]]}, {"mask_out": [[False, False], [True, True]]}):
+        got = mx.block_masked_mm(mx.array(a), mx.ones((4, 4)), 2, **{k: mx.array(m) for k, m in mask.items()})
+        assert mx.isfinite(got).all().item()
+
+
+def test_transforms_of_block_masked_mm() -> None:
+    mask = mx.array([[True, False], [True, True]])
+    check_derivatives(lambda a, b, m: mx.block_masked_mm(a, b, 2, m, mask), draw((3, 4)), draw((4, 3)), draw((2, 2)))
+    check_batch(lambda a, m: mx.block_masked_mm(a, mx.ones((4, 3)), 2, m), [0, 2], draw((2, 3, 4)), draw((2, 2, 2)))
+
+
+def test_vectors_and_blocks() -> None:
+    v, b = mx.array(draw((4,)), mx.float32), mx.array(draw((4, 3)), mx.float32)
+    mask = mx.array([[True, False]])
+    assert mx.block_masked_mm(v, b, 2, mask).tolist() == (v[None] @ b * mx.array([1, 1, 0]))[0].tolist()
+    assert mx.block_masked_mm(b.T, v, 2).tolist() == (b.T @ v).tolist()
+
+
+# ---- segments ----
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+@pytest.mark.parametrize("k", [7, 600])
+def test_segmented_mm(k: int, dtype: Dtype) -> None:
+    """In one step and in several; segments may be empty, overlap, and reach beyond the end."""
+    (a, x), (b, y) = given(draw((3, k)), dtype), given(draw((k, 4), 1), dtype)
+    pairs = np.array([[[0, 3], [3, k]], [[0, k], [5, 5]], [[6, 2], [1, k + 9]], [[k // 3, k - 1], [k, k]]])
+    got = mx.segmented_mm(a, b, mx.array(pairs))
+    assert (got.shape, got.dtype) == ((4, 2, 3, 4), dtype)
+    for place in np.ndindex(4, 2):
+        start, stop = pairs[place]
+        left, right = x[:, start : max(start, stop)], y[start : max(start, stop)]
+        near(got[place], left @ right, np.abs(left) @ np.abs(right))
+
+
+def test_transforms_of_segmented_mm() -> None:
+    pairs = mx.array([[0, 2], [2, 5], [1, 4]])
+    check_derivatives(lambda a, b: mx.segmented_mm(a, b, pairs), draw((2, 5)), draw((5, 3)))
+    x, y = mx.array(draw((2, 5)), mx.float32), mx.array(draw((5, 3), 1), mx.float32)
+    many = mx.array([[[0, 2], [2, 5]], [[1, 1], [0, 5]]])
+    together = mx.vmap(lambda s: mx.segmented_mm(x, y, s))(many)
+    for k in range(2):
+        assert (together[k] == mx.segmented_mm(x, y, many[k])).all().item()
+    f = mx.compile(mx.segmented_mm, shapeless=True)
+    for rows in (2, 1):
+        assert (f(x[:rows], y, pairs) == mx.segmented_mm(x[:rows], y, pairs)).all().item()
+
+
+def test_nothing_to_multiply() -> None:
+    assert mx.segmented_mm(mx.ones((2, 0)), mx.ones((0, 3)), mx.array([[0, 0]])).tolist() == [[[0.0] * 3] * 2]
+    assert mx.segmented_mm(mx.ones((2, 4)), mx.ones((4, 3)), mx.zeros((0, 2), mx.int32)).shape == (0, 2, 3)
+    assert mx.block_masked_mm(mx.ones((3, 0)), mx.ones((0, 2)), 32, mx.array([[1.0]])).tolist() == [[0.0] * 2] * 3
+
+
+A, B = mx.ones((4, 4)), mx.ones((4, 4))
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "problem"),
+    [
+        (lambda: mx.hadamard_transform(mx.ones(7)), ValueError, r"m \* 2\*\*k"),
+        (lambda: mx.hadamard_transform(mx.ones(36)), ValueError, "got 36"),
+        (lambda: mx.hadamard_transform(mx.ones(3)), ValueError, "got 3"),
+        (lambda: mx.hadamard_transform(mx.ones((2, 0))), ValueError, "needs elements"),
+        (lambda: mx.block_masked_mm(A, B, 0), ValueError, "positive"),
+        (lambda: mx.block_masked_mm(A, B, 2, mx.ones((3, 3))), ValueError, "mask_out"),
+        (lambda: mx.block_masked_mm(A, B, 2, mx.ones((5, 2, 2))), ValueError, "does not fit blocks"),
+        (lambda: mx.block_masked_mm(A, mx.ones((3, 4))), ValueError, "must match"),
+        (lambda: mx.block_masked_mm(A, [[1.0]]), TypeError, "must be arrays"),
+        (lambda: mx.block_masked_mm(A.astype(mx.int32), B.astype(mx.int8)), ValueError, "floating point"),
+        (lambda: mx.segmented_mm(A, B, mx.array([0, 1, 2])), ValueError, r"shape \(..., 2\)"),
+        (lambda: mx.segmented_mm(A, B, mx.array([0.0, 1.0])), ValueError, "integral"),
+        (lambda: mx.segmented_mm(A[None], B, mx.array([0, 1])), ValueError, "two matrices"),
+        (lambda: mx.segmented_mm(A, mx.ones((3, 4)), mx.array([0, 1])), ValueError, "must match"),
+    ],
+)  # fmt: skip
+def test_errors(call: Callable[[], Any], kind: type[Exception], problem: str) -> None:
+    with pytest.raises(kind, match=problem):
+        call()
