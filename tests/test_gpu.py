@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from tests.contract import Case, place, same_bits, values_of
 from weft import dtypes as dt
 from weft.array import array, wrap
 from weft.dtypes import Dtype
+from weft.graph import placement
 from weft.graph.node import Graph, Node, kind_of
 from weft.passes.executable import launches_of
 from weft.passes.pipeline import plan
@@ -39,6 +40,13 @@ SIMPLE = [
 ]
 """The operations that a GPU has kernels for."""
 NAMES = [cls.name() for cls in SIMPLE]
+
+
+@pytest.fixture(autouse=True)
+def no_trace() -> Iterator[None]:
+    """Other tests take it that there is one device."""
+    yield
+    placement.USED.clear()
 
 
 # ---- without a GPU: what LLVM writes ----

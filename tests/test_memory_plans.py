@@ -20,14 +20,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft.core as mx
+from weft import dtypes as dt
 from weft import evaluate
-from weft.graph.node import Node
+from weft.graph.node import Graph, Node, kind_of
 from weft.passes import memory, pipeline
 from weft.passes.fuse import Limits
 from weft.passes.memory import Packing, Plan
-from weft.passes.pipeline import plan
+from weft.passes.pipeline import compile_graph, plan
 from weft.passes.verify import verify_plan
-from weft.primitives.base import Constant
+from weft.primitives.base import Constant, Parameter, bind
+from weft.primitives.elementwise import Multiply, Subtract
+from weft.primitives.reductions import Sum
+from weft.runtime.data import numpy_view, to_buffer
+from weft.runtime.program import Progress
 from weft.targets import CPU
 from weft.transforms.compile import graph_of
 
@@ -551,3 +556,29 @@ def test_many_pieces_that_come_and_go_share_an_arena() -> None:
     for step in range(0, 460, 20):
         here = sorted([(offsets[i], offsets[i] + sizes[i]) for i, (a, b) in enumerate(lives) if a <= step <= b])
         assert all(end <= start for (_, end), (start, _) in itertools.pairwise(here))
+
+
+# ---- one pass that reduces and writes ----
+
+AXES = {"all": (0, 1), "rows": (1,), "columns": (0,)}
+
+
+@pytest.mark.parametrize("axes", AXES.values(), ids=AXES)
+@pytest.mark.parametrize("shape", [(3, 5), (200, 7), (40, 300), (2, 70_000), (9000, 3)], ids=str)
+def test_what_is_reduced_on_the_way_can_be_updated_in_place(shape: tuple[int, int], axes: tuple[int, ...]) -> None:
+    """`x -= g` and sums of x and of the result: one kernel, in which x and g are read before anything is written."""
+    x, g = (Node(Parameter(i), (), kind_of(shape, dt.float32)) for i in range(2))
+    y, z = bind(Subtract(), x, g), bind(Multiply(), g, g)
+    graph = Graph([x, g], [y, z, bind(Sum(axes), y), bind(Sum(axes), bind(Multiply(), x, g))])
+    found = plan(graph, CPU, donated=(0, 1))
+    verify_plan(found, {}, (0, 1))
+    assert 0 in found.spent
+    rng = np.random.default_rng(0)
+    values = [rng.normal(size=shape).astype(np.float32) for _ in range(2)]
+    expected = compile_graph(graph, CPU).run([to_buffer(v) for v in values], ())
+    progress = Progress()
+    made = compile_graph(graph, CPU, donated=(0, 1)).run_in_place([to_buffer(v) for v in values], (), progress)
+    for output, got, wanted in zip(graph.outputs, made, expected, strict=True):
+        np.testing.assert_array_equal(
+            numpy_view(got, output.shape, dt.float32), numpy_view(wanted, output.shape, dt.float32)
+        )

@@ -50,8 +50,11 @@ class Phases:
         ]
 
     def written_last(self) -> list[int]:
-        """The store that is all that the last pass does, if it is: when an element of it is written, nothing but that
-        element's own operands is still to be read."""
+        """The stores that may lie on operands: when an element of one is written, that element of no operand is still
+        to be read. In a kernel of one pass these are all (a pass reads what it needs of an element first); in others
+        the store that is all that the last pass does, if it is."""
+        if self.count == 1:
+            return self.stores(0)
         last = self.stores(self.count - 1) if self.count else []
         return last if len(last) == 1 and not self.reductions(self.count - 1) else []
 

@@ -214,9 +214,14 @@ class Scope:
 
     def store_level(self, level: str) -> None:
         """The stores of one level."""
-        for k, store in enumerate(self.kernel.stores, self.kernel.first):
-            if store.access.level == level:
-                self.store(k, store.access, self.stored(store.value))
+        self.store_some([i for i, store in enumerate(self.kernel.stores) if store.access.level == level])
+
+    def store_some(self, positions: Sequence[int]) -> None:
+        """These stores, by position. Every value is computed before the first is written."""
+        stores = [self.kernel.stores[i] for i in positions]
+        values = [self.stored(store.value) for store in stores]
+        for i, store, x in zip(positions, stores, values, strict=True):
+            self.store(self.kernel.first + i, store.access, x)
 
 
 # ---- vectors of any kind ----

@@ -196,9 +196,9 @@ def _in_step(item: Item, operand: Node, result: Node) -> bool:
 
 
 def _is_last(item: Item, result: Node) -> bool:
-    """Whether a kernel has no passes after the one that writes a result, and does nothing else in that one. A value
-    that depends on n reductions, one on the other, is known in pass n; a map has one pass, and computes all before it
-    writes."""
+    """Whether a kernel has no passes after the one that writes a result, and does nothing else in that one, or has one
+    pass. A value that depends on n reductions, one on the other, is known in pass n. Where there is one pass, all that
+    concerns an element is computed before something of it is written."""
     passes: dict[Node, int] = {}
     reductions = []
     for node in item.group.nodes:
@@ -211,6 +211,8 @@ def _is_last(item: Item, result: Node) -> bool:
     # What is computed from reductions alone is one element of a row, written when the row is done.
     others = [node for node in item.writes if node is not result and not isinstance(node.op, Reduction)]
     full = [node for node in others if node.kind.size == result.kind.size]
+    if max(reductions) == 0 and not any(passes[node] for node in (result, *full)):
+        return True
     return max(reductions) < passes[result] and all(passes[node] < passes[result] for node in full)
 
 

@@ -38,6 +38,11 @@ class Reductions:
             at += width
         return result
 
+    def read(self, scope: Scope) -> None:
+        """Compute what will be taken in. Results that are written on the way may lie on operands."""
+        for number in self.numbers:
+            scope.operand(number)
+
     def take(self, scope: Scope, index: Value, mask: Value | None, state: State) -> State:
         """The state with the elements of a scope, whose places along the reduced loop are `index`."""
         b = self.b

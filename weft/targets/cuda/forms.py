@@ -152,6 +152,7 @@ class _Rows:
 
         def body(j: Value, state: State) -> State:
             scope = Scope(self.accesses, bases, j, 1, None, given)
+            reductions.read(scope)
             values = [scope.stored(kernel.stores[i].value) for i in stores]
             if stores:
                 with b.when(inside):
@@ -212,7 +213,7 @@ class CudaPartial(_Stage):
             first.launch(nest, outer, inner, {**numbers, "units": blocks_for(rows * chunks, ROWS)}),
             last.launch(nest, outer, inner, {**numbers, "units": blocks_for(rows, ROWS)}),
         ]
-        return nest.item(launches, (), [rows * chunks * d.size for d in dtypes])
+        return nest.item(launches, Phases(first).written_last(), [rows * chunks * d.size for d in dtypes])
 
     def emit(self, frame: ThreadFrame) -> None:
         b, accesses, team = frame.b, Accesses(frame, self), _Team(frame, across=False)
@@ -225,6 +226,7 @@ class CudaPartial(_Stage):
         full = [(k, s) for k, s in enumerate(self.stores, self.first) if s.access.level == "full"]
         with b.loop(begin + team.lane, end, LANES, *flatten(start)) as loop:
             scope = Scope(accesses, bases, loop.index, 1)
+            reductions.read(scope)
             values = [scope.stored(store.value) for _, store in full]
             if full:
                 with b.when(inside):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from weft.codegen.builder import Value
 from weft.codegen.kernel import BLOCK, LANES
+from weft.codegen.phases import Phases
 from weft.codegen.scope import Accesses, Bases, Scope, State
 from weft.passes.lower import Item
 from weft.records import dataclass
@@ -53,6 +54,9 @@ class Column(Form):
     def scratch(self, width: int) -> int:
         """Bytes of per-thread memory where strips are `width` columns wide (a multiple of 16)."""
         return sum(2 * LANES * width * d.size for d in self.state_dtypes())
+
+    def overwritten(self) -> list[int]:
+        return Phases(self).written_last()
 
     def emit(self, frame: Frame) -> None:
         b, rows = frame.b, frame["rows"]
@@ -143,6 +147,7 @@ class _Columns:
 
     def _take(self, scope: Scope, row: Value, held: State) -> State:
         """Partial results with the elements of one row, whose full-level values are stored on the way."""
+        self.reductions.read(scope)
         scope.store_level("full")
         return self.reductions.take(scope, self.b.splat(row), None, held)
 

@@ -61,6 +61,9 @@ class Partial(_Stage):
     def sizes(self) -> list[str]:
         return ["block", "chunks", *self.places()]
 
+    def overwritten(self) -> list[int]:
+        return Phases(self).written_last()
+
     def emit(self, frame: Frame) -> None:
         b, accesses = frame.b, Accesses(frame, self)
         reductions = VectorReductions(b, self, self.reductions())
@@ -70,6 +73,7 @@ class Partial(_Stage):
 
             def body(j: Value, mask: Value | None, state: State) -> State:
                 scope = Scope(accesses, bases, j, LANES, mask)
+                reductions.read(scope)
                 scope.store_level("full")
                 return reductions.take_vector(scope, j, mask, state)
 

@@ -45,7 +45,7 @@ class Row(Form):
         return sum(-(-padded * self.dtype(v).size // 64) * 64 for v in Phases(self).kept if v not in stored)
 
     def overwritten(self) -> list[int]:
-        """A row is passed over several times: only what the last pass alone writes cannot be read again."""
+        """A row may be passed over several times: only what the last pass alone writes cannot be read again."""
         return Phases(self).written_last()
 
     def emit(self, frame: Frame) -> None:
@@ -98,11 +98,10 @@ class _Rows:
 
         def body(j: Value, mask: Value | None, state: State) -> State:
             scope = _RowScope(self.accesses, bases, j, LANES, mask, given, kept=kept)
+            reductions.read(scope)
             for v in keeping:
                 b.store(scope.stored(v), b.gep(homes[v], j * kernel.dtype(v).size), mask)
-            for i in stores:
-                store = kernel.stores[i]
-                scope.store(kernel.first + i, store.access, scope.stored(store.value))
+            scope.store_some(stores)
             return reductions.take_vector(scope, j, mask, state)
 
         if reductions:

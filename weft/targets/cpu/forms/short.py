@@ -117,12 +117,11 @@ class _Rows:
         with b.loop(0, rows, 1) as row:
             at = self.accesses.moved(bases, row.index)
             scope = _ElementScope(self.accesses, at, j, LANES, mask, given, rows=self, phase=phase, row=row.index)
+            reductions.read(scope)
             for v in phases.kept:
                 if phases.known[v] == phase:
                     b.store(scope.stored(v), self.home(v, row.index))
-            for i in phases.stores(phase):
-                store = kernel.stores[i]
-                scope.store(kernel.first + i, store.access, scope.stored(store.value))
+            scope.store_some(phases.stores(phase))
             slots.write(row.index, reductions.take(scope, b.splat(row.index), None, reductions.start()))
         if reductions:
             scalars.values.update(reductions.finish(slots.merged(rows)))
