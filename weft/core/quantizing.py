@@ -1,18 +1,18 @@
 """Quantized matrices: small codes, packed into uint32, with a scale (and an offset) for each group of neighbours.
 
 Four modes, whose bits are MLX's: "affine" (integers; weight = scale * code + bias), "mxfp4" and "mxfp8" (small floats
-with a power of two for 32 of them), "nvfp4" (4-bit floats with an 8-bit float for 16). They are compositions: codes are
-unpacked by shifts, which fusion puts into the kernels around them; products are those of the dequantized matrix.
+with a power of two for 32 of them), "nvfp4" (4-bit floats with an 8-bit float for 16). Quantizing and dequantizing are
+compositions: codes are packed and unpacked by shifts, which fusion puts into the kernels around them. Products are
+primitives, whose kernels read the codes as they are (weft/primitives/quantized.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from weft import dtypes as dt
 from weft.array import array, wrap
-from weft.core.creating import arange
+from weft.core._common import broadcast_node, broadcast_shapes
 from weft.core.elementwise import (
     abs as abs_,
 )
@@ -25,6 +25,7 @@ from weft.core.elementwise import (
     less,
     log2,
     maximum,
+    minimum,
     negative,
     power,
     right_shift,
@@ -43,48 +44,41 @@ from weft.core.reducing import min as min_
 from weft.core.reducing import sum as sum_
 from weft.core.shaping import expand_dims, swapaxes
 from weft.dtypes import Dtype
-from weft.graph.node import Shape
+from weft.graph.dims import prod
+from weft.graph.node import Node, Shape
+from weft.primitives.base import bind
+from weft.primitives.creation import Iota
+from weft.primitives.elementwise import astype
+from weft.primitives.quantized import BITS, FIXED, FP4, GROUPS, GatherQuantizedMatmul, Packing, QuantizedMatmul
+from weft.primitives.quantized import codes as unpacked_codes
 from weft.primitives.views import reshape
 
 Stream = Any
 _FP8_MAX, _FP4_MAX = 448.0, 6.0
 
 
-@dataclass(frozen=True)
-class _Packing:
-    """How numbers are stored: the mode, how many share a scale, and how many bits one takes."""
-
-    mode: str
-    group: int
-    bits: int
-
-
-_FIXED = {"mxfp4": (32, 4), "mxfp8": (32, 8), "nvfp4": (16, 4)}
-"""(group size, bits) of the modes that have one only."""
-
-
-def _packing(name: str, mode: str, group_size: int | None, bits: int | None) -> _Packing:
-    if mode in _FIXED:
-        group, width = _FIXED[mode]
+def _packing(name: str, mode: str, group_size: int | None, bits: int | None) -> Packing:
+    if mode in FIXED:
+        group, width = FIXED[mode]
         if group_size not in (None, group):
             raise ValueError(f"[{name}] {mode} quantization requires group size {group} but got {group_size}.")
         if bits not in (None, width):
             raise ValueError(f"[{name}] {mode} quantization requires bits to be {width} but got {bits}.")
-        return _Packing(mode, group, width)
+        return Packing(mode, group, width)
     if mode != "affine":
         raise ValueError(f"[{name}] Invalid quantization mode '{mode}'.")
     group, width = group_size or 64, bits or 4
-    if group not in (32, 64, 128):
+    if group not in GROUPS:
         raise ValueError(
             f"[{name}] The requested group size {group} is not supported. The supported group sizes are 32, 64, and "
             "128."
         )
-    if width not in (1, 2, 3, 4, 5, 6, 8):
+    if width not in BITS:
         raise ValueError(
             f"[{name}] The requested number of bits {width} is not supported. The supported bits are 1, 2, 3, 4, 5, 6 "
             "and 8."
         )
-    return _Packing(mode, group, width)
+    return Packing(mode, group, width)
 
 
 def _reshaped(x: array, *shape: Any) -> array:
@@ -96,11 +90,6 @@ def _arrays(name: str, *given: Any) -> None:
     for x in given:
         if x is not None and not isinstance(x, array):
             raise TypeError(f"[{name}] operands must be arrays; got {type(x).__name__}.")
-
-
-def _agree(a: Shape, b: Shape) -> bool:
-    """Whether shapes are equal; for sizes that are symbols that is a guard."""
-    return len(a) == len(b) and all(m == n for m, n in zip(a, b, strict=True))
 
 
 # ---- codes and words ----
@@ -125,24 +114,6 @@ def _packed(codes: array, bits: int) -> array:
     return _reshaped(stack(made, axis=-1), *lead, n * bits // 32)
 
 
-def _codes(packed: array, bits: int) -> array:
-    """The codes (…, n) of a stream of bits, as uint32."""
-    *lead, count = packed._node.shape
-    mask = (1 << bits) - 1
-    if 32 % bits == 0:
-        each = 32 // bits
-        shifts = arange(0, 32, bits, dtype=dt.uint32)
-        return _reshaped(right_shift(expand_dims(packed, -1), shifts) & mask, *lead, count * each)
-    words = _reshaped(packed, *lead, count // bits, bits)
-    first = [i * bits // 32 for i in range(32)]
-    shift = [i * bits % 32 for i in range(32)]
-    low = right_shift(take(words, array(first), axis=-1), array(shift, dt.uint32))
-    after = [min(i + 1, bits - 1) for i in first]
-    rest = [32 - s if s + bits > 32 else 32 for s in shift]  # shifting by 32 leaves nothing
-    high = left_shift(take(words, array(after), axis=-1), array(rest, dt.uint32))
-    return _reshaped((low | high) & mask, *lead, count // bits * 32)
-
-
 # ---- 4-bit floats ----
 
 
@@ -154,8 +125,7 @@ def _to_fp4(x: array) -> array:
 
 
 def _from_fp4(codes: array) -> array:
-    values = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
-    return take(array([*values, *[-v for v in values]], dt.float32), codes.astype(dt.int32), axis=0)
+    return take(array([*FP4, *[-v for v in FP4]], dt.float32), codes.astype(dt.int32), axis=0)
 
 
 # ---- quantize, dequantize ----
@@ -239,30 +209,40 @@ def dequantize(
     return made.astype(dtype or (scales.dtype if mode == "affine" else dt.bfloat16))
 
 
-def _dequantized(
-    name: str, w: array, scales: array, biases: array | None, packing: _Packing, global_scale: array | None = None
-) -> array:
-    """The numbers of a quantized matrix, in float32 or float64."""
-    _arrays(name, w, scales, biases, global_scale)
+def _check_matrix(name: str, w: array, scales: array, biases: array | None, packing: Packing) -> None:
+    """Raise what MLX raises for operands that are no quantized matrix."""
+    _arrays(name, w, scales, biases)
     if w.dtype is not dt.uint32:
         raise ValueError(f"[{name}] The matrix should be given as a uint32.")
     if packing.mode == "affine" and biases is None:
         raise ValueError(f"[{name}] Biases must be provided for affine quantization.")
     if packing.mode != "affine" and biases is not None:
         raise ValueError(f"[{name}] Biases must be null for quantization mode '{packing.mode}'.")
-    *lead, count = w._node.shape
-    n = count * 32 // packing.bits
-    shape = (*lead, n // packing.group)
     for given in (scales, biases):
-        if given is not None and (
-            given.ndim != len(shape) or any(a != b for a, b in zip(given._node.shape, shape, strict=True))
-        ):
+        if given is not None and not _fits(w._node.shape, given._node.shape, packing):
             raise ValueError(
                 f"[{name}] Shape of scales and biases does not match the matrix given the quantization parameters. "
                 f"Provided matrix of shape {w.shape} and scales/biases of shape {given.shape} with group_size="
                 f"{packing.group} and bits={packing.bits}."
             )
-    codes = _reshaped(_codes(w, packing.bits), *shape, packing.group)
+
+
+def _fits(w: Shape, scales: Shape, packing: Packing) -> bool:
+    """Whether there is a scale for each group of codes; for sizes that are symbols that is a guard."""
+    if not 0 < len(w) == len(scales) or w[-1] * 32 != scales[-1] * packing.group * packing.bits:
+        return False
+    return all(m == n for m, n in zip(w[:-1], scales[:-1], strict=True))
+
+
+def _dequantized(
+    name: str, w: array, scales: array, biases: array | None, packing: Packing, global_scale: array | None = None
+) -> array:
+    """The numbers of a quantized matrix, in float32 or float64."""
+    _check_matrix(name, w, scales, biases, packing)
+    _arrays(name, global_scale)
+    *lead, count = w._node.shape
+    n, shape = count * 32 // packing.bits, scales._node.shape
+    codes = _reshaped(wrap(unpacked_codes(w._node, packing.bits)), *shape, packing.group)
     if packing.mode == "affine":
         assert biases is not None
         wide = dt.float64 if scales.dtype is dt.float64 else dt.float32
@@ -281,28 +261,33 @@ def _dequantized(
 
 
 def _operands(
-    name: str, x: array, w: array, scales: array, biases: array | None, transpose: bool, packing: _Packing
-) -> tuple[array, array, Dtype]:
-    """Operands of a product in float32 or float64, and the dtype of the result."""
+    name: str, x: array, w: array, scales: array, biases: array | None, transpose: bool, packing: Packing
+) -> list[Node]:
+    """Operands of a product; x has the dtype of the result."""
     _arrays(name, x)
-    matrix = _dequantized(name, w, scales, biases, packing)
-    inner = matrix._node.shape[-1 if transpose else -2]
-    if x._node.shape[-1] != inner:
-        rows, columns = matrix._node.shape[-2:]
+    _check_matrix(name, w, scales, biases, packing)
+    if w.ndim < 2:
+        raise ValueError(f"[{name}] needs a quantized matrix; got w of shape {w.shape}.")
+    rows, columns = w._node.shape[-2], scales._node.shape[-1] * packing.group
+    if x.ndim == 0 or x._node.shape[-1] != (columns if transpose else rows):
         expanded = (columns, rows) if transpose else (rows, columns)
         raise ValueError(
-            f"[{name}] Last dimension of first input with shape (..., {x._node.shape[-1]}) does not match the expanded "
-            f"quantized matrix {expanded} computed from shape {w.shape} with group_size={packing.group}, bits="
-            f"{packing.bits} and transpose={str(transpose).lower()}."
+            f"[{name}] Last dimension of first input with shape (..., {x._node.shape[-1] if x.ndim else ''}) does not "
+            f"match the expanded quantized matrix {expanded} computed from shape {w.shape} with group_size="
+            f"{packing.group}, bits={packing.bits} and transpose={str(transpose).lower()}."
         )
-    dtype = dt.promote(x.dtype, scales.dtype) if packing.mode == "affine" else x.dtype
+    dtype = dt.promote(x.dtype, scales.dtype) if packing.affine else x.dtype
     if dtype.kind != "f":
         raise ValueError(
             f"[{name}] Only real floating types are supported; got {x.dtype.name} and {scales.dtype.name}."
         )
-    wide = dt.float64 if dtype is dt.float64 else dt.float32
-    matrix = matrix.astype(wide)
-    return x.astype(wide), swapaxes(matrix, -1, -2) if transpose else matrix, dtype
+    found = [astype(x._node, dtype), w._node, scales._node]
+    return found if biases is None else [*found, astype(biases._node, scales.dtype)]
+
+
+def _rows(x: Node) -> Node:
+    """The rows of all matrices of x, as those of one."""
+    return reshape(x, (prod(x.shape[:-1]), x.shape[-1]))
 
 
 def quantized_matmul(
@@ -315,8 +300,15 @@ def quantized_matmul(
     array([[64, 64]], dtype=float32)
     """
     packing = _packing("quantized_matmul", mode, group_size, bits)
-    left, right, dtype = _operands("quantized_matmul", x, w, scales, biases, transpose, packing)
-    return matmul(left, right).astype(dtype)
+    left, *matrix = _operands("quantized_matmul", x, w, scales, biases, transpose, packing)
+    op = QuantizedMatmul(bool(transpose), packing.mode, packing.group, packing.bits)
+    if w.ndim == 2:
+        made = bind(op, _rows(left), *matrix)
+        return wrap(reshape(made, (*left.shape[:-1], made.shape[-1])))
+    left = left if left.ndim > 1 else _rows(left)
+    lead = broadcast_shapes("quantized_matmul", left.shape[:-2], w._node.shape[:-2])
+    made = bind(op, *[broadcast_node(part, (*lead, *part.shape[-2:])) for part in (left, *matrix)])
+    return wrap(made if x.ndim > 1 else reshape(made, (*lead, made.shape[-1])))
 
 
 def gather_qmm(
@@ -326,12 +318,37 @@ def gather_qmm(
 ) -> array:  # fmt: skip
     """`gather_mm` with quantized matrices on the right."""
     packing = _packing("gather_qmm", mode, group_size, bits)
-    left, right, dtype = _operands("gather_qmm", x, w, scales, biases, transpose, packing)
-    return gather_mm(left, right, lhs_indices, rhs_indices, sorted_indices=sorted_indices).astype(dtype)
+    _arrays("gather_qmm", lhs_indices, rhs_indices, global_scale)
+    left, *matrix = _operands("gather_qmm", x, w, scales, biases, transpose, packing)
+    if x.ndim < 2:
+        raise ValueError(f"[gather_qmm] chooses among matrices; got x of shape {x.shape}.")
+    indices = [_indices(given, operand.shape[:-2]) for given, operand in ((lhs_indices, left), (rhs_indices, w._node))]
+    shape = broadcast_shapes("gather_qmm", *[i.shape for i in indices])
+    op = GatherQuantizedMatmul(bool(transpose), packing.mode, packing.group, packing.bits)
+    whole = None if packing.mode != "nvfp4" else global_scale
+    dtype = left.dtype
+    if whole is not None:  # what is left to multiply is not rounded before
+        left = astype(left, dt.promote(dtype, dt.float32))
+    matrices = [reshape(part, (prod(part.shape[:-2]), *part.shape[-2:])) for part in (left, *matrix)]
+    chosen = [reshape(broadcast_node(i, shape), (prod(shape),)) for i in indices]
+    product = bind(op, *matrices, *chosen)
+    made = wrap(reshape(product, (*shape, *product.shape[1:])))
+    return made if whole is None else (made * (whole.astype(dt.float32) / (_FP8_MAX * _FP4_MAX))).astype(dtype)
+
+
+def _indices(given: array | None, lead: Shape) -> Node:
+    """Numbers of matrices, as int32: those given, or all of them in order."""
+    if given is None:
+        return astype(bind(Iota(lead)), dt.int32)
+    if not given.dtype.is_integer:
+        raise ValueError("[gather_qmm] Got indices with invalid dtype. Indices must be integral.")
+    if given.dtype.kind == "u" and given.dtype.size >= 4:
+        given = minimum(given, (1 << 31) - 1)
+    return astype(given._node, dt.int32)
 
 
 def _both_quantized(
-    name: str, x: array, w: array, scales: array | None, packing: _Packing, whole_x: array | None, whole_w: array | None
+    name: str, x: array, w: array, scales: array | None, packing: Packing, whole_x: array | None, whole_w: array | None
 ) -> tuple[array, array]:
     """(x rounded as it would be quantized, the matrix transposed), in float32."""
     _arrays(name, x, w, scales, whole_x, whole_w)

@@ -16,6 +16,7 @@ from weft.primitives import (
     joins,
     linalg,
     logarithms,
+    quantized,
     random,
     reductions,
     rounding,
@@ -74,7 +75,7 @@ REGISTRY: tuple[type[Primitive], ...] = (
     # random
     random.Threefry,
     # contraction
-    contraction.Matmul, attention.Attention,
+    contraction.Matmul, quantized.QuantizedMatmul, quantized.GatherQuantizedMatmul, attention.Attention,
     # linear algebra
     linalg.Cholesky, linalg.Qr, linalg.Lu, linalg.SolveTriangular, linalg.Inverse,
     linalg.Solution, linalg.PseudoInverse, linalg.LogAbsDet, linalg.DetSign, linalg.Determinant, linalg.Adjugate,

@@ -30,11 +30,12 @@ from weft.primitives.linalg import (
     SolveTriangular,
     Svd,
 )
+from weft.primitives.quantized import Quantized
 from weft.primitives.scans import Cumulative, Scan
 from weft.primitives.sorting import ArgSelect, ArgSort, SearchSorted, Sort
 from weft.primitives.views import Contiguous, SliceUpdate
 from weft.targets import copying
-from weft.targets.cpu import attention, lapack, matmul, moves, scan, selection, sorting
+from weft.targets.cpu import attention, lapack, matmul, moves, quantized, scan, selection, sorting
 
 Operands = Sequence[Layout]
 
@@ -102,6 +103,7 @@ def _search_sorted(op: SearchSorted, operands: Operands, out: Layout) -> Lowerin
 
 LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     Matmul: _matmul,
+    Quantized: quantized.lower,
     Attention: attention.lower,
     Barrier: _copied,
     Contiguous: _copied,

@@ -183,20 +183,7 @@ class Dot:
     def _tree(self, sums: list[AnyValue]) -> AnyValue:
         """The sum over the lanes of each of several vectors, together as one vector."""
         parts = zip(*(el.flat([x]) for x in sums), strict=True)
-        return el.unflat(self.kind, [self._real_tree(list(part)) for part in parts])[0]
-
-    def _real_tree(self, vectors: list[Value]) -> Value:
-        b, width = self.b, LANES  # lanes that belong to one sum
-        while width > 1:
-            alone = width == LANES or len(vectors) == 1
-            pairs = [(x, None) for x in vectors] if alone else list(zip(vectors[::2], vectors[1::2], strict=True))
-            low = [i for i in range(vectors[0].lanes * (1 if alone else 2)) if i % width < width // 2]
-            high = [i + width // 2 for i in low]
-            if len(low) == 1:  # builders know no vectors of one element
-                return b.extract(vectors[0], 0) + b.extract(vectors[0], 1)
-            vectors = [b.shuffle(x, y, low) + b.shuffle(x, y, high) for x, y in pairs]
-            width //= 2
-        return vectors[0]
+        return el.unflat(self.kind, [el.lane_sums(self.b, list(part)) for part in parts])[0]
 
     # ---- rows contiguous: lanes are outputs ----
 

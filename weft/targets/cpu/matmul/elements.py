@@ -108,6 +108,22 @@ def unflat(kind: Elements, parts: Sequence[Value]) -> list[AnyValue]:
     return [Complex(re, im) for re, im in zip(parts[::2], parts[1::2], strict=True)]
 
 
+def lane_sums(b: Builder, vectors: list[Value]) -> Value:
+    """The sum over the lanes of each of several vectors, together as one vector: lane i and lane i + n / 2 of n, then
+    the same of these sums."""
+    whole = width = vectors[0].lanes  # lanes that belong to one sum
+    while width > 1:
+        alone = width == whole or len(vectors) == 1
+        pairs = [(x, None) for x in vectors] if alone else list(zip(vectors[::2], vectors[1::2], strict=True))
+        low = [i for i in range(vectors[0].lanes * (1 if alone else 2)) if i % width < width // 2]
+        high = [i + width // 2 for i in low]
+        if len(low) == 1:  # builders know no vectors of one element
+            return b.extract(vectors[0], 0) + b.extract(vectors[0], 1)
+        vectors = [b.shuffle(x, y, low) + b.shuffle(x, y, high) for x, y in pairs]
+        width //= 2
+    return vectors[0]
+
+
 # ---- tiles ----
 
 

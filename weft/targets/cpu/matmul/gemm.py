@@ -13,7 +13,7 @@ whatever the tile, the block and the layouts: they only choose which elements ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from weft.codegen.builder import AnyValue, Value
 from weft.records import dataclass, replace
@@ -65,11 +65,12 @@ class Scratch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunk:
-    """A chunk of a block's operands, ready to be multiplied."""
+class Chunk:
+    """A chunk of a block's operands, ready to be multiplied. Before it is packed, `right` is what the kernel reads it
+    from."""
 
     left: Value
-    right: Value
+    right: Any
     rows: Value
     columns: Value
     depth: Value
@@ -97,7 +98,12 @@ class Gemm:
 
     `flipped`: the operands have changed places (a product with one column is computed as its transpose), so complex
     factors must too. `partial`: the output holds sums as they are in flight, because others will be added to them.
+
+    A right operand that is no matrix of plain elements has a class of its own, which says where a matrix, its columns
+    and its chunks begin (`_operands`, `_from_column`, `_of_chunk`) and how they are packed (`_pack_right`).
     """
+
+    words: ClassVar[tuple[str, ...]] = WORDS
 
     def __init__(self, kind: Elements, tile: Tile, read_a: Read, read_b: Read, *, flipped: bool, partial: bool) -> None:
         self.kind, self.tile, self.read_a, self.read_b = kind, tile, read_a, read_b
@@ -116,45 +122,62 @@ class Gemm:
 
     def scratch(self, block_m: int, block_n: int, k: int) -> Scratch:
         """The layout of scratch memory for blocks of that size."""
-        rows = _round_up(block_m, self.tile.turn)
+        rows = round_up(block_m, self.tile.turn)
         panels = -(-block_n // self.tile.columns)
-        panel = _round_up(min(k, CHUNK), self.tile.turn) * self.panel_row
+        panel = round_up(min(k, CHUNK), self.tile.turn) * self.panel_row
         at_a = panels * panel if self.read_b != "direct" else 0
         at_total = at_a + (rows * self.a_row if self.read_a != "direct" else 0)
         totals = rows * panels * self.panel_row if self.result.narrow else 0
         return Scratch(panel, at_a, at_total, at_total + totals)
 
     def ir(self) -> str:
-        self.frame = f = ProductFrame(self.name, WORDS, 2)
+        self.frame = f = ProductFrame(self.name, self.words, self.operands)
         self.b = f.b
         with f.b.loop(f.begin, f.end, 1) as task:
             self._task(task.index)
         return f.module()
 
+    @property
+    def operands(self) -> int:
+        """How many the batch table has strides of."""
+        return 2
+
+    def _operands(self, member: Value) -> tuple[Value, Any]:
+        """Where the operands of a member of the batch begin."""
+        f = self.frame
+        offset_a, offset_b = f.offsets(member)
+        return self.b.gep(f["a"], offset_a), self.b.gep(f["b"], offset_b)
+
+    def _from_column(self, right: Any, j: Value) -> Any:
+        return self.b.gep(right, j * self.frame["b_column"])
+
+    def _of_chunk(self, right: Any, chunk: Value) -> Any:
+        return self.b.gep(right, chunk * CHUNK * self.frame["b_k"])
+
     def _task(self, task: Value) -> None:
         f, b, memory = self.frame, self.b, self.result.memory.size
         rest, block_i = f.divide(task, f["blocks_m"])
         member, block_j = f.divide(rest, f["blocks_n"])
-        offset_a, offset_b = f.offsets(member)
+        left, right = self._operands(member)
         i, j = block_i * f["block_m"], block_j * f["block_n"]
         rows, columns = f.least(f["m"] - i, f["block_m"]), f.least(f["n"] - j, f["block_n"])
-        left = b.gep(f["a"], offset_a + i * f["a_row"])
-        right = b.gep(f["b"], offset_b + j * f["b_column"])
+        left, right = b.gep(left, i * f["a_row"]), self._from_column(right, j)
         out = _Sums(b.gep(f["out"], ((member * f["m"] + i) * f["n"] + j) * memory), f["n"] * memory)
         totals = out
         if self.result.narrow:
             totals = _Sums(b.gep(f.scratch, f["at_total"]), f["block_n"] * self.size)
         with b.loop(0, f["chunks"], 1) as loop:
             k = loop.index * CHUNK
-            a, y = b.gep(left, k * f["a_k"]), b.gep(right, k * f["b_k"])
-            chunk = self._packed(_Chunk(a, y, rows, columns, f.least(f["k"] - k, CHUNK)))
+            a = b.gep(left, k * f["a_k"])
+            chunk = Chunk(a, self._of_chunk(right, loop.index), rows, columns, f.least(f["k"] - k, CHUNK))
+            chunk = self._packed(chunk)
             self._block(chunk, totals, loop.index.eq(0))
         if self.result.narrow:
             self._round(totals, out, rows, columns)
 
     # ---- packing ----
 
-    def _packed(self, chunk: _Chunk) -> _Chunk:
+    def _packed(self, chunk: Chunk) -> Chunk:
         """The chunk with those operands packed that are not read where they lie."""
         if self.read_a != "direct":
             chunk = replace(chunk, left=self._pack_left(chunk))
@@ -162,7 +185,7 @@ class Gemm:
             chunk = replace(chunk, right=self._pack_right(chunk))
         return chunk
 
-    def _pack_left(self, chunk: _Chunk) -> Value:
+    def _pack_left(self, chunk: Chunk) -> Value:
         """Row by row, each CHUNK elements long."""
         f, b = self.frame, self.b
         packed = b.gep(f.scratch, f["at_a"])
@@ -174,20 +197,11 @@ class Gemm:
             self._copy(chunk.left, f["a_row"], step, chunk.rows, chunk.depth, to)
         return packed
 
-    def _pack_right(self, chunk: _Chunk) -> Value:
+    def _pack_right(self, chunk: Chunk) -> Value:
         """In panels as wide as the tile, in each row by row, in these vector by vector; complex parts apart."""
-        f, b, lanes = self.frame, self.b, self.tile.lanes
+        f, lanes = self.frame, self.tile.lanes
         apart = lanes * self.kind.part.size
-
-        def along(j: Value) -> Value:
-            panel, inside = f.divide(j, self.tile.columns)
-            place = inside * self.size
-            if self.kind.parts == 2:
-                vector, lane = f.divide(inside, lanes)
-                place = vector * (2 * apart) + lane * self.kind.part.size
-            return b.gep(f.scratch, panel * f["panel"] + place)
-
-        to = _Packed(along, self.panel_row, lambda x, at: f.put_apart(x, at, apart))
+        to = _Packed(self._in_panel, self.panel_row, lambda x, at: f.put_apart(x, at, apart))
         if self.read_b == "columns":
             whole = (chunk.columns + (lanes - 1)) & -lanes  # so that no lane of a vector holds what was there before
             self._turn(chunk.right, f["b_column"], chunk.columns, chunk.depth, to, whole)
@@ -195,6 +209,16 @@ class Gemm:
             step = f["b_column"] if self.read_b == "any" else None
             self._copy(chunk.right, f["b_k"], step, chunk.depth, chunk.columns, to)
         return f.scratch
+
+    def _in_panel(self, j: Value) -> Value:
+        """Where column j begins in the packed panels."""
+        f, lanes = self.frame, self.tile.lanes
+        panel, inside = f.divide(j, self.tile.columns)
+        place = inside * self.size
+        if self.kind.parts == 2:
+            vector, lane = f.divide(inside, lanes)
+            place = vector * (2 * lanes * self.kind.part.size) + lane * self.kind.part.size
+        return self.b.gep(f.scratch, panel * f["panel"] + place)
 
     def _copy(self, source: Value, row: Value, step: Value | None, rows: Value, columns: Value, to: _Packed) -> None:
         """Pack a source whose rows are contiguous, or have elements `step` bytes apart."""
@@ -227,7 +251,7 @@ class Gemm:
 
     # ---- computing ----
 
-    def _block(self, chunk: _Chunk, totals: _Sums, first: Value) -> None:
+    def _block(self, chunk: Chunk, totals: _Sums, first: Value) -> None:
         """A chunk's sums: put where the totals belong, or, after the first chunk, added to them."""
         f, b, tile = self.frame, self.b, self.tile
         with b.loop(0, chunk.columns, tile.columns) as panel:
@@ -241,7 +265,7 @@ class Gemm:
                 with b.when((last > 0) & (last <= tile.lanes)):
                     self._strips(part, total, vectors, f.leading(last, tile.lanes), first)
 
-    def _strips(self, chunk: _Chunk, target: _Sums, vectors: int, last: Part, first: Value) -> None:
+    def _strips(self, chunk: Chunk, target: _Sums, vectors: int, last: Part, first: Value) -> None:
         """Tiles from the first row to the last: whole ones, then one of each smaller power of two that is left."""
         b, height = self.b, self.tile.rows
         row = self.frame["a_row"] if self.read_a == "direct" else b.i64(self.a_row)
@@ -256,7 +280,7 @@ class Gemm:
             with b.when((chunk.rows & height).ne(0)):
                 one(chunk.rows & -(2 * height), height)
 
-    def _tile(self, chunk: _Chunk, target: _Sums, rows: int, vectors: int, last: Part, first: Value) -> None:
+    def _tile(self, chunk: Chunk, target: _Sums, rows: int, vectors: int, last: Part, first: Value) -> None:
         """One register tile; `last` is the part of its last vector that there is."""
         f, b, lanes, kind = self.frame, self.b, self.tile.lanes, self.kind
         if self.read_a == "direct":
@@ -309,5 +333,5 @@ class Gemm:
             f.sweep(columns, lanes, one)
 
 
-def _round_up(x: int, step: int) -> int:
+def round_up(x: int, step: int) -> int:
     return -(-x // step) * step

@@ -10,20 +10,15 @@ from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
 from weft.records import dataclass, replace
 from weft.runtime.engine import Source
-from weft.runtime.threads import get_threads
 from weft.targets.cpu.matmul import combine, dot, gemm
 from weft.targets.cpu.matmul.combine import Combine
 from weft.targets.cpu.matmul.dot import Dot
 from weft.targets.cpu.matmul.elements import Elements, elements_of
 from weft.targets.cpu.matmul.frame import Word, block
-from weft.targets.cpu.matmul.gemm import Gemm
+from weft.targets.cpu.matmul.gemm import Gemm, Tile
 from weft.targets.cpu.matmul.machine import machine
+from weft.targets.cpu.matmul.tasks import PARALLEL, STREAM, equal_blocks, grain_of, tasks_for
 
-# Work is counted in real multiply-adds, of which a core does some 50 in a nanosecond; an element that comes from memory
-# takes as long as _STREAM of them.
-_STREAM: Final = 8
-_PARALLEL: Final = 1 << 20  # less work than this stays on one thread
-_TASK: Final = 1 << 17  # the least that is worth handing to a thread
 _SPLIT: Final = 8  # chunks of k that are worth being tasks of their own
 
 _BLOCK_M: Final = 512  # rows that a packed block of b is used for: packing it costs as much as some ten of them
@@ -136,29 +131,10 @@ def _merged(axes: Sequence[tuple[int, int, int]]) -> Axes:
     return tuple(merged)
 
 
-# ---- tasks ----
-
-
-def _tasks(work: int) -> int:
-    """How many tasks there should be: threads take them as they come, and cores are not equally fast."""
-    return 1 if get_threads() == 1 or work < _PARALLEL else 4 * get_threads()
-
-
-def _grain(work: int, tasks: int) -> int:
-    """How many tasks are worth a thread; 0 keeps them on one."""
-    return 0 if work < _PARALLEL or tasks == 1 else -(-_TASK * tasks // work)
-
-
-def _blocks(extent: int, largest: int, step: int) -> int:
-    """The length, a multiple of `step`, of blocks that are equal but for the last and hardly longer than `largest`."""
-    each = -(-extent // -(-extent // largest))
-    return -(-each // step) * step
-
-
 def _launch(kernel: Gemm | Dot | Combine, words: tuple[Word, ...], work: int, scratch: int = 0) -> Launch:
     tasks = words[0]
     assert isinstance(tasks, int)
-    return Launch(Source(f"matmul:{kernel.name}", kernel.name, kernel.ir), words, _grain(work, tasks), scratch)
+    return Launch(Source(f"matmul:{kernel.name}", kernel.name, kernel.ir), words, grain_of(work, tasks), scratch)
 
 
 # ---- tiled ----
@@ -169,8 +145,8 @@ def _tiled(product: _Product) -> Lowering:
     p = p.with_rows_of_batch()
     whole = _gemm(p)
     # Partial results that take more memory than the operands they are made from would not pay.
-    pays = p.terms >= 4 * _PARALLEL and 4 * p.m * p.n <= (p.m + p.n) * gemm.CHUNK
-    if pays and 2 * _count(whole) <= _tasks(p.terms):
+    pays = p.terms >= 4 * PARALLEL and 4 * p.m * p.n <= (p.m + p.n) * gemm.CHUNK
+    if pays and 2 * _count(whole) <= tasks_for(p.terms):
         return _split(p, gemm.CHUNK, _gemm) or Lowering((whole,))
     return Lowering((whole,))
 
@@ -185,17 +161,7 @@ def _gemm(p: _Product, partial: bool = False) -> Launch:
     processor = machine(config.cpu)
     tile = processor.tile(p.kind)
     kernel = Gemm(p.kind, tile, *_reads(p, processor.in_place), flipped=p.flipped, partial=partial)
-    block_m, block_n = _BLOCK_M, max(_BLOCK_N // p.kind.work.size, tile.columns)
-    if p.kind.narrow:  # their sums and a wide copy of a need room in the cache too
-        block_m //= 4
-    while p.members * -(-p.m // block_m) * -(-p.n // block_n) < _tasks(p.terms):
-        if block_m * 4 > block_n and block_m > 4 * tile.rows:
-            block_m //= 2
-        elif block_n > 2 * tile.columns:
-            block_n //= 2
-        else:
-            break
-    block_m, block_n = _blocks(p.m, block_m, tile.rows), _blocks(p.n, block_n, tile.columns)
+    block_m, block_n = output_blocks(p.kind, tile, p.members, p.m, p.n, p.terms, tile.columns)
     blocks_m, blocks_n = -(-p.m // block_m), -(-p.n // block_n)
     scratch = kernel.scratch(block_m, block_n, p.k)
     values: dict[str, Word] = {
@@ -208,15 +174,34 @@ def _gemm(p: _Product, partial: bool = False) -> Launch:
     return _launch(kernel, block(gemm.WORDS, values, p.axes), p.terms, scratch.size)
 
 
+def output_blocks(kind: Elements, tile: Tile, members: int, m: int, n: int, terms: int, step: int) -> tuple[int, int]:
+    """Rows and columns, a multiple of `step`, of the blocks of the output that are tasks."""
+    block_m, block_n = _BLOCK_M, max(_BLOCK_N // kind.work.size, tile.columns)
+    if kind.narrow:  # their sums and a wide copy of a need room in the cache too
+        block_m //= 4
+    while members * -(-m // block_m) * -(-n // block_n) < tasks_for(terms):
+        if block_m * 4 > block_n and block_m > 4 * tile.rows:
+            block_m //= 2
+        elif block_n > 2 * step:
+            block_n //= 2
+        else:
+            break
+    return equal_blocks(m, block_m, tile.rows), equal_blocks(n, block_n, step)
+
+
+def read_left(kind: Elements, m: int, n: int, k: int, row: int, column: int) -> gemm.Read:
+    """How the tiled kernel reads a. It takes elements one by one, so these may lie anywhere, but should not have to be
+    widened again and again, nor come one from each page."""
+    size = kind.memory.size
+    if kind.narrow:
+        return "rows" if column == size or k == 1 else "columns" if row == size else "any"
+    return "columns" if row == size and column >= 1024 and m >= _MANY and n >= _MANY else "direct"
+
+
 def _reads(p: _Product, in_place: int) -> tuple[gemm.Read, gemm.Read]:
-    """How the tiled kernel reads a and b. It takes elements of a one by one, so these may lie anywhere, but should not
-    have to be widened again and again, nor come one from each page."""
+    """How the tiled kernel reads a and b."""
     size = p.kind.memory.size
-    read_a: gemm.Read = "direct"
-    if p.kind.narrow:
-        read_a = "rows" if p.a.column == size or p.k == 1 else "columns" if p.a.row == size else "any"
-    elif p.a.row == size and p.a.column >= 1024 and p.m >= _MANY and p.n >= _MANY:
-        read_a = "columns"
+    read_a = read_left(p.kind, p.m, p.n, p.k, p.a.row, p.a.column)
     if p.b.column != size:
         return read_a, "columns" if p.b.row == size or p.k == 1 else "any"
     if in_place and not p.kind.narrow and (p.m < _MANY or p.k * p.n * size <= in_place):
@@ -232,14 +217,14 @@ def _skinny(product: _Product) -> Lowering:
     if p.m == 1:
         p = p.with_rows_of_batch(most=_FEW)
     whole = _dot(p)
-    if _streamed(p) >= 4 * _PARALLEL and 2 * _count(whole) <= _tasks(_streamed(p)):
+    if _streamed(p) >= 4 * PARALLEL and 2 * _count(whole) <= tasks_for(_streamed(p)):
         return _split(p, dot.CHUNK, _dot) or Lowering((whole,))
     return Lowering((whole,))
 
 
 def _streamed(p: _Product) -> int:
     """The work of a skinny product: its terms, or reading its large operand if that takes longer."""
-    return max(_STREAM * p.members * p.n * p.k, p.terms)
+    return max(STREAM * p.members * p.n * p.k, p.terms)
 
 
 def _dot(p: _Product, partial: bool = False) -> Launch:
@@ -250,9 +235,9 @@ def _dot(p: _Product, partial: bool = False) -> Launch:
     rows = 1 if p.n == 1 else 8 if few == 1 and p.kind.work.size <= 4 and read == "rows" else 4
     kernel = Dot(p.kind, few, rows, read, lanes, flipped=p.flipped, partial=partial)
     # Long pieces of rows come faster than short ones, and a task may have to copy all of x first.
-    tasks = -(-_tasks(work) // 2) if read == "columns" else _tasks(work)
+    tasks = -(-tasks_for(work) // 2) if read == "columns" else tasks_for(work)
     wanted = max(16 * p.m, -(-p.n * p.members // tasks))
-    length = _blocks(p.n, min(wanted, kernel.longest), dot.LANES)
+    length = equal_blocks(p.n, min(wanted, kernel.longest), dot.LANES)
     blocks = -(-p.n // length)
     scratch = kernel.scratch(p.m, length, copies=p.kind.narrow or p.a.column != size)
     values: dict[str, Word] = {
@@ -285,13 +270,13 @@ def _split(p: _Product, chunk: int, one: Callable[[_Product, bool], Launch]) -> 
     parts = partial(3, 0, chunk, ((count, chunk * p.a.column, chunk * p.b.row), *p.axes))
     rest = partial(4, count * chunk, p.k - count * chunk, p.axes)
     lanes = machine(config.cpu).lanes(p.kind)
-    length = _blocks(elements, 16 * lanes, lanes)
+    length = equal_blocks(elements, 16 * lanes, lanes)
     blocks = -(-elements // length)
     values: dict[str, Word] = {
         "tasks": p.members * blocks, "parts": Pointer(3), "rest": Pointer(4), "out": Pointer(2),
         "count": count, "elements": elements, "block": length, "blocks": blocks,
     }  # fmt: skip
-    work = _STREAM * p.members * elements * count
+    work = STREAM * p.members * elements * count
     total = _launch(Combine(p.kind, lanes), block(combine.WORDS, values, ()), work)
     each = p.members * elements * wide
     return Lowering((parts, rest, total), (count * each, each))

@@ -1,0 +1,283 @@
+"""Products with quantized matrices: right to a derived bound, and nothing but values, shapes and dtypes moves a bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import weft.core as mx
+from tests.contract import same_bits
+from tests.test_matmul_kernels import at_the_edge, layout
+from weft import dtypes as dt
+from weft.codegen.launch import Pointer
+from weft.config import config
+from weft.dtypes import Dtype
+from weft.primitives.indexing import resolved
+from weft.primitives.quantized import BITS, FIXED, GROUPS, Packing, QuantizedMatmul, numbers_of
+from weft.runtime import engine, threads
+from weft.runtime.program import Command, Kind, Program, Reloc
+from weft.targets.cpu.quantized import lower
+
+AFFINE = [Packing("affine", group, bits) for group in GROUPS for bits in BITS]
+SMALL_FLOATS = [Packing(mode, *options) for mode, options in FIXED.items()]
+PACKINGS = [*AFFINE, *SMALL_FLOATS]
+QUICK = [p for p in PACKINGS if not p.affine or BITS.index(p.bits) % 3 == GROUPS.index(p.group)]
+"""Every number of bits, with one size of groups."""
+FOUR_BITS = Packing("affine", 64, 4)
+DTYPES = (dt.float32, dt.float16, dt.bfloat16, dt.float64)
+
+
+@contextmanager
+def team_of(count: int) -> Iterator[None]:
+    before = threads.set_threads(count)
+    try:
+        yield
+    finally:
+        threads.set_threads(before)
+
+
+@contextmanager
+def instructions_of(cpu: str) -> Iterator[None]:
+    before = config.cpu
+    config.cpu = cpu
+    try:
+        yield
+    finally:
+        config.cpu = before
+
+
+# ---- operands ----
+
+
+def matrix(seed: int, packing: Packing, shape: tuple[int, ...], dtype: Dtype) -> list[np.ndarray]:
+    """Words, scales and biases, all codes possible but those that are NaN."""
+    rng = np.random.default_rng(seed)
+    *lead, n = shape
+    codes = rng.integers(0, 1 << packing.bits, (*lead, n))
+    if packing.mode == "mxfp8":
+        codes[codes & 0x7F == 0x7F] = 0
+    stream = (codes[..., None] >> np.arange(packing.bits) & 1).astype(np.uint8).reshape(*lead, -1)
+    words = np.packbits(stream, axis=-1, bitorder="little").view(np.uint32)
+    groups = (*lead, n // packing.group)
+    if packing.affine:
+        return [words, *(rng.normal(size=groups).astype(dtype.np) for _ in range(2))]
+    low, high = (0x20, 0x48) if packing.mode == "nvfp4" else (115, 122)
+    return [words, rng.integers(low, high, groups).astype(np.uint8)]
+
+
+def rows(seed: int, shape: tuple[int, ...], dtype: Dtype) -> np.ndarray:
+    return np.random.default_rng(seed + 1).normal(size=shape).astype(dtype.np)
+
+
+def options_of(packing: Packing) -> dict[str, Any]:
+    return {"group_size": packing.group, "bits": packing.bits, "mode": packing.mode}
+
+
+def product(x: np.ndarray, parts: list[np.ndarray], packing: Packing, transpose: bool = True) -> np.ndarray:
+    operands = [mx.array(v, dt.from_numpy(v.dtype)) for v in (x, *parts)]
+    return numpy_of(mx.quantized_matmul(*operands, transpose=transpose, **options_of(packing)))
+
+
+def numpy_of(x: mx.array) -> np.ndarray:
+    mx.eval(x)
+    return np.array(x, copy=True) if x.dtype is not mx.bfloat16 else np.array(x.view(mx.uint16)).view(dt.bfloat16.np)
+
+
+def check(x: np.ndarray, parts: list[np.ndarray], packing: Packing, transpose: bool, got: np.ndarray) -> None:
+    """Within the bound that as many roundings imply as there are terms, relative to the sum of their magnitudes."""
+    numbers = numbers_of(packing, *parts)
+    sizes = np.abs(numbers)
+    if packing.affine:  # codes and offsets are summed apart
+        w, scales, biases = parts
+        sizes = numbers_of(packing, w, np.abs(scales), np.abs(biases))
+    turn = (lambda w: np.swapaxes(w, -1, -2)) if transpose else (lambda w: w)
+    want = np.matmul(x.astype(np.float64), turn(numbers))
+    size = np.matmul(np.abs(x).astype(np.float64), turn(sizes))
+    dtype = dt.from_numpy(x.dtype)
+    work = dt.float64 if dtype is dt.float64 else dt.float32
+    bound = size * (x.shape[-1] + 8) * dt.finfo(work).eps / 2
+    bound += (np.abs(want) + bound) * dt.finfo(dtype).eps / 2 if dtype in dt.HALVES else 0
+    assert got.dtype == x.dtype
+    assert got.shape == want.shape
+    assert np.all(np.abs(got.astype(np.float64) - want) <= bound + 1e-300)
+
+
+# ---- right ----
+
+
+@pytest.mark.parametrize(
+    "packing", [pytest.param(p, marks=() if p in QUICK else pytest.mark.slow) for p in PACKINGS], ids=str
+)
+@pytest.mark.parametrize("transpose", [True, False], ids=["turned", "plain"])
+def test_every_packing(packing: Packing, transpose: bool) -> None:
+    """A few rows and many; a chunk and a bit more than that."""
+    n, k = (37, 4096 + packing.group) if transpose else (3 * packing.group, 300)
+    parts = matrix(0, packing, (n, k) if transpose else (k, n), dt.float32)
+    for m in (3, 9):
+        x = rows(m, (m, k), dt.float32)
+        check(x, parts, packing, transpose, product(x, parts, packing, transpose))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+@pytest.mark.parametrize("packing", [FOUR_BITS, SMALL_FLOATS[1]], ids=str)
+def test_every_dtype(dtype: Dtype, packing: Packing) -> None:
+    for transpose, shape in ((True, (21, 192)), (False, (192, 128))):
+        parts = matrix(1, packing, shape, dtype)
+        for m in (1, 2, 8, 9, 17):
+            x = rows(m, (m, 192), dtype)
+            check(x, parts, packing, transpose, product(x, parts, packing, transpose))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    packing=st.sampled_from(QUICK), transpose=st.booleans(), m=st.integers(1, 20),
+    n=st.integers(1, 130), groups=st.integers(1, 9), batch=st.integers(1, 3), shared=st.booleans(),
+)  # fmt: skip
+def test_sizes(packing: Packing, transpose: bool, m: int, n: int, groups: int, batch: int, shared: bool) -> None:
+    k = groups * packing.group
+    parts = matrix(2, packing, (n, k) if shared else (batch, n, k), dt.float32)
+    x = rows(3, (batch, m, k if transpose else n), dt.float32)
+    check(x, parts, packing, transpose, product(x, parts, packing, transpose))
+
+
+@pytest.mark.parametrize("packing", SMALL_FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", [dt.float64, dt.float32], ids=lambda d: d.name)
+def test_small_floats(packing: Packing, dtype: Dtype) -> None:
+    """Every code with every scale (in float32: that overflows nowhere) is exactly the number that it stands for."""
+    count = 1 << packing.bits
+    codes = np.arange(max(count, packing.group)) % count
+    scales = np.arange(256)
+    if packing.mode == "mxfp8":
+        codes[codes & 0x7F == 0x7F] = 0
+    if packing.mode == "nvfp4":
+        scales = scales[scales & 0x7F != 0x7F]
+    else:
+        scales = scales[:255] if dtype is dt.float64 else scales[10:240]
+    stream = (codes[:, None] >> np.arange(packing.bits) & 1).astype(np.uint8).reshape(-1)
+    words = np.packbits(stream, bitorder="little").view(np.uint32)
+    steps = np.tile(scales.astype(np.uint8)[:, None], (1, len(codes) // packing.group))
+    parts = [np.tile(words, (len(scales), 1)), steps]
+    want = numbers_of(packing, *parts)
+    for transpose, whole in ((True, want.T), (False, want)):
+        x = np.eye(len(whole), dtype=dtype.np)
+        assert np.array_equal(product(x, parts, packing, transpose), whole)
+        for i in range(0, len(x), 8):
+            assert np.array_equal(product(x[i : i + 8], parts, packing, transpose), whole[i : i + 8])
+
+
+# ---- the same bits ----
+
+
+@pytest.mark.parametrize("packing", [FOUR_BITS, Packing("affine", 32, 3), SMALL_FLOATS[0]], ids=str)
+def test_bits_depend_on_nothing_else(packing: Packing) -> None:
+    """Threads, instructions, layouts, neighbours in a batch, and, among a few, the number of rows."""
+    k, n = 4096 + 2 * packing.group, 100
+    parts, x = matrix(4, packing, (n, k), dt.float32), rows(4, (8, k), dt.float32)
+    many = np.concatenate([x, x[:1]])
+    few, tiled = product(x, parts, packing), product(many, parts, packing)
+    for m in range(1, 8):
+        assert same_bits(product(x[:m], parts, packing), few[:m])
+    assert same_bits(tiled[0], tiled[8])
+    batch = product(np.stack([x, x[::-1]]), [np.stack([p, p]) for p in parts], packing)
+    assert same_bits(batch[0], few)
+    assert same_bits(batch[1], few[::-1])
+    wide = mx.array(np.repeat(x, 2, 1))[:, ::2]
+    spread = [mx.array(np.repeat(p, 3, 1))[:, ::3] for p in parts]
+    assert same_bits(numpy_of(mx.quantized_matmul(wide, *spread, **options_of(packing))), few)
+    vmapped = mx.vmap(lambda row: mx.quantized_matmul(row[None], *map(mx.array, parts), **options_of(packing)))
+    assert same_bits(numpy_of(vmapped(mx.array(x)))[:, 0], few)
+    with team_of(3):
+        assert same_bits(product(x, parts, packing), few)
+        assert same_bits(product(many, parts, packing), tiled)
+    for cpu in ("x86-64-v3", "x86-64-v2"):
+        with instructions_of(cpu):
+            assert same_bits(product(x, parts, packing), few)
+            assert same_bits(product(many, parts, packing), tiled)
+
+
+def run_alone(x: np.ndarray, parts: list[np.ndarray], packing: Packing, transpose: bool) -> np.ndarray:
+    """The kernels on memory as it is given."""
+    op = QuantizedMatmul(transpose, packing.mode, packing.group, packing.bits)
+    out = np.empty((len(x), parts[0].shape[0] if transpose else parts[1].shape[1] * packing.group), x.dtype)
+    lowering = lower(op, [layout(v) for v in (x, *parts)], layout(out))
+    assert not lowering.temporaries
+    (launch,) = lowering.launches
+    (code,) = engine.load([launch.source])
+    places = [Reloc(i, 1 + w.value, w.offset) for i, w in enumerate(launch.words) if isinstance(w, Pointer)]
+    words = [0 if isinstance(w, Pointer) else w for w in launch.words]
+    made = Program([Command(Kind.KERNEL, code, 0, launch.grain, launch.scratch)], words, places, 0)
+    made.run([v.__array_interface__["data"][0] for v in (x, *parts, out)])
+    return out
+
+
+@pytest.mark.parametrize("end", [True, False], ids=["end", "start"])
+def test_nothing_is_read_past_the_operands(end: bool) -> None:
+    """Operands at the edge of memory, and matrices whose last units fill no vector."""
+    for packing in (FOUR_BITS, Packing("affine", 32, 5), Packing("affine", 128, 8), *SMALL_FLOATS):
+        for transpose in (True, False):
+            k = 3 * packing.group
+            parts = [at_the_edge(p, end=end) for p in matrix(5, packing, (7, k), dt.float32)]
+            for m in (1, 3, 12):
+                x = at_the_edge(rows(5, (m, k if transpose else 7), dt.float32), end=end)
+                check(x, parts, packing, transpose, run_alone(x, parts, packing, transpose))
+
+
+# ---- chosen matrices ----
+
+
+@pytest.mark.parametrize("packing", [FOUR_BITS, SMALL_FLOATS[2]], ids=str)
+@pytest.mark.parametrize("m", [1, 3, 9])
+def test_chosen_matrices_are_single_products(packing: Packing, m: int) -> None:
+    """To the bit: neighbours that go to one matrix, in any order, change nothing."""
+    rng = np.random.default_rng(6)
+    parts, x = matrix(6, packing, (5, 24, 128), dt.float32), rows(6, (7, m, 128), dt.float32)
+    for ordered in (False, True):
+        left, right = rng.integers(0, 7, 40), rng.integers(0, 5, 40)
+        right = np.sort(right) if ordered else right
+        steps = {"biases": mx.array(parts[2])} if packing.affine else {}
+        got = mx.gather_qmm(
+            mx.array(x), *map(mx.array, parts[:2]), **steps, lhs_indices=mx.array(left), rhs_indices=mx.array(right),
+            sorted_indices=ordered, **options_of(packing),
+        )  # fmt: skip
+        each = [product(x[i], [p[j] for p in parts], packing) for i, j in zip(left, right, strict=True)]
+        assert same_bits(numpy_of(got), np.stack(each))
+
+
+def test_indices_out_of_range_stay_inside() -> None:
+    parts, x = matrix(7, FOUR_BITS, (3, 8, 64), dt.float32), rows(7, (2, 1, 64), dt.float32)
+    for index in (mx.array([-1, 5, -9]), mx.array([2**32 - 1, 2, 0], mx.uint32)):
+        got = numpy_of(mx.gather_qmm(mx.array(x), *map(mx.array, parts), index, index))
+        left, right = (resolved(np.array(index), n) for n in (2, 3))
+        each = [product(x[i], [p[j] for p in parts], FOUR_BITS) for i, j in zip(left, right, strict=True)]
+        assert same_bits(got, np.stack(each))
+
+
+# ---- compile ----
+
+
+def test_one_program_for_all_sizes() -> None:
+    """Shapeless: from one row to many, eager and compiled agree to the bit."""
+    parts = [mx.array(p) for p in matrix(8, FOUR_BITS, (37, 128), dt.float32)]
+    shapeless = mx.compile(lambda x: mx.quantized_matmul(x, *parts) + 1, shapeless=True)
+    for m in (3, 1, 8, 9, 64, 2):
+        x = mx.array(rows(m, (2, m, 128), dt.float32))
+        assert same_bits(numpy_of(shapeless(x)), numpy_of(mx.quantized_matmul(x, *parts) + 1))
+
+
+def test_no_matrix_of_numbers_is_made() -> None:
+    """The product reads codes: what it needs beside them does not grow with the matrix."""
+    parts = [mx.array(p) for p in matrix(9, FOUR_BITS, (2048, 1024), dt.float32)]
+    x = mx.array(rows(9, (1, 1024), dt.float32))
+    mx.eval(x, *parts)
+    for some in (x, mx.concatenate([x] * 64)):
+        mx.eval(some)
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        mx.eval(mx.quantized_matmul(some, *parts))
+        assert mx.get_peak_memory() - before < 2048 * 1024

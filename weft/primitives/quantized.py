@@ -1,0 +1,395 @@
+"""Products with quantized matrices: small codes, packed into uint32, with a scale (and an offset) for each group of
+neighbours.
+
+A `Packing` says how the numbers of a matrix are held. Kernels read codes and scales as they are; no matrix of plain
+numbers is made. Derivatives by scales and biases are compositions.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft.dtypes import Dtype
+from weft.graph.node import Kind, Node, Shape, Size, kind_of
+from weft.primitives.base import (
+    ByOperand,
+    Opaque,
+    Sample,
+    bind,
+    constant,
+    full_like,
+    move_batch_to_front,
+    zeros,
+)
+from weft.primitives.checks import equal_shapes, need
+from weft.primitives.contraction import Matmul, swap_last
+from weft.primitives.creation import Iota
+from weft.primitives.elementwise import BitwiseAnd, BitwiseOr, LeftShift, RightShift, astype, draw
+from weft.primitives.indexing import Gather, ScatterAdd, resolved
+from weft.primitives.reductions import sum_over
+from weft.primitives.views import Broadcast, reshape
+from weft.records import dataclass
+
+FIXED: Final = {"mxfp4": (32, 4), "mxfp8": (32, 8), "nvfp4": (16, 4)}
+"""(group size, bits) of the modes that have one only."""
+GROUPS: Final = (32, 64, 128)
+BITS: Final = (1, 2, 3, 4, 5, 6, 8)
+"""What "affine" has."""
+
+FP4: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""The 4-bit floats without sign; the codes from 8 on are their negatives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How numbers are stored: the mode, how many share a scale, and how many bits one takes.
+
+    In mode "affine" a number is scale * code + bias; in the others it is scale * a small float: E2M1 (4 bits) or E4M3
+    (8 bits) times a power of two ("mxfp4", "mxfp8"), E2M1 times an E4M3 ("nvfp4").
+    """
+
+    mode: str
+    group: int
+    bits: int
+
+    @property
+    def affine(self) -> bool:
+        return self.mode == "affine"
+
+    @property
+    def unit(self) -> tuple[int, int]:
+        """(words, codes) of the shortest run of codes that fills whole words."""
+        codes = next(n for n in (4, 8, 16, 32) if n * self.bits % 32 == 0)
+        return codes * self.bits // 32, codes
+
+    @property
+    def known(self) -> bool:
+        """Whether there is such a packing."""
+        if self.affine:
+            return self.group in GROUPS and self.bits in BITS
+        return FIXED.get(self.mode) == (self.group, self.bits)
+
+
+# ---- the numbers of codes, in NumPy ----
+
+
+def unpacked(w: np.ndarray, bits: int) -> np.ndarray:
+    """The codes of a stream of bits."""
+    *lead, count = w.shape
+    if not w.size:
+        return np.zeros((*lead, count * 32 // bits), np.uint8)
+    stream = np.unpackbits(np.ascontiguousarray(w).view(np.uint8), axis=-1, bitorder="little")
+    return np.packbits(stream.reshape(*lead, -1, bits), axis=-1, bitorder="little")[..., 0]
+
+
+@functools.cache
+def fp8_numbers() -> np.ndarray:
+    """The number of each E4M3 code."""
+    code = np.arange(256)
+    exponent, mantissa = code >> 3 & 15, code & 7
+    size = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0))
+    return np.where(code & 0x7F == 0x7F, np.nan, np.where(code & 0x80, -size, size))
+
+
+def numbers_of(packing: Packing, w: np.ndarray, scales: np.ndarray, *biases: np.ndarray) -> np.ndarray:
+    """The numbers of a quantized matrix, in float64."""
+    codes = unpacked(w, packing.bits).reshape(*scales.shape, packing.group)
+    if packing.affine:
+        made = codes * scales.astype(np.float64)[..., None] + biases[0].astype(np.float64)[..., None]
+    else:
+        small = fp8_numbers() if packing.mode == "mxfp8" else np.array([*FP4, *(-v for v in FP4)])
+        step = fp8_numbers()[scales] if packing.mode == "nvfp4" else 2.0 ** (scales.astype(np.float64) - 127)
+        made = small[codes] * step[..., None]
+    return made.reshape(*scales.shape[:-1], scales.shape[-1] * packing.group)
+
+
+# ---- the numbers of codes, as nodes ----
+
+
+def codes(w: Node, bits: int) -> Node:
+    """The codes (…, n) of a stream of bits, as uint32."""
+    *lead, count = w.shape
+    words, each = Packing("affine", 32, bits).unit
+    shape = (*lead, count // words, each)
+    place = bind(Iota((each,))) * constant(bits, kind_of((each,), dt.int64))
+    first = bind(RightShift(), place, full_like(place, 5))
+    shift = bind(BitwiseAnd(), place, full_like(place, 31))
+    units = reshape(w, (*lead, count // words, words))
+    found = bind(RightShift(), _words_at(units, first, shape), _along(shift, shape))
+    if words > 1:
+        # What of a code stands in the next word. Where nothing does, it is shifted out, or masked.
+        after = _words_at(units, first + full_like(first, 1), shape)
+        found = bind(BitwiseOr(), found, bind(LeftShift(), after, _along(full_like(shift, 32) - shift, shape)))
+    return reshape(bind(BitwiseAnd(), found, full_like(found, (1 << bits) - 1)), (*lead, count // words * each))
+
+
+def _words_at(units: Node, index: Node, shape: Shape) -> Node:
+    """The words of units that codes begin in; an index past the last is the last."""
+    axis = units.ndim - 1
+    if units.shape[-1] == 1:
+        return bind(Broadcast(shape, tuple(range(units.ndim))), units)
+    return bind(Gather((*range(axis), None), (axis,)), units, index)
+
+
+def _along(x: Node, shape: Shape) -> Node:
+    """A vector of small counts along the last axis of a shape."""
+    return bind(Broadcast(shape, (len(shape) - 1,)), astype(x, dt.uint32))
+
+
+# ---- samples ----
+
+
+def _quantized(rng: np.random.Generator, dtype: Dtype, packing: Packing, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Words, scales and biases of matrices. Small floats are not negative: terms that cancel are bounded by what the
+    operation makes of moduli, which are no rule for codes."""
+    *lead, n = shape
+    w = rng.integers(0, 1 << 32, (*lead, n * packing.bits // 32), np.uint32)
+    groups = (*lead, n // packing.group)
+    if packing.affine:
+        return [w, draw(rng, dtype, groups, -0.1, 0.1), draw(rng, dtype, groups, -1, 1)]
+    w &= np.uint32(0x77777777 if packing.bits == 4 else 0x6F6F6F6F)
+    low, high = (0x28, 0x40) if packing.mode == "nvfp4" else (122, 126)
+    return [w, rng.integers(low, high, groups).astype(np.uint8)]
+
+
+_AFFINE = {"mode": "affine", "group": 64, "bits": 4}
+_CASES: Final[dict[str, tuple[dict[str, Any], bool, tuple[int, ...], tuple[int, ...]]]] = {
+    "row": (_AFFINE, True, (1, 128), (5, 128)),
+    "rows": (_AFFINE, True, (3, 64), (37, 64)),
+    "tiled": ({**_AFFINE, "group": 32}, True, (9, 64), (21, 64)),
+    "plain": (_AFFINE, False, (2, 5), (5, 64)),
+    "batch": ({**_AFFINE, "group": 32, "bits": 3}, True, (2, 2, 32), (2, 6, 32)),
+    "empty": (_AFFINE, True, (0, 64), (5, 64)),
+    "nothing": (_AFFINE, False, (3, 0), (0, 64)),
+    "mxfp4": ({"mode": "mxfp4", "group": 32, "bits": 4}, True, (2, 32), (5, 32)),
+    "mxfp8": ({"mode": "mxfp8", "group": 32, "bits": 8}, True, (2, 64), (3, 64)),
+    "nvfp4": ({"mode": "nvfp4", "group": 16, "bits": 4}, False, (2, 3), (3, 32)),
+}
+"""name: (packing, transpose, shape of x, shape of the matrix)"""
+
+
+def _samples() -> tuple[Sample, ...]:
+    def make(options: dict[str, Any], x: tuple[int, ...], w: tuple[int, ...]) -> Any:
+        return lambda rng, dtype: [draw(rng, dtype, x, -1, 1), *_quantized(rng, dtype, Packing(**options), w)]
+
+    return tuple(
+        Sample(make(options, x, w), {"transposed": turned, **options}, name=name)
+        for name, (options, turned, x, w) in _CASES.items()
+    )
+
+
+def _gathered_samples() -> tuple[Sample, ...]:
+    def make(name: str, x: int, lhs: list[int], rhs: list[int]) -> Any:
+        options, _, rows, matrix = _CASES[name]
+        return lambda rng, dtype: [
+            draw(rng, dtype, (x, *rows), -1, 1), *_quantized(rng, dtype, Packing(**options), (3, *matrix)),
+            np.array(lhs, np.int32), np.array(rhs, np.int32),
+        ]  # fmt: skip
+
+    cases = {
+        "row": (4, [0, 1, 1, 3], [2, 2, 2, 0]),
+        "rows": (2, [1, -1, 5], [0, -1, 9]),
+        "tiled": (2, [1, 0, 1], [2, 0, 0]),
+        "plain": (3, [0, 2], [1, 1]),
+        "empty": (2, [0, 1], [1, 1]),
+        "mxfp4": (2, [0, 1], [1, 1]),
+    }
+    return tuple(
+        Sample(make(name, *case), {"transposed": _CASES[name][1], **_CASES[name][0]}, name=name)
+        for name, case in cases.items()
+    )
+
+
+# ---- products ----
+
+
+class Quantized(Opaque):
+    """What products with quantized matrices share. Operands: x, words, scales, biases (in mode "affine"), …; the
+    matrices are (n, k) if they are to be transposed, else (k, n), and packed along their last axes."""
+
+    transposed: bool
+    mode: str
+    group: int
+    bits: int
+    dtypes = dt.FLOATS
+    cancels = True
+    tolerance = {dt.float32: 16, dt.float64: 16, dt.float16: 1, dt.bfloat16: 1}
+
+    @property
+    def packing(self) -> Packing:
+        return Packing(self.mode, self.group, self.bits)
+
+    @property
+    def matrix(self) -> int:
+        """How many operands a matrix is."""
+        return 3 if self.packing.affine else 2
+
+    @property
+    def turned(self) -> Any:
+        """The product with the matrix turned round."""
+        return type(self)(not self.transposed, self.mode, self.group, self.bits)
+
+    def check_matrix(self, x: Kind, w: Kind, scales: Kind, *biases: Kind) -> None:
+        packing = self.packing
+        need(packing.known, f"{packing.mode} quantization, groups of {packing.group}, {packing.bits} bits")
+        self.check_dtypes(x)
+        need(w.dtype is dt.uint32, f"words {w}")
+        need(len(biases) == packing.affine, f"{3 + len(biases)} operands")
+        need(scales.dtype in dt.FLOATS if packing.affine else scales.dtype is dt.uint8, f"scales {scales}")
+        need(all(b.dtype is scales.dtype and equal_shapes(b.shape, scales.shape) for b in biases), f"biases {biases}")
+        need(x.ndim == w.ndim == scales.ndim >= 2, f"operands {x}, {w} and {scales}")
+        need(equal_shapes(w.shape[:-1], scales.shape[:-1]), f"words {w} and scales {scales}")
+        n = scales.shape[-1] * packing.group
+        need(n * packing.bits == w.shape[-1] * 32, f"words {w} and scales {scales}")
+        need(x.shape[-1] == (n if self.transposed else w.shape[-2]), f"{x} and a matrix of words {w}")
+
+    def columns(self, w: Kind, scales: Kind) -> Size:
+        """The columns of the product."""
+        return w.shape[-2] if self.transposed else scales.shape[-1] * self.group
+
+    def exact(self, x: np.ndarray, *matrix: np.ndarray) -> np.ndarray:
+        """The products in float64."""
+        w = numbers_of(self.packing, *matrix)
+        with np.errstate(all="ignore"):
+            return np.matmul(x.astype(np.float64), np.swapaxes(w, -1, -2) if self.transposed else w)
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
+        """Linear in x, and in scales and biases together."""
+        total = bind(self, tangents[0], *primals[1:]) if 0 in tangents else None
+        if self.packing.affine and (2 in tangents or 3 in tangents):
+            steps = [tangents.get(p, zeros(primals[p].kind)) for p in (2, 3)]
+            term = bind(self, primals[0], primals[1], *steps, *primals[4:])
+            total = term if total is None else total + term
+        return total
+
+    def by_groups(self, x: Node, w: Node, cotangent: Node, wanted: frozenset[int], dtype: Dtype) -> dict[int, Node]:
+        """The cotangents of scales (2) and biases (3) of matrices that are each multiplied with one x."""
+        wide = dt.float64 if cotangent.dtype is dt.float64 else dt.float32
+        x, cotangent = astype(x, wide), astype(cotangent, wide)
+        pair = (swap_last(cotangent), x) if self.transposed else (swap_last(x), cotangent)
+        each = bind(Matmul(), *pair)
+        *lead, n = each.shape
+        shape = (*lead, n // self.group, self.group)
+        last = (len(shape) - 1,)
+        found = {}
+        if 2 in wanted:
+            terms = each * astype(codes(w, self.bits), wide)
+            found[2] = astype(sum_over(reshape(terms, shape), last), dtype)
+        if 3 in wanted:
+            found[3] = astype(sum_over(reshape(each, shape), last), dtype)
+        return found
+
+
+class QuantizedMatmul(Quantized):
+    """x[..., m, k] times a quantized matrix; leading axes are equal and go together."""
+
+    samples = _samples()
+
+    def infer(self, *kinds: Kind) -> Kind:
+        x, w, scales, *_ = kinds
+        return kind_of((*x.shape[:-1], self.columns(w, scales)), x.dtype)
+
+    def check(self, x: Kind, w: Kind, scales: Kind, *biases: Kind) -> None:
+        self.check_matrix(x, w, scales, *biases)
+        need(equal_shapes(x.shape[:-2], w.shape[:-2]), f"operands {x} and {w}")
+
+    def flops(self, out: Kind, *kinds: Kind) -> float:
+        return 2.0 * float(out.size) * float(kinds[0].shape[-1])
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        x, *matrix = values
+        return self.exact(x, *matrix).astype(x.dtype)
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
+        x, w, *steps = primals
+        found = {0: bind(self.turned, cotangent, w, *steps)} if 0 in wanted else {}
+        if self.packing.affine and wanted & {2, 3}:
+            found |= self.by_groups(x, w, cotangent, wanted, steps[0].dtype)
+        return found
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        moved = [move_batch_to_front(x, axis, size) for x, axis in zip(inputs, axes, strict=True)]
+        return bind(self, *moved), 0
+
+
+class GatherQuantizedMatmul(Quantized):
+    """x[lhs[i]] times matrix rhs[i], for every i: x[c, m, k], matrices as of `QuantizedMatmul` with one leading axis,
+    and then the indices lhs[i] and rhs[i] (int32), which count as those of `Gather`."""
+
+    samples = _gathered_samples()
+
+    def infer(self, *kinds: Kind) -> Kind:
+        x, w, scales, *_ = kinds
+        return kind_of((kinds[-1].shape[0], x.shape[1], self.columns(w, scales)), x.dtype)
+
+    def check(self, x: Kind, w: Kind, scales: Kind, *rest: Kind) -> None:
+        need(len(rest) == self.matrix, f"{3 + len(rest)} operands")
+        *biases, lhs, rhs = rest
+        self.check_matrix(x, w, scales, *biases)
+        need(x.ndim == 3 and lhs.ndim == rhs.ndim == 1, f"operands {x} and indices {lhs} and {rhs}")
+        need(lhs.dtype is rhs.dtype is dt.int32 and lhs.shape[0] == rhs.shape[0], f"indices {lhs} and {rhs}")
+        need(lhs.shape[0] == 0 or (x.shape[0] > 0 and w.shape[0] > 0), "no matrix that could be indexed")
+
+    def flops(self, out: Kind, *kinds: Kind) -> float:
+        return 2.0 * float(out.size) * float(kinds[0].shape[-1])
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        x, *matrix, lhs, rhs = values
+        if not lhs.size:
+            return np.zeros((0, x.shape[1], self.columns(*map(_kind, matrix[:2]))), x.dtype)
+        chosen = [part[resolved(rhs, len(part))] for part in matrix]
+        return self.exact(x[resolved(lhs, len(x))], *chosen).astype(x.dtype)
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
+        x, w, *steps, lhs, rhs = primals
+        found = {}
+        if 0 in wanted:
+            own = astype(bind(Iota(lhs.shape)), dt.int32)
+            found[0] = _added_up(x.kind, bind(self.turned, cotangent, w, *steps, own, rhs), lhs)
+        if self.packing.affine and wanted & {2, 3}:
+            parts = self.by_groups(_chosen(x, lhs), _chosen(w, rhs), cotangent, wanted, steps[0].dtype)
+            found |= {p: _added_up(steps[0].kind, part, rhs) for p, part in parts.items()}
+        return found
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        """Batches of matrices follow each other, and indices go on counting where another one begins."""
+        *arrays, lhs, rhs = inputs
+        *at, lhs_at, rhs_at = axes
+        indices = [move_batch_to_front(i, axis, size) for i, axis in ((lhs, lhs_at), (rhs, rhs_at))]
+        joined: list[Node] = []
+        for number, part in enumerate((slice(0, 1), slice(1, None))):
+            nodes, places = arrays[part], at[part]
+            if all(axis is None for axis in places):
+                joined += nodes
+                continue
+            moved = [move_batch_to_front(x, axis, size) for x, axis in zip(nodes, places, strict=True)]
+            count = moved[0].shape[1]
+            joined += [reshape(x, (size * count, *x.shape[2:])) for x in moved]
+            indices[number] = _numbered(indices[number], size, count)
+        n = indices[0].shape[1]
+        made = bind(self, *joined, *[reshape(i, (size * n,)) for i in indices])
+        return reshape(made, (size, n, *made.shape[1:])), 0
+
+
+def _kind(x: np.ndarray) -> Kind:
+    return kind_of(x.shape, dt.from_numpy(x.dtype))
+
+
+def _chosen(x: Node, index: Node) -> Node:
+    """x[index], of matrices."""
+    return bind(Gather((None, 1, 2), (0,)), x, index)
+
+
+def _added_up(kind: Kind, each: Node, index: Node) -> Node:
+    """Matrices of this kind that are the sums of those with their number."""
+    return bind(ScatterAdd((None, 1, 2), (0,)), zeros(kind), each, index)
+
+
+def _numbered(index: Node, size: Size, count: Size) -> Node:
+    """Indices among `count` matrices, a row for each of `size` batches, as indices among all of them."""
+    numbers = astype(bind(Iota((size, count))), dt.int32)
+    return bind(Gather((0, None), (0, 1)), numbers, index)
