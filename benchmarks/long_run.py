@@ -2,7 +2,7 @@
 
     python benchmarks/long_run.py programs --count 100000      milliseconds, memory and maps, as programs go by
     python benchmarks/long_run.py interrupts                   how long native work goes on after Ctrl-C
-    python benchmarks/long_run.py growing                      a sequence that gets longer by one at each step
+    python benchmarks/long_run.py growing                      caches that get longer by one at each step
 
 Each subcommand prints a table in Markdown. Programs are compiled anew (no kernels are read from disk, or kept there),
 at the level that WEFT_LLVM_LEVEL says.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import signal
 import statistics
@@ -152,23 +153,123 @@ def _struck(mx: Any, make: Callable[[], Any], after: float) -> float | None:
 
 # ---- lengths that grow ----
 
+WIDTH, HEADS = 64, 4
 
-def growing(count: int, every: int) -> None:
+
+class Clock:
+    """Where the time of a step goes: seconds inside of functions, less those inside of others that are looked at."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = {}
+        self.calls: dict[str, int] = {}
+        self._inner: list[float] = []
+
+    def watch(self, owner: Any, name: str, label: str, weigh: Callable[..., int] = lambda *args: 1) -> None:
+        """Count a function's time, and its calls by weight, under a label."""
+        real = getattr(owner, name)
+        self.spent.setdefault(label, 0.0)
+        self.calls.setdefault(label, 0)
+
+        def timed(*args: Any, **options: Any) -> Any:
+            self.calls[label] += weigh(*args)
+            self._inner.append(0.0)
+            start = time.perf_counter()
+            try:
+                return real(*args, **options)
+            finally:
+                whole = time.perf_counter() - start
+                self.spent[label] += whole - self._inner.pop()
+                if self._inner:
+                    self._inner[-1] += whole
+
+        setattr(owner, name, timed)
+
+
+def watched() -> Clock:
+    from weft import evaluate
+    from weft.runtime import engine
+    from weft.runtime.program import Program
+    from weft.transforms import tracing, variant
+
+    clock = Clock()
+    clock.watch(tracing.Attempt, "run", "tracing")
+    clock.watch(evaluate, "_compile", "planning")
+    clock.watch(variant, "compile_alike", "planning")
+    clock.watch(engine, "_compile", "code generation", lambda target, jobs: len(jobs))
+    clock.watch(Program, "run", "kernels")
+    return clock
+
+
+def attention(mx: Any, q: Any, keys: Any, values: Any) -> Any:
+    return mx.softmax(q @ keys.swapaxes(-1, -2) * (WIDTH // HEADS) ** -0.5, axis=-1) @ values
+
+
+def joined(mx: Any) -> Callable[[Any, Any, int], Any]:
+    """A cache that each step makes longer, and its mean."""
+
+    def step(cache: Any, x: Any, n: int) -> Any:
+        cache = mx.concatenate([cache, x], axis=1)
+        return cache.mean(axis=1), cache
+
+    return step
+
+
+def attended(mx: Any) -> Callable[[Any, Any, int], Any]:
+    """Attention over a cache that each step makes longer."""
+
+    def step(cache: Any, x: Any, n: int) -> Any:
+        keys = mx.concatenate([cache[0], x], axis=1)
+        values = mx.concatenate([cache[1], mx.sin(x)], axis=1)
+        return attention(mx, x, keys, values), (keys, values)
+
+    return step
+
+
+def written(mx: Any) -> Callable[[Any, Any, int], Any]:
+    """Attention over a cache that has room, and is written into."""
+
+    def step(cache: Any, x: Any, n: int) -> Any:
+        keys, values = cache
+        keys[:, n : n + 1] = x
+        values[:, n : n + 1] = mx.sin(x)
+        return attention(mx, x, keys[:, : n + 1], values[:, : n + 1]), (keys, values)
+
+    return step
+
+
+GROWING: dict[str, Callable[[Any], Callable[[Any, Any, int], Any]]] = {
+    "concatenate": joined,
+    "attention": attended,
+    "preallocated": written,
+}
+
+
+def growing(name: str, compiled: bool, count: int, every: int) -> None:
+    """One step for each length. Times are microseconds a step; what is left of a step is Python."""
     import weft.core as mx
 
-    row_of = mx.ones((1, 64))
-    cache = mx.ones((1, 64))
-    mx.eval(row_of, cache)
+    clock = watched()
+    step = GROWING[name](mx)
+    if compiled:
+        step = mx.compile(step)
+    size = WIDTH // HEADS
+    x = mx.random.normal((HEADS, 1, size))
+    cache = x if name == "concatenate" else (x, x)
+    if name == "preallocated":
+        cache = (mx.zeros((HEADS, count + 1, size)), mx.zeros((HEADS, count + 1, size)))
+    mx.eval(x, cache)
+    table(f"{name}{', compiled' if compiled else ''}", "step", *clock.spent, "kernels compiled", "MB above the start")
     begun, _ = memory()
-    table("length", "ms a step", "MB above the start", "maps")
-    last = time.perf_counter()
-    for number in range(count):
-        cache = mx.concatenate([cache, row_of])
-        mx.eval(cache, mx.softmax(cache.sum(axis=1)) @ cache)
-        if (number + 1) % every == 0:
-            resident, maps = memory()
-            row(number + 1, (time.perf_counter() - last) / every * 1e3, resident - begun, maps)
-            last = time.perf_counter()
+    begin, last, before = 0, time.perf_counter(), dict(clock.spent)
+    for number in range(1, count + 1):
+        y, cache = step(cache, x, number)
+        mx.eval(y, cache)
+        if number in (10, 100) or number % every == 0:
+            steps = number - begin
+            whole = time.perf_counter() - last
+            parts = [(clock.spent[label] - before[label]) / steps * 1e6 for label in clock.spent]
+            row(number, whole / steps * 1e6, *parts, clock.calls["code generation"], memory()[0] - begun)
+            begin, last, before = number, time.perf_counter(), dict(clock.spent)
 
 
 def main() -> None:
@@ -176,6 +277,8 @@ def main() -> None:
     parser.add_argument("what", choices=("programs", "interrupts", "growing", "all"))
     parser.add_argument("--kind", choices=("programs", "gradients", "compiled", "loops"), default="programs")
     parser.add_argument("--count", type=int, help="programs (100,000) or lengths (4,000)")
+    parser.add_argument("--of", choices=tuple(GROWING), help="what grows (all of them, one by one)")
+    parser.add_argument("--compiled", action="store_true", help="the growing step under `compile`")
     parser.add_argument("--rounds", type=int, default=10, help="interrupts of each kind of work")
     options = parser.parse_args()
     os.environ["WEFT_CACHE_DIR"] = ""
@@ -188,9 +291,13 @@ def main() -> None:
         programs(options.kind, count, max(1, count // 10))
     elif options.what == "interrupts":
         interrupts(options.rounds)
+    elif options.of is None:
+        for name, way in itertools.product(GROWING, ([], ["--compiled"])):
+            print(flush=True)
+            count = str(options.count or 4_000)
+            subprocess.run([sys.executable, __file__, "growing", "--of", name, "--count", count, *way], check=True)
     else:
-        count = options.count or 4_000
-        growing(count, max(1, count // 8))
+        growing(options.of, options.compiled, options.count or 4_000, max(1, (options.count or 4_000) // 4))
 
 
 if __name__ == "__main__":

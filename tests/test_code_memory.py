@@ -27,6 +27,7 @@ from weft.runtime import code, engine, linking
 from weft.runtime.code import MEMORY, Code, CodeMemory
 from weft.runtime.engine import Source
 from weft.runtime.room import PAGE
+from weft.targets.copies import COPIES
 from weft.targets.cpu import kernel
 
 unique = itertools.count()
@@ -48,7 +49,7 @@ def call(made: Code, *arguments: int) -> int:
 def forget() -> None:
     """Drop all that is only kept for the next time."""
     evaluate.PROGRAMS.clear()
-    evaluate._COPIES.clear()
+    COPIES.clear()
     kernel._SOURCES.clear()
     for target in engine._targets.values():
         target.loaded.recent.clear()

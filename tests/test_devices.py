@@ -23,7 +23,7 @@ from weft.runtime.buffer import DeviceStorage
 from weft.runtime.data import extent
 from weft.runtime.device import Device, DeviceType
 from weft.runtime.objects import MAKERS
-from weft.targets import TARGETS
+from weft.targets import TARGETS, copies
 from weft.targets.cpu.target import Cpu
 from weft.targets.spread import Spread
 
@@ -94,7 +94,7 @@ def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
     target, watchers = Far(), MAKERS._watchers
     monkeypatch.setitem(TARGETS, GPU, target)
     monkeypatch.setattr(evaluate, "PROGRAMS", {})
-    monkeypatch.setattr(evaluate, "_COPIES", {})
+    monkeypatch.setattr(copies, "COPIES", {})
     yield target
     mx.set_default_device(mx.cpu)
     placement.USED.clear()

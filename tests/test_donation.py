@@ -24,6 +24,7 @@ from weft.array import array
 from weft.runtime.buffer import get_active_memory, get_peak_memory, reset_peak_memory
 from weft.runtime.data import Taken
 from weft.runtime.program import ProgramError, Progress
+from weft.targets.copies import COPIES
 
 N = evaluate.LEAST_DONATED // 4
 """Elements of a float32 array that is worth donating."""
@@ -598,11 +599,11 @@ def test_updates_in_a_loop_are_in_place_and_planned_once(name: str) -> None:
         numpy(expected, i, part())
         if i == 2:
             gc.collect()
-            programs, copies = len(evaluate.PROGRAMS), len(evaluate._COPIES)
+            programs, copies = len(evaluate.PROGRAMS), len(COPIES)
             before = get_active_memory()
             reset_peak_memory()
     assert len(evaluate.PROGRAMS) == programs
-    assert len(evaluate._COPIES) == copies
+    assert len(COPIES) == copies
     assert get_peak_memory() - before <= 16 * part().nbytes < c.nbytes // 8
     same(c, expected)
 

@@ -21,7 +21,7 @@ import pytest
 import weft
 import weft.core as mx
 from weft import evaluate, tree
-from weft.passes import fuse, memory
+from weft.passes import families, fuse, memory
 
 HERE = weft.__file__.rpartition("/")[0]
 MOST = 6.5
@@ -203,6 +203,8 @@ def made(name: str, n: int) -> Made:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_planning_grows_with_the_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "PATIENCE", 1 << 60)  # every program is planned for itself
+
     def measure(n: int) -> Counter[CodeType]:
         fun, args = made(name, n)
         mx.eval(fun(*args))  # whose kernels are compiled now
@@ -230,17 +232,47 @@ def test_compiling_grows_with_the_program(name: str) -> None:
     assert grown(measure) == []
 
 
-@pytest.mark.parametrize("name", ["outputs apart", "outputs of one input", "an optimizer's step", "a gradient", "rows"])
-def test_filling_in_grows_with_the_program(name: str) -> None:
-    """One plan for all sizes, and programs made from it."""
+SIZES = ["outputs apart", "outputs of one input", "an optimizer's step", "a gradient", "rows"]
+
+
+def at_sizes(name: str, n: int, count: int) -> tuple[Callable[..., Any], list[Any]]:
+    """A program, and arguments of some sizes."""
 
     def larger(times: int, x: mx.array) -> mx.array:
         return mx.concatenate([x] * times)
 
+    fun, args = made(name, n)
+    given = [tree.map(partial(larger, times + 1), args) for times in range(count)]
+    mx.eval(given)
+    return fun, given
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_family_grows_with_the_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that differ in sizes, planned together."""
+    monkeypatch.setattr(evaluate, "WINDOW", 1024)  # or the smaller ones are in one piece, and others are not
+
     def measure(n: int) -> Counter[CodeType]:
-        fun, args = made(name, n)
-        given = [tree.map(partial(larger, times), args) for times in (1, 2, 3, 4)]
-        mx.eval(given)
+        fun, given = at_sizes(name, n, 5)
+
+        def work() -> None:
+            monkeypatch.setattr(evaluate, "PROGRAMS", {})
+            monkeypatch.setattr(families, "FAMILIES", {})
+            for some in given:
+                mx.eval(fun(*some))
+
+        work()  # all kernels are compiled now
+        return lines_run(work)
+
+    assert grown(measure, 8) == []
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_filling_in_grows_with_the_program(name: str) -> None:
+    """One plan for all sizes, and programs made from it."""
+
+    def measure(n: int) -> Counter[CodeType]:
+        fun, given = at_sizes(name, n, 4)
         compiled = mx.compile(fun, shapeless=True)
         mx.eval(compiled(*given[0]), compiled(*given[1]))  # whose kernels are compiled now
         compiled = mx.compile(fun, shapeless=True)

@@ -14,11 +14,11 @@ import weft.core as mx
 from tests.contract import closed
 from tests.gradients import check_derivatives, double, reference
 from tests.loops import Native, Particle, Plain, assert_close, assert_same, random, running
-from weft import evaluate, tree
+from weft import tree
 from weft.array import array
 from weft.codegen.launch import Repeat
 from weft.graph.node import reachable
-from weft.passes import pipeline
+from weft.passes import families, pipeline
 from weft.targets import CPU
 
 MIB = 1 << 20
@@ -819,8 +819,8 @@ def test_a_length_of_its_own_needs_no_kernel_of_its_own(monkeypatch: pytest.Monk
     """Eager loops of another length are planned, but not compiled, again; with a length that is an array, not even
     that."""
     compiled: list[str] = []
-    build = evaluate.compile_graph
-    monkeypatch.setattr(evaluate, "compile_graph", lambda *args: compiled.append("program") or build(*args))
+    build = families.compile_graph
+    monkeypatch.setattr(families, "compile_graph", lambda *args: compiled.append("program") or build(*args))
     for n in (3, 4, 3, 4):
         mx.eval(mx.fori_loop(mx.array(0), mx.array(n), lambda i, c: mx.cos(c) * 0.37 + i, mx.array(0.5)))
     assert len(compiled) == 1

@@ -30,7 +30,9 @@ from weft.graph.overlay import Foreign, Running
 from weft.graph.placement import USED, device_of
 from weft.graph.trace import OPEN, following, keeps_inputs, traced_elsewhere, unknown_value
 from weft.passes.executable import Executable
+from weft.passes.families import Family, check, constants_of, family_of
 from weft.passes.pipeline import WRAPPERS
+from weft.passes.template import Given
 from weft.passes.views import contiguous, is_contiguous, map_strides
 from weft.primitives.base import (
     DATA,
@@ -48,10 +50,10 @@ from weft.primitives.filling import fill_kind, fill_primitive
 from weft.primitives.views import Slice, SliceUpdate
 from weft.reference import evaluate_reference
 from weft.runtime.data import Buffer, Busy, Taken, is_whole, moved
-from weft.runtime.device import Device
 from weft.runtime.holders import BASE, COUNTED, LEAF, OPERAND, free
-from weft.runtime.program import Program, Progress
-from weft.targets import compile_graph, target_of
+from weft.runtime.program import Progress
+from weft.targets import CPU, compile_alike, target_of
+from weft.targets.copies import copy, lies_apart, room_for
 
 if config.compare:
     import weft.checking  # noqa: F401  (it puts itself around all programs; others need not wait for it)
@@ -86,7 +88,11 @@ class Recipe:
         self.spent: Sequence[int] = executable.spent
         """The leaves that a run overwrites."""
         self.sources: list[tuple[int | None, tuple[int, ...]]] = [
-            (position[id(value)], ()) if id(value) in position else (None, value.words)
+            (value.position, ())
+            if isinstance(value, Given)
+            else (position[id(value)], ())
+            if id(value) in position
+            else (None, value.words)
             for value in executable.constants
         ]
         self.in_order = [at for at, _ in self.sources] == list(range(len(given)))
@@ -269,7 +275,7 @@ def _evaluate(roots: Sequence[Node]) -> None:
                 return None
             order, updates = _reached(pending)
             if OPEN:
-                _follow_others(order)
+                _follow_others([x for node in order for x in (node, *node.inputs)])
             taped = any(x.kind.__class__ is Tape for x in order) if updates or len(order) > WINDOW else False
             stages = _in_stages(order, pending) if updates and not taped else None
             if stages is None:
@@ -286,15 +292,17 @@ def _evaluate(roots: Sequence[Node]) -> None:
 
 
 def _reached(pending: set[Node]) -> tuple[list[Node], bool]:
-    """What these nodes are computed from, themselves included, in order, and whether there are slice updates. Results
-    that should be computed now although nobody asked for them join the pending ones."""
+    """What has no value yet and is to be computed for these nodes, themselves included, in order, and whether there are
+    slice updates. Results that should be computed now although nobody asked for them join the pending ones."""
     seen = pending.copy()
     stack = list(pending)
+    order: list[Node] = []
     bundles: list[Node] = []
     updates = False
-    pop, push, see = stack.pop, stack.append, seen.add
+    pop, push, see, reach = stack.pop, stack.append, seen.add, order.append
     while stack:
         current = pop()
+        reach(current)
         if current.__class__ is Bundled:
             bundles.append(current)
         elif current.op.__class__ is SliceUpdate:
@@ -307,8 +315,9 @@ def _reached(pending: set[Node]) -> tuple[list[Node], bool]:
     for whole in bundles:
         needed = _needed_elsewhere(whole, seen)  # type: ignore[arg-type]
         pending.update(needed)
-        seen.update(needed)
-    return sorted(seen, key=_by_id), updates
+        order += needed
+    order.sort(key=_by_id)
+    return order, updates
 
 
 def _needed_elsewhere(whole: Bundled, seen: set[Node]) -> list[Node]:
@@ -329,7 +338,7 @@ def _run_windows(order: list[Node], wanted: set[Node], mine: int) -> None:
     order.clear()
     while windows:
         piece, results = windows.pop()
-        piece[:] = _with_operands(piece)
+        piece[:] = _without_value(piece)
         _run(*_prepare(piece, results, mine))
 
 
@@ -405,12 +414,10 @@ def evaluate_one(node: Node) -> Callable[[], object] | None:
             values: tuple[Any, ...]
             if len(inputs) == 2:
                 first, second = inputs
-                if first.id > second.id:
-                    first, second = second, first
                 x, y = first.value, second.value
                 if x is not None and y is not None and first is not second:
                     values, order = (x, y), [first, second, node]
-                    key = (SHORT, node.op, node.kind, first is inputs[0], *_leaf_key(first, x), *_leaf_key(second, y))
+                    key = (SHORT, node.op, node.kind, *_leaf_key(first, x), *_leaf_key(second, y))
             elif len(inputs) == 1 and inputs[0].value is not None:
                 values, order = (inputs[0].value,), [inputs[0], node]
                 key = (SHORT, node.op, node.kind, *_leaf_key(inputs[0], values[0]))
@@ -419,7 +426,7 @@ def evaluate_one(node: Node) -> Callable[[], object] | None:
                     key = (*key, *_places(order))
                 recipe = PROGRAMS.get(key)
                 if recipe is None:
-                    recipe = _remembered(key, _plain_recipe(order, node, mine))
+                    recipe = _plain_recipe(key, order, node, mine)
                 leaves = [value for value in values if value.__class__ is Buffer]
                 constants: Sequence[ConstantValue] = ()
                 if len(leaves) < len(values):
@@ -470,7 +477,7 @@ def _evaluate_large(
             claim = None
             donated = _donated_to(node, order, leaves)
             if donated:
-                recipe, claim = _in_place((key, donated), order, [node], donated, mine)
+                recipe, claim = _in_place((key, donated), order, [node], constants, donated, mine)
             _still(mine)
     except Exception as error:
         if _ENTRIES[0] == mine and not isinstance(error, (Busy, _Disturbed)):
@@ -490,12 +497,12 @@ def _leaf_key(node: Node, value: Any) -> tuple[Any, Any, Any]:
     return node.op, node.kind, None
 
 
-def _plain_recipe(order: list[Node], node: Node, mine: int) -> Recipe:
-    """The program for one operation that overwrites nothing."""
-    key, results, _, _ = _structure(order, (node,))
-    recipe = PROGRAMS.get(key) or _compile(key, order, results, mine)
+def _plain_recipe(short: tuple[Any, ...], order: list[Node], node: Node, mine: int) -> Recipe:
+    """The program for one operation that overwrites nothing, found under its short key from now on if it is kept."""
+    key, results, _, constants = _structure(order, (node,))
+    recipe = PROGRAMS.get(key) or _compile(key, order, results, constants, mine)
     _still(mine)  # or this is the program of something else
-    return recipe
+    return _remembered(short, recipe) if key in PROGRAMS else recipe
 
 
 class Claim:
@@ -550,44 +557,53 @@ def _prepare(order: list[Node], wanted: Container[Node], mine: int) -> Prepared:
     if recipe is None or recipe.large:
         donated = _donated(order, results, leaves)
         if donated:
-            recipe, claim = _in_place((key, donated), order, results, donated, mine)
+            recipe, claim = _in_place((key, donated), order, results, constants, donated, mine)
             return recipe, results, leaves, constants, claim
         if recipe is None:
-            recipe = _compile(key, order, results, mine)
+            recipe = _compile(key, order, results, constants, mine)
     return recipe, results, leaves, constants, None
 
 
 def _structure(
     order: list[Node], wanted: Container[Node]
 ) -> tuple[tuple[Any, ...], list[Node], list[Buffer], list[ConstantValue]]:
-    """(key, results, leaves, constants) of a topologically ordered piece."""
+    """(key, results, leaves, constants) of a topologically ordered piece. What has a value comes to stand before what
+    reads it first: its age, which is another one at each step of a program, says nothing about the piece."""
     index: dict[Node, int] = {}
     key: list[Any] = []
-    add = key.append
+    add, number_of = key.append, index.get
     leaves: list[Buffer] = []
     constants: list[ConstantValue] = []
     results: list[Node] = []
-    for number, node in enumerate(order):
-        index[node] = number
-        value = node.value
-        if value is None:
-            add(node.op)
-            add(node.kind)
-            for operand in node.inputs:
-                add(index[operand])
-            if node in wanted or (node.handle is not None and has_handle(node)):
-                add(-1)
-                results.append(node)
-        elif isinstance(value, ConstantValue):
-            add(node.op)
-            add(node.kind)
-            constants.append(value)
-        else:
-            add(DATA)
-            add(node.kind)
-            if value.strides is not None:
-                add(value.strides)
-            leaves.append(value)
+    for node in order:
+        if node.value is not None:
+            continue
+        for operand in node.inputs:
+            number = number_of(operand)
+            if number is not None:
+                add(number)
+                continue
+            index[operand] = len(index)
+            value = operand.value
+            if value.__class__ is Buffer:
+                add(DATA)
+                add(operand.kind)
+                if value.strides is not None:
+                    add(value.strides)
+                leaves.append(value)
+            elif isinstance(value, ConstantValue):
+                add(operand.op)
+                add(operand.kind)
+                constants.append(value)
+            else:
+                value.refuse()  # it is taken
+        add(node.op)
+        add(node.kind)
+        index[node] = len(index)
+        if node in wanted or (node.handle is not None and has_handle(node)):
+            add(-1)
+            results.append(node)
+    order[:] = index
     return (*key, *_places(order)) if USED else tuple(key), results, leaves, constants
 
 
@@ -631,13 +647,14 @@ def _in_place(
     key: tuple[Any, ...],
     order: list[Node],
     results: list[Node],
+    constants: Sequence[ConstantValue],
     donated: tuple[int, ...],
     mine: int,
 ) -> tuple[Recipe, Claim | None]:
     """The program that may overwrite the donated leaves, and those that it does overwrite."""
     recipe = PROGRAMS.get(key)
     if recipe is None:
-        recipe = _compile(key, order, results, mine, donated)
+        recipe = _compile(key, order, results, constants, mine, donated)
     if not recipe.spent:
         return recipe, None
     nodes = [node for node in order if node.value.__class__ is Buffer]
@@ -804,7 +821,7 @@ class _Stages:
         return None if prepared is None else _run(*prepared)
 
     def _prepared(self, nodes: list[Node], mine: int) -> Prepared | None:
-        order = _with_operands(nodes)
+        order = _without_value(nodes)
         nodes.clear()
         if not order:
             return None
@@ -814,13 +831,12 @@ class _Stages:
         return None
 
 
-def _with_operands(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes that have no value yet, and the values that they are computed from, in order."""
+def _without_value(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes that have no value yet, in order."""
     for node in nodes:
         if node.value is None and node.op.__class__ is Slice:
             _slice_data(node)
-    pending = [node for node in nodes if node.value is None]
-    return sorted({*pending, *[x for node in pending for x in node.inputs if x.value is not None]}, key=_by_id)
+    return sorted([node for node in nodes if node.value is None], key=_by_id)
 
 
 def _update(node: Node) -> None:
@@ -839,8 +855,8 @@ def _update(node: Node) -> None:
             if 0 in part.shape:
                 node.value, node.inputs, node.op = old, (), DATA
                 return None
-            is_free = is_free and not old.storage.foreign and _lies_apart(base.shape, old.strides)
-            target = old if is_free else _room_for(node.kind, old.device)
+            is_free = is_free and not old.storage.foreign and lies_apart(base.shape, old.strides)
+            target = old if is_free else room_for(node.kind, old.device)
             if new.__class__ is Buffer and new.device is not old.device:
                 shape = tuple(map(int, part.shape))
                 new = moved(new, shape, part.dtype.size, old.device, target_of(old.device).allocate)
@@ -850,11 +866,11 @@ def _update(node: Node) -> None:
             _still(mine)
             raise
     if not is_free and part.shape != node.shape:
-        _copy(node.kind, old, target)
+        copy(node.kind, old, target)
 
     def run(progress: Progress) -> None:
         progress.results = [Buffer(target.storage, target.address, target.strides)]
-        _copy(part.kind, new, place, progress)
+        copy(part.kind, new, place, progress)
 
     return _run_over(claim, [node], run)
 
@@ -872,25 +888,6 @@ def _is_base_free(node: Node) -> bool:
     return all(found)
 
 
-def _room_for(kind: Kind, device: Device | None) -> Buffer:
-    storage = target_of(device).allocate(_bytes_of(kind))
-    return Buffer(storage, storage.address)
-
-
-def _bytes_of(kind: Kind) -> int:
-    return 0 if kind.symbolic else kind.size * kind.dtype.size  # type: ignore[return-value]
-
-
-def _lies_apart(shape: Sequence[Any], strides: Sequence[Any] | None) -> bool:
-    """Whether no two elements share a place, as those of a broadcast axis do."""
-    reach = 0
-    for step, n in sorted((abs(s), n) for s, n in zip(strides or (), shape, strict=False) if n != 1):
-        if step <= reach:
-            return False
-        reach += step * (n - 1)
-    return True
-
-
 def _part_of(node: Node, target: Buffer) -> Buffer:
     """Where the slice that an update writes lies in `target`."""
     steps: Sequence[Any] = contiguous(node.shape) if target.strides is None else target.strides
@@ -900,42 +897,43 @@ def _part_of(node: Node, target: Buffer) -> Buffer:
     return Buffer(target.storage, target.address + offset * node.dtype.size, strides)
 
 
-_COPIES: dict[tuple[Any, ...], Program] = {}
-_MOST_COPIES = 4096
-
-
-def _copy(kind: Kind, source: Buffer | ConstantValue, target: Buffer, progress: Progress | None = None) -> None:
-    """target[...] = source."""
-    strides: Any = source.strides if isinstance(source, Buffer) else ConstantValue
-    key = (kind, strides, target.strides, target.storage.device)
-    program = _COPIES.get(key)
-    if program is None:
-        if len(_COPIES) >= _MOST_COPIES:
-            _COPIES.clear()
-        constant = strides is ConstantValue
-        made = target_of(target.device).copy_program(kind, None if constant else strides, target.strides, constant)
-        program = _COPIES[key] = made
-    if isinstance(source, Buffer):
-        program.run((source.address, target.address), progress)
-    else:
-        program.run((0, target.address, *source.words), progress)
-
-
 def _compile(
     key: tuple[Any, ...],
     order: list[Node],
     results: list[Node],
+    constants: Sequence[ConstantValue],
     mine: int,
     donated: tuple[int, ...] = (),
 ) -> Recipe:
+    """A new program. One whose sizes keep changing is filled in (passes/families.py), and kept if they come again."""
+    found = _family(key, order, results, donated, mine)
+    if found is not None:
+        family, sizes = found
+        recipe: Recipe | None = family.recent(sizes)
+        if recipe is not None:
+            return _remembered(key, recipe)
+        made = family.executable(sizes)
+        if made is not None:
+            check(made, donated)
+            return family.keep(sizes, Recipe(made, constants))
     graph, layouts = close(order, results)
     _still(mine)  # or the graph is another one than the key says
-    executable = compile_graph(graph, layouts, donated)
+    executable = compile_alike(graph, layouts, donated, found)
     if not WRAPPERS:  # those look at plans
         executable.forget_plan()
-    # Constants of the graph are those of its nodes, in their order.
-    given = [node.value for node in graph.order() if isinstance(node.op, Constant)]
-    return _remembered(key, Recipe(executable, given))
+    return _remembered(key, Recipe(executable, constants_of(graph)))
+
+
+def _family(
+    key: tuple[Any, ...], order: list[Node], results: list[Node], donated: tuple[int, ...], mine: int
+) -> tuple[Family, tuple[int, ...]] | None:
+    """The family of a program, and its sizes; None if it is planned for itself."""
+    if WRAPPERS or config.dump or (USED and _places(order)):
+        return None
+    if donated:  # the key may be a short one
+        key = _structure(order, results)[0]
+        _still(mine)
+    return family_of(key, CPU, donated)
 
 
 def _remembered(key: tuple[Any, ...], recipe: Recipe) -> Recipe:

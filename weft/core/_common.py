@@ -314,7 +314,7 @@ class Binary:
 
 
 def _bounded(table: dict[Any, Any]) -> dict[Any, Any]:
-    if len(table) >= 1 << 14:
+    if len(table) >= 1 << 12:
         table.clear()
     return table
 

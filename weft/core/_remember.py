@@ -1,7 +1,8 @@
 """What a function builds, remembered: for arrays of kinds seen before, and arguments seen before, it builds the same.
 
-Working out axes, shapes and promotion is most of the cost of a call that only adds nodes to a graph. A remembered
-function runs once on stand-ins; after that the nodes are made again (`Steps` of weft.transforms.rules).
+Working out axes, shapes and promotion is most of the cost of a call that only adds nodes to a graph. When a call comes
+for the second time the function runs on stand-ins; after that the nodes are made again (`Steps` of
+weft.transforms.rules). Many calls never come again: arrays that grow are of another kind at each.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from weft.graph.node import Node
 from weft.primitives.base import Placeholder
 from weft.transforms.rules import Forward
 
-MOST = 1 << 14
+MOST = 1 << 13
 """Calls that are remembered; beyond that all are forgotten."""
 KNOWN: dict[tuple[Any, ...], Forward] = {}
 """What each call built, by (function, kinds of its arrays, other arguments and their types)."""
+
+ONCE: set[tuple[Any, ...]] = set()
+"""Calls that have been made once."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PLAIN = frozenset({int, bool, type(None)})
@@ -70,13 +74,23 @@ def remembered_all(arrays: int) -> Callable[[F], F]:
             steps = KNOWN.get(found)
             if steps is not None:
                 return wrap(cast(Node, steps.run(*nodes)))
-            if any(node.kind.symbolic for node in nodes):
+            if any(node.kind.symbolic for node in nodes) or not _comes_again(found):
                 return function(*args, **kwargs)
             return _learnt(found, function, nodes, args, kwargs)
 
         return cast(F, call)
 
     return decorate
+
+
+def _comes_again(key: tuple[Any, ...]) -> bool:
+    """Whether a call has been made before."""
+    if key in ONCE:
+        return True
+    if len(ONCE) >= MOST:
+        ONCE.clear()
+    ONCE.add(key)
+    return False
 
 
 def _learnt(
@@ -86,7 +100,7 @@ def _learnt(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> array:
-    """The first call; arrays among `args` are those of `nodes`, in their order."""
+    """The second call; arrays among `args` are those of `nodes`, in their order."""
     given = [Node(Placeholder(function.__name__), (), node.kind) for node in nodes]
     left = iter(given)
     result = function(*[wrap(next(left)) if a.__class__ is array else a for a in args], **kwargs)
@@ -109,7 +123,7 @@ def remembered(arrays: int) -> Callable[[F], F]:
                 steps = KNOWN.get(key)
                 if steps is not None:
                     return wrap(steps.run(node))
-                if not node.kind.symbolic:
+                if not node.kind.symbolic and _comes_again(key):
                     return _learnt(key, function, [node], (a, *args), kwargs)
             return function(a, *args, **kwargs)
 
@@ -121,7 +135,7 @@ def remembered(arrays: int) -> Callable[[F], F]:
                 steps = KNOWN.get(key)
                 if steps is not None:
                     return wrap(steps.run(x, y))
-                if not x.kind.symbolic and not y.kind.symbolic:
+                if not x.kind.symbolic and not y.kind.symbolic and _comes_again(key):
                     return _learnt(key, function, [x, y], (a, b), kwargs)
             return function(a, b, **kwargs)
 

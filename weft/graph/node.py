@@ -43,7 +43,7 @@ class Kind:
         return f"{self.dtype.name}[{', '.join(map(text_of, self.shape))}]"
 
 
-_MOST_KINDS = 1 << 16
+_MOST_KINDS = 1 << 13
 _KINDS: Interned[tuple[Any, Dtype], Kind] = Interned(_MOST_KINDS)
 _RECENT = _KINDS.recent
 

@@ -8,6 +8,7 @@ itself be moved by the loop around it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
@@ -104,7 +105,7 @@ class Executable:
 
     def forget_plan(self) -> None:
         """A program runs without its plan, which takes several times its memory."""
-        if hasattr(self, "plan"):
+        with contextlib.suppress(AttributeError):  # there may be none
             del self.plan
 
     def run(self, inputs: Sequence[Buffer], words: Sequence[int]) -> list[Buffer]:
@@ -219,12 +220,14 @@ def assemble(plan: Plan) -> Executable:
     return cls(plan, program, assembly.constants, results, assembly.calls)
 
 
-def _constants(plan: Plan) -> set[Node]:
-    """The constants that a plan reads, in its bodies too."""
-    found = {node for item in plan.items for node in item.reads if isinstance(node.op, Constant)}
+def _constants(plan: Plan) -> dict[Node, None]:
+    """The constants that a plan reads: those of its graph in the order of that, then those of bodies."""
+    read = {node: None for item in plan.items for node in item.reads if isinstance(node.op, Constant)}
+    found = {node: None for node in plan.graph.order() if node in read}
+    found.update(read)
     for item in plan.items:
         for inner in item.plans():
-            found |= _constants(inner)
+            found.update(_constants(inner))
     return found
 
 
@@ -308,7 +311,7 @@ class Assembly:
         self.given = len(plan.graph.inputs) + len(plan.outputs) + (self.arena > 0)
         """How many addresses and words of constants a call gives."""
         self.places: dict[Node, int] = {}
-        for node in sorted(_constants(plan), key=lambda n: n.id):
+        for node in _constants(plan):
             self.places[node] = self.given
             self.constants.append(node.value)
             self.given += -(-node.dtype.size // 8)

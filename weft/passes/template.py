@@ -9,7 +9,7 @@ it is this number: such a template is right, and good for little.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from weft.codegen.launch import Choose, Done, Launch, Pointer, Repeat, Row, Slot, Steps
@@ -22,7 +22,7 @@ from weft.passes.lower import Item, nbytes_of
 from weft.passes.memory import Packing, Piece, Place, Plan
 from weft.passes.pipeline import plan
 from weft.passes.target import Target
-from weft.passes.views import is_contiguous
+from weft.passes.views import Strides, is_contiguous
 from weft.primitives.base import ConstantValue, SizeConstant
 from weft.primitives.control import Loop
 from weft.primitives.creation import Extent
@@ -44,8 +44,15 @@ Number = Callable[[Any], Any]
 class Template:
     """A plan for all sizes that its guards allow, and what it takes to fill it in."""
 
-    def __init__(self, env: DimEnv, graph: Graph, target: Target, donated: Collection[int] = ()) -> None:
-        self.env, self.plan = env, plan(graph, target, donated=donated)
+    def __init__(
+        self,
+        env: DimEnv,
+        graph: Graph,
+        target: Target,
+        donated: Collection[int] = (),
+        layouts: Mapping[Node, Strides | None] | None = None,
+    ) -> None:
+        self.env, self.plan = env, plan(graph, target, layouts=layouts, donated=donated)
         assembly = Assembly(self.plan)
         assembly.lay_out()
         self._symbols = list(env.symbols)
@@ -64,22 +71,25 @@ class Template:
         self._constants = [
             (value, wanted.add([value.size] if isinstance(value, SizeConstant) else [])) for value in assembly.constants
         ]
+        self._inputs = wanted.add([nbytes_of(node) for node in self.plan.graph.inputs])
         self._sizes = compile_sizes(wanted.sizes, env.symbols)
         self.adopted, self.spent, self.calls = self.plan.adopted, self.plan.spent, assembly.calls
         env.close()
+        self.commands = self._pattern.model.length
+        """How many commands its programs have."""
         self.fits = env.compiled_check()
         """Whether the plan is right for these sizes, which pass the guards of the trace."""
 
-    def executable(self, sizes: Sequence[int]) -> Executable:
-        """The executable for sizes that fit."""
+    def executable(self, sizes: Sequence[int], constants: Sequence[ConstantValue] | None = None) -> Sized:
+        """The executable for sizes that fit, with these constants in place of `Given` ones, if there are any here."""
         *numbers, arena = self._numbers(*self._values(sizes))
         program = Filled(self._pattern, numbers, arena) if self.plan.items else None
-        return Sized(self, sizes, self._sizes(*sizes), program)
+        return Sized(self, sizes, constants, self._sizes(*sizes), program)
 
-    def plan_for(self, sizes: Sequence[int]) -> Plan:
+    def plan_for(self, sizes: Sequence[int], constants: Sequence[ConstantValue] | None = None) -> Plan:
         """The plan with these sizes filled in, as the passes would have made it."""
         values = dict(zip(self._symbols, self._values(sizes), strict=True))
-        return filled_plan(self.plan, lambda n: self.env.evaluate(n, values))
+        return filled_plan(self.plan, lambda n: self.env.evaluate(n, values), constants)
 
     def _pack(self, inner: Plan) -> None:
         """From here on it is known where the pieces of a plan's arena lie. Those inside it have been packed: it has a
@@ -112,15 +122,22 @@ def _plans(outer: Plan) -> list[Plan]:
 class Sized(Executable):
     """An executable filled in from a template. Its plan is made when somebody wants to see it."""
 
-    __slots__ = ("_template", "at")
+    __slots__ = ("_values", "at", "template")
 
-    def __init__(self, template: Template, at: Sequence[int], known: Sequence[int], program: Program | None) -> None:
-        self._template, self.at, self.program = template, at, program
+    def __init__(
+        self,
+        template: Template,
+        at: Sequence[int],
+        values: Sequence[ConstantValue] | None,
+        known: Sequence[int],
+        program: Program | None,
+    ) -> None:
+        self.template, self.at, self._values, self.program = template, at, values, program
         self.allocate, self.device = template.plan.target.allocate, placed(template.plan.target.device)
         self.sizes = list(known[template._outputs])
         self.kinds = [kind_of(tuple(known[shape]), dtype) for shape, dtype in template._shapes]
         self.constants: list[ConstantValue] = [
-            value.filled(known[place.start]) if isinstance(value, SizeConstant) else value
+            value.filled(known[place.start]) if isinstance(value, SizeConstant) else _given(value, values)
             for value, place in template._constants
         ]
         self.results = [
@@ -129,14 +146,18 @@ class Sized(Executable):
         ]
         self.simple = is_simple(self.results)
         self.adopted, self.spent = template.adopted, template.spent
-        self.largest = 0  # who gives it inputs to overwrite knows how large they are
+        self.largest = max(known[template._inputs], default=0)
         self.calls = template.calls
 
     def failed(self, command: int) -> Call:
         op, kinds = self.calls[command]
-        env = self._template.env
+        env = self.template.env
         sizes = dict(zip(env.symbols, self.at, strict=False))
-        return Call(op, tuple([fill_kind(kind, lambda n: env.evaluate(n, sizes)) for kind in kinds]))
+
+        def number(n: Size) -> int:
+            return env.evaluate(n, sizes)
+
+        return Call(fill_primitive(op, number), tuple([fill_kind(kind, number) for kind in kinds]))
 
     def __getattr__(self, name: str) -> Any:
         if name == "given":
@@ -144,8 +165,21 @@ class Sized(Executable):
             return self.given
         if name != "plan":
             raise AttributeError(name)
-        self.plan = self._template.plan_for(self.at)
+        self.plan = self.template.plan_for(self.at, self._values)
         return self.plan
+
+
+class Given(ConstantValue):
+    """A constant of a template: the one at this position among those that come with the sizes."""
+
+    __slots__ = ("position",)
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+
+def _given(value: Any, constants: Sequence[ConstantValue] | None) -> Any:
+    return constants[value.position] if constants is not None and value.__class__ is Given else value
 
 
 def _sizes_of(result: Result) -> Sequence[Size]:
@@ -230,12 +264,12 @@ class Templates:
     def _new(self, sizes: Sequence[int]) -> Template | None:
         env, symbols = self._env.again(dict(zip(self._env.symbols, sizes, strict=True)))
         graph = self._make(lambda n: substitute(n, symbols))
-        if holds_tapes(graph) or not _is_general(graph):
+        if holds_tapes(graph) or not is_general(graph):
             return None
         return Template(env, graph, self._target, self._donated)
 
 
-def _is_general(graph: Graph, inside: bool = False) -> bool:
+def is_general(graph: Graph, inside: bool = False) -> bool:
     """Whether passes can do without the numbers. They treat sizes of 0 and 1 in ways of their own, which no symbol can
     follow; a number inside a body is part of its structure; and progress is shown in numbers."""
     for node in graph.order():
@@ -246,7 +280,7 @@ def _is_general(graph: Graph, inside: bool = False) -> bool:
             return False
         if isinstance(op, Loop) and (op.progress is not None or (type(op.length) is Dim and op.length < 2)):
             return False
-        if not all(_is_general(body.graph, inside=True) for body in op.bodies()):
+        if not all(is_general(body.graph, inside=True) for body in op.bodies()):
             return False
     return True
 
@@ -254,14 +288,14 @@ def _is_general(graph: Graph, inside: bool = False) -> bool:
 # ---- numbers in a plan ----
 
 
-def filled_plan(symbolic: Plan, number: Number) -> Plan:
+def filled_plan(symbolic: Plan, number: Number, constants: Sequence[ConstantValue] | None = None) -> Plan:
     """A plan with numbers in place of its symbolic sizes, and so the plans inside it."""
     new: dict[Node, Node] = {}
     # Results of loops that nobody reads, and constants of bodies, are in no graph.
     others = [node for item in symbolic.items for node in (*item.reads, *item.writes)]
     for node in dict.fromkeys([*symbolic.graph.order(), *others]):
         inputs = tuple([new[i] for i in node.inputs])
-        value = node.value
+        value = _given(node.value, constants)
         if isinstance(value, SizeConstant):
             value = value.filled(number(value.size))
         new[node] = node_of(fill_primitive(node.op, number), inputs, fill_kind(node.kind, number), value)

@@ -213,7 +213,7 @@ def _show(value: Any) -> str:
 
 
 _INFERRED: dict[tuple[Any, ...], Kind] = {}
-_MOST_INFERRED = 1 << 16
+_MOST_INFERRED = 1 << 13
 
 
 def bind(op: Primitive, *inputs: Node) -> Node:

@@ -3,6 +3,6 @@ target."""
 
 from weft.targets.cpu.target import CPU
 from weft.targets.devices import TARGETS, find, look_for_gpus, target_of
-from weft.targets.spread import compile_graph
+from weft.targets.spread import compile_alike, compile_graph
 
-__all__ = ["CPU", "TARGETS", "compile_graph", "find", "look_for_gpus", "target_of"]
+__all__ = ["CPU", "TARGETS", "compile_alike", "compile_graph", "find", "look_for_gpus", "target_of"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from weft.graph.lines import inherit
 from weft.graph.node import Graph, Node
 from weft.graph.placement import USED, device_of
-from weft.passes import pipeline
+from weft.passes import families, pipeline
 from weft.passes.executable import Executable
 from weft.passes.growing import holds_tapes
 from weft.passes.views import Strides
@@ -34,6 +34,19 @@ def compile_graph(graph: Graph, layouts: Layouts | None = None, donated: Collect
     if len(places) <= 1:
         return pipeline.compile_graph(graph, target_of(places.pop() if places else None), layouts, donated)
     return Spread(graph, layouts or {}, devices)
+
+
+def compile_alike(
+    graph: Graph,
+    layouts: Layouts,
+    donated: tuple[int, ...] = (),
+    found: tuple[families.Family, families.Sizes] | None = None,
+) -> Executable:
+    """`compile_graph`, where others of the same form and other sizes may have come before: on the host such a program
+    is filled in (passes/families.py). `found` is its family, where that is known."""
+    if USED and any(device_of(node) is not None for node in graph.order()):
+        return compile_graph(graph, layouts, donated)
+    return families.compiled(graph, CPU, layouts, donated, found)
 
 
 def _devices(graph: Graph) -> dict[Node, Device | None]:

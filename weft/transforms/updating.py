@@ -13,16 +13,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from weft import evaluate
 from weft.array import array
 from weft.evaluate import LOCK, is_large
-from weft.graph.node import Kind, Node
+from weft.graph.node import Graph, Kind, Node
 from weft.passes.lower import nbytes_of
 from weft.passes.memory import Plan, last_failure, last_reads
-from weft.passes.pipeline import plan_over
 from weft.runtime.data import Buffer, Busy, Taken
 from weft.runtime.holders import COUNTED, REPLACED, STATE, free
 from weft.runtime.program import CANCELLED, Progress, call_off
@@ -166,20 +165,20 @@ def _counterpart(after: Any, name: Any) -> Any:
     return None
 
 
-def large(updates: Updates, made: Plan) -> Updates:
-    """The candidates that are worth asking who holds them, in a plan of known sizes."""
-    small = {c.array for c in updates.candidates if nbytes_of(made.graph.inputs[c.leaf]) < evaluate.LEAST_DONATED}
+def large(updates: Updates, graph: Graph) -> Updates:
+    """The candidates that are worth asking who holds them, in a graph of known sizes."""
+    small = {c.array for c in updates.candidates if nbytes_of(graph.inputs[c.leaf]) < evaluate.LEAST_DONATED}
     return updates._replace(
         candidates=tuple([c for c in updates.candidates if c.array not in small]),
         refused={**updates.refused, **dict.fromkeys(small, SMALL)},
     )
 
 
-def worth_while(updates: Updates, made: Plan) -> Updates:
-    """The candidates that the program would overwrite if it may."""
+def worth_while(updates: Updates, made: Plan, overwritten: Callable[[Sequence[int]], Collection[int]]) -> Updates:
+    """The candidates that the program of a plan would overwrite if it may: of these inputs, `overwritten` ones."""
     if not updates.candidates or not COUNTED:
         return updates._replace(candidates=())
-    spent = set(plan_over(made, [c.leaf for c in updates.candidates]).spent)
+    spent = set(overwritten([c.leaf for c in updates.candidates]))
     useless = {c.array: _why_useless(made, c.leaf) for c in updates.candidates if c.leaf not in spent}
     return updates._replace(
         candidates=tuple([c for c in updates.candidates if c.leaf in spent]),

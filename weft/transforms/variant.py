@@ -34,7 +34,7 @@ from weft.primitives.base import (
 )
 from weft.primitives.filling import fill_kind, fill_primitive
 from weft.runtime.data import Buffer
-from weft.targets import CPU, compile_graph
+from weft.targets import CPU, compile_alike, compile_graph
 from weft.transforms import state
 from weft.transforms.capture import Walk
 from weft.transforms.drawing import DRAWING, RANDOM_STATE
@@ -186,14 +186,29 @@ class Variant:
         self.recipe = recipe
         if not self.conversions:
             self._words = self.words(recipe, ())
-        if not recipe.executable.in_parts:
-            self.updates = large(self.updates, recipe.executable.plan)
-        self.updates = _worth_while(self.updates, recipe.executable)
+        if self.updates.candidates:
+            self.updates = self._worth_while(recipe)
         if not self.updates.candidates:
             recipe.source = None
             if not WRAPPERS:
                 recipe.executable.forget_plan()
         return self
+
+    def _worth_while(self, recipe: Planned) -> Updates:
+        """What calls may overwrite, and would."""
+        made = recipe.executable
+        if made.in_parts:
+            return _worth_while(self.updates, made)
+        assert recipe.source is not None
+        updates = large(self.updates, recipe.source()[0])
+        if not isinstance(made, Sized):
+            return _worth_while(updates, made)
+        return worth_while(updates, made.template.plan, lambda leaves: self._made_over(recipe, tuple(leaves)).spent)
+
+    def _made_over(self, recipe: Planned, donated: tuple[int, ...]) -> Recipe:
+        """The program that may overwrite these inputs, from now on."""
+        found = recipe.over[donated] = Recipe(self._plan_over(recipe, donated), self._constants)
+        return found
 
     def recipe_for(self, kinds: Sequence[Kind]) -> Planned | None:
         """The program for arrays of these kinds; None if the trace does not hold for them."""
@@ -252,7 +267,7 @@ class Variant:
                 return call.answer[0]
             if missing is None:
                 return self.run(recipe, numbers, buffers, walk)
-            recipe.over[missing] = Recipe(self._plan_over(recipe, missing), self._constants)
+            self._made_over(recipe, missing)
 
     def _run_over(self, over: Recipe, numbers: Sequence[Any], buffers: Sequence[Buffer], claim: Claim) -> None:
         given: list[Any] = [buffers[i] if i.__class__ is int else i for i in self.inputs]  # type: ignore[index]
@@ -268,6 +283,9 @@ class Variant:
     def _plan_over(self, recipe: Planned, donated: tuple[int, ...]) -> Executable:
         """The program that may overwrite these inputs."""
         assert recipe.source is not None
+        if isinstance(recipe.executable, Sized):
+            graph, layouts = recipe.source()
+            return compile_alike(graph, layouts, donated)
         known = recipe.executable.plan
         if holds_tapes(known.graph):
             graph, layouts = recipe.source()
@@ -279,7 +297,9 @@ class Variant:
 
 def _worth_while(updates: Updates, made: Executable) -> Updates:
     """What calls of a program may overwrite: nothing, if it runs in parts."""
-    return updates._replace(candidates=()) if made.in_parts else worth_while(updates, made.plan)
+    if made.in_parts:
+        return updates._replace(candidates=())
+    return worth_while(updates, made.plan, lambda leaves: plan_over(made.plan, leaves).spent)
 
 
 def _wrapped(kinds: Sequence[Kind], results: Sequence[Buffer]) -> list[array]:
@@ -311,7 +331,7 @@ def closed(traced: Trace, layouts: Sequence[Buffer], places: dict[int, int]) -> 
 
 def fixed_program(traced: Trace, graph: Graph, strides: Layouts) -> Planned:
     """The program for the shapes and layouts of a trace."""
-    return Planned(compile_graph(graph, strides), traced.constants, lambda: (graph, strides))
+    return Planned(compile_alike(graph, strides), traced.constants, lambda: (graph, strides))
 
 
 # ---- symbolic sizes ----

@@ -1,0 +1,307 @@
+"""Families: programs of one structure that differ in nothing but sizes, planned together.
+
+Outside of shapeless functions every size is a number: a cache that grows by a row at each step is another program at
+each step. Its structure is the same one. Here a program is divided into its *form* (operations, operands, dtypes, what
+is a result) and its *sizes* (those of leaves and their strides, and those in parameters; all others follow from these).
+Rules treat 0, 1 and -1 in ways of their own: which sizes are one of these is part of the form. Programs of one form are
+a family. The first few are planned for themselves. Then it is known which sizes change, and how they go together; those
+become symbols, the graph is made again with them, and planned once (template.py). From then on a program of the family
+is looked up, checked and filled in.
+
+That is right because nothing is guessed. A template serves sizes that are, one by one, what its own are with numbers
+for the symbols: its graph with those numbers *is* the graph that is asked for. That sizes went together so far is only
+the choice of what to try next: it is checked for every program, as are the guards of the plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from weft.config import config
+from weft.graph.dims import DimEnv, compile_sizes, hint_of
+from weft.graph.node import Graph, Kind, Node, Size, kind_of
+from weft.passes.executable import Executable
+from weft.passes.growing import holds_tapes
+from weft.passes.pipeline import WRAPPERS, compile_graph, wrapped
+from weft.passes.target import Target
+from weft.passes.template import MOST_MISSES, MOST_TEMPLATES, Given, Sized, Template, is_general
+from weft.passes.verify import verify_plan
+from weft.passes.views import Strides
+from weft.primitives.base import DATA, Constant, ConstantValue, Parameter, bind
+from weft.primitives.filling import fill_kind, with_sizes, without_sizes
+
+PATIENCE = 3
+"""Different sizes of a family with which it is planned for all of them: many programs see two, one of them rarely."""
+MOST_SEEN = 8
+"""Sizes that a family remembers to tell how they go together."""
+MOST_SYMBOLS = 24
+MOST_RECENT = 16
+"""Programs that a family keeps in case their sizes come again."""
+MOST_FAMILIES = 2048
+MOST_COMMANDS = 1 << 13
+"""Commands of all templates together, at some kilobytes each. Beyond that, those that were not used for longest go."""
+
+T = TypeVar("T")
+Layouts = Mapping[Node, Strides | None]
+Sizes = tuple[int, ...]
+
+
+class _Template:
+    """A template with what its symbols stand for."""
+
+    __slots__ = ("_at", "_sizes", "template")
+
+    def __init__(self, made: Template, sizes: Sequence[Size], at: Sequence[int]) -> None:
+        self.template, self._at = made, at
+        self._sizes = compile_sizes(sizes, made.env.symbols)
+
+    def numbers(self, sizes: Sizes) -> list[int] | None:
+        """The numbers of the symbols, if these sizes are what the template's are with them, and its plan is right."""
+        numbers = [sizes[at] for at in self._at]
+        return numbers if self._sizes(*numbers) == sizes and self.template.fits(*numbers) else None
+
+
+class Family:
+    """Programs of one form. Threads may come in at the same time: at worst one does in vain what another has done."""
+
+    __slots__ = ("_donated", "_misses", "_recent", "_seen", "_target", "made")
+
+    def __init__(self, target: Target, donated: Collection[int] = ()) -> None:
+        self._target, self._donated = target, donated
+        self._recent: dict[Sizes, Any] = {}
+        self._seen: tuple[Sizes, ...] = ()
+        self.made: list[_Template] = []
+        """The ones used last first."""
+        self._misses = 0
+
+    def recent(self, sizes: Sizes) -> Any:
+        """What was made for these sizes lately, if there is anything: they come again."""
+        return self._recent.pop(sizes, None)
+
+    def keep(self, sizes: Sizes, made: T) -> T:
+        """Remember what was made for these sizes, for a while: most never come again."""
+        if len(self._recent) >= MOST_RECENT:
+            self._recent.pop(next(iter(self._recent), sizes), None)  # another thread may be at it too
+        self._recent[sizes] = made
+        return made
+
+    def executable(self, sizes: Sizes, constants: Sequence[ConstantValue] | None = None) -> Sized | None:
+        """The program of these sizes, filled in; None if no template fits. `constants` are those of its graph, in
+        order; without them they are `Given`."""
+        for number, made in enumerate(self.made):
+            numbers = made.numbers(sizes)
+            if numbers is not None:
+                self._misses = 0
+                if number:
+                    self.made = [made, *(other for other in self.made if other is not made)]
+                _USED.pop(made, None)
+                _USED[made] = self
+                try:
+                    return made.template.executable(numbers, constants)
+                except OverflowError:  # something is larger than memory can be: planning says what
+                    return None
+        return None
+
+    def learn(self, sizes: Sizes, graph: Graph, layouts: Layouts, constants: Sequence[ConstantValue]) -> Sized | None:
+        """The same, from a new template if it is time for one: no other fits these sizes."""
+        if sizes not in self._seen:
+            self._seen = (*self._seen[-MOST_SEEN + 1 :], sizes)
+        if len(self._seen) < PATIENCE or self._misses >= MOST_MISSES or len(self.made) >= MOST_TEMPLATES:
+            return None
+        self._misses += 1
+        made = _new(self._seen, sizes, graph, layouts, self._target, self._donated)
+        if made is None:
+            return None
+        self.made = [made, *self.made]
+        _USED[made] = self
+        _forget()
+        return self.executable(sizes, constants)
+
+    def forget(self, made: _Template) -> None:
+        """Do without a template. Should its sizes come again, it is made again."""
+        self.made = [other for other in self.made if other is not made]
+        self._misses, self._seen = 0, ()
+        self._recent.clear()
+
+
+_USED: dict[_Template, Family] = {}
+"""All templates, those used last last."""
+
+
+def _forget() -> None:
+    """Forget the templates that were not used for longest, if there are too many."""
+    total = 0
+    for made, family in reversed([*_USED.items()]):
+        total += made.template.commands
+        if total > MOST_COMMANDS and made is not next(reversed(_USED), None):
+            _USED.pop(made, None)
+            family.forget(made)
+
+
+FAMILIES: dict[tuple[Any, Target, Collection[int]], Family] = {}
+
+
+def family_of(key: Sequence[Any], target: Target, donated: Collection[int] = ()) -> tuple[Family, Sizes] | None:
+    """The family of a program, and its sizes; None if some are symbols of a trace, which nobody may read. The key
+    (`structure_of` says what is in it) tells the program from others."""
+    divided = _divided(key)
+    if divided is None:
+        return None
+    form, sizes = divided
+    name = (form, target, donated)
+    found = FAMILIES.get(name)
+    if found is None:
+        if len(FAMILIES) >= MOST_FAMILIES:
+            for old, family in [*FAMILIES.items()][: MOST_FAMILIES // 2]:
+                FAMILIES.pop(old, None)  # another thread may be at it too
+                for made in family.made:
+                    _USED.pop(made, None)
+        found = FAMILIES[name] = Family(target, donated)
+    return found, sizes
+
+
+def _divided(key: Sequence[Any]) -> tuple[Any, Sizes] | None:
+    """(form, sizes) of a program."""
+    form: list[Any] = []
+    sizes: list[int] = []
+    leaf = False
+    for part in key:
+        cls = part.__class__
+        if cls is int:
+            form.append(part)
+        elif cls is tuple:
+            form.append(Strides)
+            sizes += part
+        elif isinstance(part, Kind):
+            if part.symbolic:
+                return None
+            if leaf:
+                form.append(part.dtype)
+                form.append(part.ndim)
+                sizes += part.shape  # type: ignore[arg-type]
+        else:
+            leaf = part is DATA or cls is Constant
+            inner, more = (part, ()) if leaf else without_sizes(part)
+            form.append(inner)
+            sizes += more
+    form.append(tuple([n if -2 < n < 2 else 2 if n > 0 else -2 for n in sizes]))
+    return tuple(form), tuple(sizes)
+
+
+def structure_of(graph: Graph, layouts: Layouts) -> tuple[Any, ...]:
+    """All that tells a closed graph from others but the numbers of its constants: for each node in order the numbers of
+    its operands, its operation and its kind, and the strides of an input that is not contiguous; then the results."""
+    key: list[Any] = []
+    number: dict[Node, int] = {}
+    for node in graph.order():
+        number[node] = len(number)
+        is_input = isinstance(node.op, Parameter)
+        key += [number[x] for x in node.inputs]
+        key += [DATA if is_input else node.op, node.kind]
+        strides = layouts.get(node) if is_input else None
+        if strides is not None:
+            key.append(strides)
+    key.append(-1)
+    key += [number[node] for node in graph.outputs]
+    return tuple(key)
+
+
+def constants_of(graph: Graph) -> list[ConstantValue]:
+    """The constants of a graph, in the order of its nodes."""
+    return [node.value for node in graph.order() if isinstance(node.op, Constant)]
+
+
+def compiled(
+    graph: Graph,
+    target: Target,
+    layouts: Layouts,
+    donated: tuple[int, ...] = (),
+    found: tuple[Family, Sizes] | None = None,
+) -> Executable:
+    """An executable for a graph: filled in from a template of its family, or planned for itself. `found` is what
+    `family_of` says, where that is known."""
+    found = found or family_of(structure_of(graph, layouts), target, donated)
+    if found is None or config.dump:  # whoever looks at plans wants to see one for each program
+        return compile_graph(graph, target, layouts, donated)
+    family, sizes = found
+    constants = constants_of(graph)
+    made = family.executable(sizes, constants) or family.learn(sizes, graph, layouts, constants)
+    if made is None:
+        return compile_graph(graph, target, layouts, donated)
+    check(made, donated)
+    return wrapped(target.assemble(made.plan), graph, layouts) if WRAPPERS else made
+
+
+def check(made: Sized, donated: Collection[int]) -> None:
+    """Verify the plan of a program that was filled in, if plans are to be."""
+    if config.check:
+        verify_plan(made.plan, {}, donated)
+
+
+def _new(
+    seen: Sequence[Sizes], sizes: Sizes, graph: Graph, layouts: Layouts, target: Target, donated: Collection[int]
+) -> _Template | None:
+    """A template for sizes that change as those seen have; None if these are better planned for themselves."""
+    found = _divided(structure_of(graph, layouts))
+    if found is None or found[1] != sizes or holds_tapes(graph):
+        return None
+    env = DimEnv()
+    chosen = _symbols(seen, sizes, env)
+    if chosen is None:
+        return None
+    symbolic, at = chosen
+    general, strides = _with_sizes(graph, layouts, iter(symbolic))
+    if not is_general(general):
+        return None
+    return _Template(Template(env, general, target, donated, strides), symbolic, at)
+
+
+def _symbols(seen: Sequence[Sizes], sizes: Sizes, env: DimEnv) -> tuple[list[Size], list[int]] | None:
+    """The sizes of a family, with symbols of `env` in those that change, and at which of them the symbols stand. Sizes
+    that have always changed together, a whole number of times as much, are expressions of one symbol."""
+    together: dict[Sizes, list[tuple[int, int]]] = {}
+    for at, column in enumerate(zip(*seen, strict=True)):
+        changes = [n - column[0] for n in column]
+        step = math.gcd(*changes)
+        if step:
+            step = step if next(n for n in changes if n) > 0 else -step
+            together.setdefault(tuple([n // step for n in changes]), []).append((at, step))
+    symbolic: list[Size] = list(sizes)
+    places: list[int] = []
+    for group in together.values():
+        while group:
+            able = [(abs(step), sizes[at], at, step) for at, step in group if sizes[at] > 0]
+            if not able or len(places) >= MOST_SYMBOLS:
+                return None
+            _, first, place, unit = min(able)
+            symbol = env.symbol(f"n{len(places)}", first)
+            places.append(place)
+            for at, step in group:
+                if step % unit == 0:
+                    symbolic[at] = (symbol - first) * (step // unit) + sizes[at]
+            group = [(at, step) for at, step in group if step % unit]
+    return symbolic, places
+
+
+def _with_sizes(graph: Graph, layouts: Layouts, sizes: Iterator[Size]) -> tuple[Graph, dict[Node, Strides | None]]:
+    """The graph with others in place of its sizes, and with stand-ins for its constants."""
+    new: dict[Node, Node] = {}
+    strides: dict[Node, Strides | None] = {}
+    constants = 0
+
+    def taken(count: int) -> tuple[Size, ...]:
+        return tuple([next(sizes) for _ in range(count)])
+
+    for node in graph.order():
+        if isinstance(node.op, Parameter):
+            made = new[node] = Node(node.op, (), kind_of(taken(node.ndim), node.dtype))
+            strides[made] = None if layouts.get(node) is None else taken(node.ndim)
+        elif isinstance(node.op, Constant):
+            new[node] = Node(node.op, (), kind_of(taken(node.ndim), node.dtype), Given(constants))
+            constants += 1
+        else:
+            new[node] = bind(with_sizes(node.op, sizes), *[new[x] for x in node.inputs])
+        assert fill_kind(new[node].kind, hint_of) is node.kind, f"{node.op} of symbols is another one than of numbers"
+    return Graph([new[x] for x in graph.inputs], [new[x] for x in graph.outputs]), strides
