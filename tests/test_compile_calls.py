@@ -225,6 +225,16 @@ def test_a_function_that_keeps_retracing_is_named_with_the_cause() -> None:
     assert warning.filename == __file__
 
 
+def test_a_function_that_retraces_for_every_size_is_told_how_not_to() -> None:
+    sizes = range(2, 42)
+    f = mx.compile(lambda x: x * 2)
+    with pytest.warns(UserWarning, match=r"float32\[32\] became an array float32\[33\].*shapeless=True"):
+        mx.eval([f(mx.ones((n,))) for n in sizes])
+    f = mx.compile(lambda x: x * 2, shapeless=True)
+    mx.eval([f(mx.ones((n,))) for n in sizes])
+    assert f.traces == 1
+
+
 # ---- what a trace cannot hold ----
 
 

@@ -346,10 +346,8 @@ class Compiled:
         """Warn once if the function keeps retracing, with what was different this time."""
         before, self._last = self._last, (seen.key, tuple(seen.walk.scalars))
         if self._count >= MANY_VARIANTS and before is not None:
-            self._warn(
-                f"keeps retracing ({self._count} traces by now). The last time because {_cause(before, self._last)}. "
-                "What changes at every call should be an array, or a number that is used with arrays only."
-            )
+            cause, advice = _cause(before, self._last)
+            self._warn(f"keeps retracing ({self._count} traces by now). The last time because {cause}. {advice}")
 
     def _warn(self, message: str) -> None:
         kind = message.partition(":")[0].partition("(")[0]
@@ -412,17 +410,22 @@ def _user_level() -> int:
     return level
 
 
-def _cause(old: tuple[Any, Sequence[Any]], new: tuple[Any, Sequence[Any]]) -> str:
-    """The first difference of two calls, in words."""
+ADVICE = "What changes at every call should be an array, or a number that is used with arrays only."
+ADVICE_ON_SIZES = "One trace serves all sizes of arrays that are arguments, with compile(..., shapeless=True)."
+
+
+def _cause(old: tuple[Any, Sequence[Any]], new: tuple[Any, Sequence[Any]]) -> tuple[str, str]:
+    """The first difference of two calls, in words, and what to do about it."""
     for x, y in zip(old[0], new[0], strict=False):
         if type(x) is not type(y) or x != y:
-            return f"{_words(x)} became {_words(y)}"
+            sizes = isinstance(x, Kind) and isinstance(y, Kind) and (x.dtype, x.ndim) == (y.dtype, y.ndim)
+            return f"{_words(x)} became {_words(y)}", ADVICE_ON_SIZES if sizes else ADVICE
     if len(old[0]) != len(new[0]):
-        return "there are more or fewer captured values"
+        return "there are more or fewer captured values", ADVICE
     for x, y in zip(old[1], new[1], strict=True):
         if number_key(x) != number_key(y):
-            return f"a number that is read as such (a branch, a size, an axis, `range`) was {x!r} and is {y!r}"
-    return "sizes differ in a way that the function looks at"
+            return f"a number that is read as such (a branch, a size, an axis, `range`) was {x!r} and is {y!r}", ADVICE
+    return "sizes differ in a way that the function looks at", ADVICE
 
 
 def _words(part: Any) -> str:

@@ -187,23 +187,22 @@ class Variant:
         if not self.conversions:
             self._words = self.words(recipe, ())
         if self.updates.candidates:
-            self.updates = self._worth_while(recipe)
+            assert recipe.source is not None
+            self.updates = self._worth_while(recipe, large(self.updates, recipe.source()[0]))
         if not self.updates.candidates:
             recipe.source = None
             if not WRAPPERS:
                 recipe.executable.forget_plan()
         return self
 
-    def _worth_while(self, recipe: Planned) -> Updates:
-        """What calls may overwrite, and would."""
+    def _worth_while(self, recipe: Planned, updates: Updates) -> Updates:
+        """Of what calls of a program may overwrite, what they would: nothing, if it runs in parts."""
         made = recipe.executable
         if made.in_parts:
-            return _worth_while(self.updates, made)
-        assert recipe.source is not None
-        updates = large(self.updates, recipe.source()[0])
-        if not isinstance(made, Sized):
-            return _worth_while(updates, made)
-        return worth_while(updates, made.template.plan, lambda leaves: self._made_over(recipe, tuple(leaves)).spent)
+            return updates._replace(candidates=())
+        if isinstance(made, Sized):
+            return worth_while(updates, made.template.plan, lambda leaves: self._made_over(recipe, tuple(leaves)).spent)
+        return worth_while(updates, made.plan, lambda leaves: plan_over(made.plan, leaves).spent)
 
     def _made_over(self, recipe: Planned, donated: tuple[int, ...]) -> Recipe:
         """The program that may overwrite these inputs, from now on."""
@@ -295,13 +294,6 @@ class Variant:
         return wrapped(made, *recipe.source()) if WRAPPERS else made
 
 
-def _worth_while(updates: Updates, made: Executable) -> Updates:
-    """What calls of a program may overwrite: nothing, if it runs in parts."""
-    if made.in_parts:
-        return updates._replace(candidates=())
-    return worth_while(updates, made.plan, lambda leaves: plan_over(made.plan, leaves).spent)
-
-
 def _wrapped(kinds: Sequence[Kind], results: Sequence[Buffer]) -> list[array]:
     return [wrap(Node(DATA, (), kind, buffer)) for kind, buffer in zip(kinds, results, strict=True)]
 
@@ -390,13 +382,13 @@ class ShapelessVariant(Variant):
             made = self._executable(sizes, self.templates)
             recipe = Planned(made, self._constants, lambda: (self._concrete(sizes), {}))
             if first:
-                self.updates = _worth_while(self.updates, made)
+                self.updates = self._worth_while(recipe, self.updates)
             self.recipes[sizes] = recipe
         return recipe
 
     def _plan_over(self, recipe: Planned, donated: tuple[int, ...]) -> Executable:
         made = recipe.executable
-        if isinstance(made, Sized):
+        if isinstance(made, Sized) and made.template in self.templates.made:
             templates = self._over.get(donated)
             if templates is None:
                 templates = self._over[donated] = Templates(self._sizes.env, self._graph, CPU, donated)
@@ -406,8 +398,8 @@ class ShapelessVariant(Variant):
     def _executable(self, sizes: tuple[int, ...], templates: Templates, donated: tuple[int, ...] = ()) -> Executable:
         # Many functions only ever see one size: the first is planned as it is.
         template = templates.find(sizes) if self.recipes and self._at_home and not config.dump else None
-        if template is None:
-            return compile_graph(self._concrete(sizes), donated=donated)
+        if template is None:  # traces for other numbers may have left one
+            return compile_alike(self._concrete(sizes), {}, donated)
         if WRAPPERS:
             return wrapped(CPU.assemble(template.plan_for(sizes)), self._concrete(sizes), {})
         try:
