@@ -323,6 +323,18 @@ def test_there_are_so_many_families_and_no_more(seen: Seen, monkeypatch: pytest.
             assert len(families.FAMILIES) <= 4
 
 
+def test_long_programs_are_fewer_families(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "MOST_PARTS", 200)
+    x = normal(3, 3)
+    for number in range(20):
+        y = x
+        for _ in range(number):
+            y = mx.sin(y)
+        mx.eval(y)
+        assert sum(len(form) for form, _, _ in families.FAMILIES) <= 200
+    assert 1 < len(families.FAMILIES) < 8
+
+
 def test_templates_take_so_much_room_and_no_more(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were not used for longest go, and are made again."""
     monkeypatch.setattr(families, "_USED", {})

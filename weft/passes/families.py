@@ -40,6 +40,8 @@ MOST_SYMBOLS = 24
 MOST_RECENT = 16
 """Programs that a family keeps in case their sizes come again."""
 MOST_FAMILIES = 2048
+MOST_PARTS = 1 << 20
+"""Parts of the forms of all families together: some for each operation."""
 MOST_COMMANDS = 1 << 13
 """Commands of all templates together, at some kilobytes each. Beyond that, those that were not used for longest go."""
 
@@ -153,13 +155,30 @@ def family_of(key: Sequence[Any], target: Target, donated: Collection[int] = ())
     name = (form, target, donated)
     found = FAMILIES.get(name)
     if found is None:
-        if len(FAMILIES) >= MOST_FAMILIES:
-            for old, family in [*FAMILIES.items()][: MOST_FAMILIES // 2]:
-                FAMILIES.pop(old, None)  # another thread may be at it too
-                for made in family.made:
-                    _USED.pop(made, None)
+        _make_room(len(form))
         found = FAMILIES[name] = Family(target, donated)
     return found, sizes
+
+
+_PARTS = [0]
+"""How many parts the forms of all families have, or more."""
+
+
+def _make_room(parts: int) -> None:
+    """Forget the older half of all families, if there are too many or too long ones for one more."""
+    _PARTS[0] += parts
+    if len(FAMILIES) < MOST_FAMILIES and _PARTS[0] <= MOST_PARTS:
+        return
+    known = [*FAMILIES.items()]
+    left = parts + sum([len(form) for (form, _, _), _ in known])
+    for number, (name, family) in enumerate(known):
+        if len(known) - number <= MOST_FAMILIES // 2 and left <= MOST_PARTS // 2:
+            break
+        FAMILIES.pop(name, None)  # another thread may be at it too
+        left -= len(name[0])
+        for made in family.made:
+            _USED.pop(made, None)
+    _PARTS[0] = left
 
 
 def _divided(key: Sequence[Any]) -> tuple[Any, Sizes] | None:
