@@ -82,14 +82,15 @@ def programs(kind: str, count: int, every: int) -> None:
     x, y = mx.array([0.5] * 8), mx.array([1.5] * 8)
     mx.eval(made(mx, kind, 8**7 - 1, x, y))
     begun, _ = memory()
-    table(kind, "ms a program", "MB above the start", "maps")
-    last = time.perf_counter()
+    table(kind, "ms a program", "ms of CPU time", "MB above the start", "maps")
+    last, used = time.perf_counter(), time.process_time()
     for number in range(count):
         mx.eval(made(mx, kind, number, x, y))
         if (number + 1) % every == 0:
+            taken, spent = time.perf_counter() - last, time.process_time() - used
             resident, maps = memory()
-            row(number + 1, (time.perf_counter() - last) / every * 1e3, resident - begun, maps)
-            last = time.perf_counter()
+            row(number + 1, taken / every * 1e3, spent / every * 1e3, resident - begun, maps)
+            last, used = time.perf_counter(), time.process_time()
 
 
 # ---- Ctrl-C ----
