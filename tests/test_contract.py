@@ -36,6 +36,7 @@ from tests.contract import (
 from weft import dtypes as dt
 from weft import primitives
 from weft.array import array, wrap
+from weft.core.compiling import compile
 from weft.dtypes import Dtype
 from weft.evaluate import evaluate
 from weft.graph.dims import DimEnv
@@ -49,7 +50,6 @@ from weft.primitives.views import Transpose
 from weft.report.primitives import PAGE, page
 from weft.runtime.engine import stats
 from weft.targets.cpu.lowerings import lowering_of
-from weft.transforms.compile import compile
 from weft.transforms.jvp import push_forward
 from weft.transforms.vjp import pull_back
 from weft.transforms.vmap import batch

@@ -18,7 +18,6 @@ from weft.array import array, wrap
 from weft.graph.node import Node
 from weft.primitives import CONTROL_FLOW
 from weft.primitives.base import ControlFlow, MultiOutput, bind_many
-from weft.transforms.compile import compile
 from weft.transforms.jvp import push_forward
 from weft.transforms.vjp import pull_back
 from weft.transforms.vmap import batch
@@ -135,7 +134,7 @@ def test_compiled_is_eager(case: Case) -> None:
         return [wrap(x) for x in bind_many(case.op, *[x._node for x in operands])]
 
     given = [wrap(leaf(x)) for x in case.operands]
-    for x, y in zip(run(*given), compile(run)(*given), strict=True):
+    for x, y in zip(run(*given), mx.compile(run)(*given), strict=True):
         assert same_bits(values_of(x), values_of(y))
 
 

@@ -39,7 +39,7 @@ ROWS = (
     ("interop", "printing"),
     ("dtypes", "tree"),
     ("config",),
-    ("errors", "interning", "llvm", "records", "version"),
+    ("errors", "interning", "lazy", "llvm", "records", "version"),
 )
 RANK = {part: rank for rank, row in enumerate(ROWS) for part in row}
 MAX_LINES = 1000
@@ -73,7 +73,8 @@ def part(module: str) -> str:
 
 
 def imports(path: Path) -> Iterator[Import]:
-    """Every import of Weft's own modules in a file. `from weft.graph import node` brings `weft.graph.node`."""
+    """Every import of Weft's own modules in a file. `from weft.graph import node` brings `weft.graph.node`, and so does
+    `lazy("weft.graph.node")`, later."""
 
     def walk(node: ast.AST, in_function: bool, for_types: bool) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
@@ -81,9 +82,16 @@ def imports(path: Path) -> Iterator[Import]:
                 for name in imported(child):
                     yield Import(path, child.lineno, name, in_function, for_types)
                 continue
+            if isinstance(child, ast.Call) and ast.unparse(child.func) == "lazy":
+                name = ast.literal_eval(child.args[0])
+                if name.partition(".")[0] == "weft":
+                    yield Import(path, child.lineno, name, True, False)
             inside = in_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            types = for_types or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test))
-            yield from walk(child, inside, types)
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                yield from walk(ast.Module(child.body, []), inside, True)
+                yield from walk(ast.Module(child.orelse, []), inside, for_types)
+                continue
+            yield from walk(child, inside, for_types)
 
     def imported(statement: ast.Import | ast.ImportFrom) -> list[str]:
         if isinstance(statement, ast.Import):

@@ -6,10 +6,16 @@ Everything in Weft speaks of element types through these objects; NumPy's dtypes
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import ml_dtypes
 import numpy as np
+
+from weft.lazy import lazy
+
+if TYPE_CHECKING:
+    import ml_dtypes
+else:
+    ml_dtypes = lazy("ml_dtypes")
 
 
 class DtypeCategory:
@@ -44,11 +50,19 @@ class Dtype:
 
     def __init__(self, name: str, kind: str, size: int, scalar: Any, category: DtypeCategory, rank: int) -> None:
         self.name, self.kind, self.size, self.bits = name, kind, size, 8 * size
-        self.np = np.dtype(scalar)
+        if scalar is not None:
+            self.np = np.dtype(scalar)
         self.category, self.rank = category, rank
         self.is_bool, self.is_complex, self.is_float = kind == "b", kind == "c", kind == "f"
         self.is_integer, self.is_inexact = kind in "ui", kind in "fc"
         self.is_signed = kind in "ifc"
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "np":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        self.np = np.dtype(getattr(ml_dtypes, self.name))  # loaded now: many programs never need it
+        _BY_NUMPY[self.np] = self
+        return self.np
 
     def __repr__(self) -> str:
         return f"weft.core.{self.name}"
@@ -73,7 +87,7 @@ int16: Final = Dtype("int16", "i", 2, np.int16, signedinteger, 6)
 int32: Final = Dtype("int32", "i", 4, np.int32, signedinteger, 7)
 int64: Final = Dtype("int64", "i", 8, np.int64, signedinteger, 8)
 float16: Final = Dtype("float16", "f", 2, np.float16, floating, 9)
-bfloat16: Final = Dtype("bfloat16", "f", 2, ml_dtypes.bfloat16, floating, 10)
+bfloat16: Final = Dtype("bfloat16", "f", 2, None, floating, 10)
 float32: Final = Dtype("float32", "f", 4, np.float32, floating, 11)
 float64: Final = Dtype("float64", "f", 8, np.float64, floating, 12)
 complex64: Final = Dtype("complex64", "c", 8, np.complex64, complexfloating, 13)
@@ -89,7 +103,7 @@ COMPLEXES: Final = (complex64, complex128)
 HALVES: Final = (float16, bfloat16)
 
 _BY_NAME = {d.name: d for d in ALL} | {"bool_": bool_}
-_BY_NUMPY = {d.np: d for d in ALL}
+_BY_NUMPY = {d.np: d for d in ALL if d.name != "bfloat16"}
 
 
 def by_name(name: str) -> Dtype:
@@ -104,6 +118,8 @@ def from_numpy(dtype: Any) -> Dtype:
     """The dtype with the same elements as a NumPy (or ml_dtypes) dtype."""
     native = np.dtype(dtype).newbyteorder("=")
     found = _BY_NUMPY.get(native)
+    if found is None and native == bfloat16.np:  # which is known once it was asked for
+        return bfloat16
     if found is None:
         raise TypeError(f"NumPy dtype {native} has no counterpart in Weft; convert it first, e.g. with .astype(float).")
     return found

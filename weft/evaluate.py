@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Container, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.config import config
 from weft.errors import ComputationError
@@ -29,11 +29,7 @@ from weft.graph.node import Graph, Kind, Node, Tape, handles, has_handle, node_o
 from weft.graph.overlay import Foreign, Running
 from weft.graph.placement import USED, device_of
 from weft.graph.trace import OPEN, following, keeps_inputs, traced_elsewhere, unknown_value
-from weft.passes.executable import Executable
-from weft.passes.families import Family, check, constants_of, family_of
-from weft.passes.pipeline import WRAPPERS
-from weft.passes.template import Given
-from weft.passes.views import contiguous, is_contiguous, map_strides
+from weft.lazy import lazy
 from weft.primitives.base import (
     DATA,
     Bundled,
@@ -48,12 +44,20 @@ from weft.primitives.base import (
 )
 from weft.primitives.filling import fill_kind, fill_primitive
 from weft.primitives.views import Slice, SliceUpdate
-from weft.reference import evaluate_reference
 from weft.runtime.data import Buffer, Busy, Taken, is_whole, moved
 from weft.runtime.holders import BASE, COUNTED, LEAF, OPERAND, free
 from weft.runtime.program import Progress
-from weft.targets import CPU, compile_alike, target_of
-from weft.targets.copies import copy, lies_apart, room_for
+
+if TYPE_CHECKING:
+    from weft import reference, targets
+    from weft.passes import families, pipeline, template, views
+    from weft.passes.executable import Executable
+    from weft.passes.families import Family
+    from weft.targets import copies
+else:
+    reference, targets, copies = lazy("weft.reference"), lazy("weft.targets"), lazy("weft.targets.copies")
+    families, pipeline = lazy("weft.passes.families"), lazy("weft.passes.pipeline")
+    template, views = lazy("weft.passes.template"), lazy("weft.passes.views")
 
 if config.compare:
     import weft.checking  # noqa: F401  (it puts itself around all programs; others need not wait for it)
@@ -89,7 +93,7 @@ class Recipe:
         """The leaves that a run overwrites."""
         self.sources: list[tuple[int | None, tuple[int, ...]]] = [
             (value.position, ())
-            if isinstance(value, Given)
+            if isinstance(value, template.Given)
             else (position[id(value)], ())
             if id(value) in position
             else (None, value.words)
@@ -127,7 +131,7 @@ class ReferenceRecipe(Recipe):
         self.large, self.spent = False, ()
 
     def run(self, leaves: Sequence[Buffer], constants: Sequence[ConstantValue]) -> list[Buffer]:
-        return evaluate_reference(self.graph, leaves)
+        return reference.evaluate_reference(self.graph, leaves)
 
 
 PROGRAMS: dict[tuple[Any, ...], Recipe] = {}
@@ -376,11 +380,11 @@ def _slice_data(node: Node) -> bool:
     key = (node.op, source.kind, buffer.strides)
     found: tuple[Any, Any] | None = _SLICES.get(key)
     if found is None:
-        strides = buffer.strides if buffer.strides is not None else contiguous(source.shape)
-        moved, offset = map_strides(node.op.index_map(source.kind), strides, node.ndim)  # type: ignore[attr-defined]
+        strides = buffer.strides if buffer.strides is not None else views.contiguous(source.shape)
+        moved, offset = views.map_strides(node.op.index_map(source.kind), strides, node.ndim)  # type: ignore[attr-defined]
         if len(_SLICES) >= _MOST_SLICES:
             _SLICES.clear()
-        place: tuple[Any, Any] = (offset * node.dtype.size, None if is_contiguous(node.shape, moved) else moved)
+        place: tuple[Any, Any] = (offset * node.dtype.size, None if views.is_contiguous(node.shape, moved) else moved)
         found = _SLICES[key] = place
     node.value = Buffer(buffer.storage, buffer.address + found[0], found[1])
     keep = keeps_inputs()
@@ -855,22 +859,22 @@ def _update(node: Node) -> None:
             if 0 in part.shape:
                 node.value, node.inputs, node.op = old, (), DATA
                 return None
-            is_free = is_free and not old.storage.foreign and lies_apart(base.shape, old.strides)
-            target = old if is_free else room_for(node.kind, old.device)
+            is_free = is_free and not old.storage.foreign and copies.lies_apart(base.shape, old.strides)
+            target = old if is_free else copies.room_for(node.kind, old.device)
             if new.__class__ is Buffer and new.device is not old.device:
                 shape = tuple(map(int, part.shape))
-                new = moved(new, shape, part.dtype.size, old.device, target_of(old.device).allocate)
+                new = moved(new, shape, part.dtype.size, old.device, targets.target_of(old.device).allocate)
             place = _part_of(node, target)
             claim = _claimed([base] if is_free else [], mine)
         except Exception:
             _still(mine)
             raise
     if not is_free and part.shape != node.shape:
-        copy(node.kind, old, target)
+        copies.copy(node.kind, old, target)
 
     def run(progress: Progress) -> None:
         progress.results = [Buffer(target.storage, target.address, target.strides)]
-        copy(part.kind, new, place, progress)
+        copies.copy(part.kind, new, place, progress)
 
     return _run_over(claim, [node], run)
 
@@ -890,7 +894,7 @@ def _is_base_free(node: Node) -> bool:
 
 def _part_of(node: Node, target: Buffer) -> Buffer:
     """Where the slice that an update writes lies in `target`."""
-    steps: Sequence[Any] = contiguous(node.shape) if target.strides is None else target.strides
+    steps: Sequence[Any] = views.contiguous(node.shape) if target.strides is None else target.strides
     op: Any = node.op
     offset = sum([start * step for start, step in zip(op.starts, steps, strict=True)])
     strides = tuple([by * step for by, step in zip(op.steps, steps, strict=True)])
@@ -914,26 +918,26 @@ def _compile(
             return _remembered(key, recipe)
         made = family.executable(sizes)
         if made is not None:
-            check(made, donated)
+            families.check(made, donated)
             return family.keep(sizes, Recipe(made, constants))
     graph, layouts = close(order, results)
     _still(mine)  # or the graph is another one than the key says
-    executable = compile_alike(graph, layouts, donated, found)
-    if not WRAPPERS:  # those look at plans
+    executable = targets.compile_alike(graph, layouts, donated, found)
+    if not pipeline.WRAPPERS:  # those look at plans
         executable.forget_plan()
-    return _remembered(key, Recipe(executable, constants_of(graph)))
+    return _remembered(key, Recipe(executable, families.constants_of(graph)))
 
 
 def _family(
     key: tuple[Any, ...], order: list[Node], results: list[Node], donated: tuple[int, ...], mine: int
 ) -> tuple[Family, tuple[int, ...]] | None:
     """The family of a program, and its sizes; None if it is planned for itself."""
-    if WRAPPERS or config.dump or (USED and _places(order)):
+    if pipeline.WRAPPERS or config.dump or (USED and _places(order)):
         return None
     if donated:  # the key may be a short one
         key = _structure(order, results)[0]
         _still(mine)
-    return family_of(key, CPU, donated)
+    return families.family_of(key, targets.CPU, donated)
 
 
 def _remembered(key: tuple[Any, ...], recipe: Recipe) -> Recipe:

@@ -15,14 +15,19 @@ import sys
 from array import array as packed
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-import ml_dtypes
 import numpy as np
 
 from weft import dtypes
 from weft.dtypes import Dtype
 from weft.errors import NotArrayLike
+from weft.lazy import lazy
+
+if TYPE_CHECKING:
+    import ml_dtypes
+else:
+    ml_dtypes = lazy("ml_dtypes")
 
 MAX_DIMS: Final = 64  # NumPy's own limit
 
@@ -43,7 +48,7 @@ def as_numpy(value: Any, dtype: Dtype | None = None) -> tuple[np.ndarray, Dtype]
     kind = type(value)
     direct = _DIRECT.get((kind, dtype))
     if direct is not None and direct[0] <= value <= direct[1]:
-        return np.array(value, direct[2]), direct[3]
+        return np.array(value, direct[2].np), direct[2]
     if (kind is list or kind is tuple) and dtype is None:  # only to be quick: `borrow` knows lists too
         return _from_nested(value, None, 0)
     array, dtype, owner = borrow(value, dtype)
@@ -85,20 +90,20 @@ def truths(array: np.ndarray) -> np.ndarray:
     return np.asarray(raw != 0) if strange else array
 
 
-def _direct_table() -> dict[tuple[type, Dtype | None], tuple[Any, Any, np.dtype, Dtype]]:
-    """(type of a Python number, dtype) -> (lowest, highest, NumPy dtype, dtype): where NumPy converts it as we want."""
-    table: dict[tuple[type, Dtype | None], tuple[Any, Any, np.dtype, Dtype]] = {}
+def _direct_table() -> dict[tuple[type, Dtype | None], tuple[Any, Any, Dtype]]:
+    """(type of a Python number, dtype) -> (lowest, highest, dtype): where NumPy converts it as we want."""
+    table: dict[tuple[type, Dtype | None], tuple[Any, Any, Dtype]] = {}
     for dtype in dtypes.INTEGERS:
         info = np.iinfo(dtype.np)
-        table[int, dtype] = (int(info.min), int(info.max), dtype.np, dtype)
+        table[int, dtype] = (int(info.min), int(info.max), dtype)
     for dtype in (dtypes.float16, dtypes.float32, dtypes.float64):
         top = float(np.finfo(dtype.np).max)
-        table[float, dtype] = (-top, top, dtype.np, dtype)
+        table[float, dtype] = (-top, top, dtype)
         exact = int(min(top, 2.0**53))  # an int passes through a double: beyond 2**53 it would be rounded twice
-        table[int, dtype] = (-exact, exact, dtype.np, dtype)
-    table[int, dtypes.bfloat16] = (-(2**24), 2**24, dtypes.bfloat16.np, dtypes.bfloat16)  # and through a float here
+        table[int, dtype] = (-exact, exact, dtype)
+    table[int, dtypes.bfloat16] = (-(2**24), 2**24, dtypes.bfloat16)  # and through a float here
     for dtype in dtypes.ALL:
-        table[bool, dtype] = (False, True, dtype.np, dtype)
+        table[bool, dtype] = (False, True, dtype)
     for kind in (bool, int, float):
         table[kind, None] = table[kind, dtypes.default_of(kind)]
     return table
@@ -169,12 +174,13 @@ def _default_dtype(dtype: np.dtype) -> Dtype:
     if dtype.kind in "fc" and dtype.itemsize >= 8:  # long double
         return dtypes.float32 if dtype.kind == "f" else dtypes.complex64
     try:
-        return _DEFAULTS[dtypes.from_numpy(dtype).np]  # another byte order
+        own = dtypes.from_numpy(dtype)  # bfloat16, or another byte order
+        return _DEFAULTS.get(own.np, own)
     except TypeError as error:
         raise TypeError(f"[array] {error}") from None
 
 
-_DEFAULTS: Final = {d.np: d for d in dtypes.ALL} | {
+_DEFAULTS: Final = {d.np: d for d in dtypes.ALL if d is not dtypes.bfloat16} | {
     dtypes.float64.np: dtypes.float32,
     dtypes.complex128.np: dtypes.complex64,
 }
@@ -559,7 +565,7 @@ def install_buffer_protocol(cls: type, view: Callable[[Any], np.ndarray], native
         array: Any = view(self)
         if flags & _PYBUF_WRITABLE and not array.flags.writeable:
             raise BufferError(f"[buffer] the elements of this {cls.__name__} are read-only; write to a copy of them.")
-        if array.dtype == dtypes.bfloat16.np:
+        if array.dtype.kind == "V" and array.dtype == dtypes.bfloat16.np:
             if flags & _PYBUF_FORMAT:
                 raise BufferError("bfloat16 has no buffer format; use .view(uint16), .astype(float32) or DLPack.")
             array = array.view(np.uint16)

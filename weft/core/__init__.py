@@ -19,6 +19,7 @@ from weft.core import cuda, distributed, fast, linalg, metal, random
 from weft.core._methods import attach
 from weft.core._streams import honour_streams
 from weft.core.comparing import allclose, array_equal, isclose
+from weft.core.compiling import compile, disable_compile, enable_compile
 from weft.core.convolving import (
     conv1d,
     conv2d,
@@ -265,6 +266,7 @@ from weft.dtypes import (
     uint64,
     unsignedinteger,
 )
+from weft.graph.placement import USED
 from weft.printing import PrintOptions, get_printoptions, printoptions, set_printoptions
 from weft.runtime.buffer import (
     clear_cache,
@@ -277,9 +279,7 @@ from weft.runtime.buffer import (
     set_memory_limit,
     set_wired_limit,
 )
-from weft.targets import TARGETS
 from weft.transforms.checkpoint import checkpoint
-from weft.transforms.compile import compile, disable_compile, enable_compile
 from weft.transforms.custom import custom_function
 from weft.version import __version__
 
@@ -288,7 +288,7 @@ newaxis = None
 
 attach()
 NAMESPACE.append(sys.modules[__name__])
-if len(TARGETS) > 1:
+if USED:  # a device that was chosen from outside
     for _owner in (sys.modules[__name__], fast, linalg, random, array):
         honour_streams(_owner)
 
@@ -296,7 +296,7 @@ _NOT_YET = frozenset(("fft",))
 """What MLX has, and Weft does not have yet."""
 _SUBMODULES = frozenset(("cuda", "distributed", "fast", "linalg", "metal", "random"))
 _OWN = frozenset((
-    "NAMESPACE", "NoReturn", "ModuleType", "TARGETS", "TYPE_CHECKING", "annotations", "attach", "honour_streams",
+    "NAMESPACE", "NoReturn", "ModuleType", "TYPE_CHECKING", "USED", "annotations", "attach", "honour_streams",
     "math", "sys",
 ))  # fmt: skip
 

@@ -7,13 +7,18 @@ import itertools
 import os
 import threading
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.config import config
 from weft.errors import ConfigError
 from weft.graph import placement
+from weft.lazy import lazy
 from weft.runtime.device import HOST, Device, DeviceType
-from weft.targets import TARGETS, find, look_for_gpus
+
+if TYPE_CHECKING:
+    from weft import targets
+else:
+    targets = lazy("weft.targets")
 
 
 class Stream:
@@ -81,9 +86,9 @@ def _device(name: str, given: Any) -> Device:
     device = Device(given) if isinstance(given, DeviceType) else given
     if not isinstance(device, Device):
         raise TypeError(f"[{name}] expected a device, for example cpu; got {given!r}.")
-    found = find(device)
+    found = targets.find(device)
     if found is None:
-        there = ", ".join(map(repr, TARGETS))
+        there = ", ".join(map(repr, targets.TARGETS))
         raise ValueError(f"[{name}] {device} is not available; this machine has {there}.")
     return found.device
 
@@ -100,21 +105,22 @@ def set_default_device(device: Device | DeviceType) -> None:
 
 def is_available(device: Device | DeviceType) -> bool:
     """Whether work can go to a device."""
-    return find(Device(device) if isinstance(device, DeviceType) else device) is not None
+    return targets.find(Device(device) if isinstance(device, DeviceType) else device) is not None
 
 
 def device_count(device_type: DeviceType) -> int:
     """How many devices of a type there are."""
     if device_type is gpu:
-        look_for_gpus()
-    return sum(device.type is device_type for device in TARGETS)
+        targets.look_for_gpus()
+    return sum(device.type is device_type for device in targets.TARGETS)
 
 
 def device_info(d: Device | DeviceType | None = None) -> dict[str, Any]:
     """What is known of a device, the default one if none is given."""
     device = _device("device_info", default_device() if d is None else d)
     if device != HOST:
-        return {"device_name": TARGETS[device].name, **TARGETS[device].facts()}
+        target = targets.TARGETS[device]
+        return {"device_name": target.name, **target.facts()}
     return {
         "device_name": "cpu",
         "architecture": os.uname().machine,

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from weft import tree
 from weft.array import array
 from weft.files.paths import check_writable
 from weft.graph.dot import dot
 from weft.graph.node import Node
-from weft.transforms.exporting import Export
-from weft.transforms.importing import Imported, call_text, read_functions, spread
-from weft.transforms.telling import tell
+from weft.lazy import lazy
+
+if TYPE_CHECKING:
+    from weft.transforms import exporting, importing, telling
+else:
+    exporting, importing = lazy("weft.transforms.exporting"), lazy("weft.transforms.importing")
+    telling = lazy("weft.transforms.telling")
 
 File = str | os.PathLike[str]
 
@@ -54,22 +58,22 @@ def export_function(
             "[export_function] The metadata argument is only supported when exporting to a file, not when using a "
             "callback."
         )
-    tell(file_or_callback, *export.traced(args, kwargs))  # type: ignore[arg-type]
+    telling.tell(file_or_callback, *export.traced(args, kwargs))  # type: ignore[arg-type]
 
 
-def _export(name: str, fun: Any, shapeless: bool, metadata: Any) -> Export:
+def _export(name: str, fun: Any, shapeless: bool, metadata: Any) -> exporting.Export:
     if not callable(fun):
         raise TypeError(f"[{name}] fun must be a function; got {type(fun).__name__}.")
     if metadata is not None and not isinstance(metadata, str):
         raise TypeError(f"[{name}] metadata must be a string; got {type(metadata).__name__}.")
-    return Export(fun, bool(shapeless), metadata)
+    return exporting.Export(fun, bool(shapeless), metadata)
 
 
 class FunctionExporter:
     """Traces of one function for one file: call it as the function, once for every kind of arguments. Made by
     `exporter`; the file is written when the context ends, or by `close`, unless there was an error."""
 
-    def __init__(self, file: File | IO[bytes], export: Export) -> None:
+    def __init__(self, file: File | IO[bytes], export: exporting.Export) -> None:
         self._file, self._export, self._closed = file, export, False
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
@@ -120,12 +124,12 @@ class ImportedFunction:
     """A function from a file. Call it as the one that was exported; it gives a tuple of arrays (or the tree that the
     function gave, if that is another container)."""
 
-    def __init__(self, functions: list[Imported]) -> None:
+    def __init__(self, functions: list[importing.Imported]) -> None:
         self._functions = functions
         self.__name__ = functions[0].name if functions else "imported"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given, named = spread(args, kwargs)
+        given, named = importing.spread(args, kwargs)
         readings = [(given, named)] if given is args else [(given, named), (args, kwargs)]
         for reading in readings:
             for function in self._functions:
@@ -141,7 +145,7 @@ class ImportedFunction:
         known = "\n".join([function.text(i) for i, function in enumerate(self._functions, 1)])
         raise ValueError(
             "[import_function::call] No imported function found which matches the given positional and keyword "
-            f"arguments. Possible functions include:\n{known}\n\nCalled with {call_text(given, named)}"
+            f"arguments. Possible functions include:\n{known}\n\nCalled with {importing.call_text(given, named)}"
         )
 
     def __repr__(self) -> str:
@@ -160,7 +164,7 @@ def import_function(
     >>> f(array(1), array(2))
     (array(3, dtype=int32),)
     """
-    functions, metadata = read_functions("import_function", file)
+    functions, metadata = importing.read_functions("import_function", file)
     made = ImportedFunction(functions)
     return (made, metadata) if return_metadata else made
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.array import array, wrap
 from weft.dtypes import Dtype
 from weft.evaluate import evaluate
-from weft.files import gguf, npy, safetensors
 from weft.files.paths import File, Loaded, is_path, with_suffix
 from weft.graph.node import Node, kind_of
+from weft.lazy import lazy
 from weft.primitives.base import DATA
+
+if TYPE_CHECKING:
+    from weft.files import gguf, npy, safetensors
+else:
+    gguf, npy, safetensors = lazy("weft.files.gguf"), lazy("weft.files.npy"), lazy("weft.files.safetensors")
 
 Stream = Any
 Metadata = dict[str, Any]

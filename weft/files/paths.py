@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import mmap
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import IO, Any, Final, NoReturn, TypeGuard
+from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, TypeGuard
 
 import numpy as np
 
 from weft.dtypes import Dtype
 from weft.errors import FileError
+from weft.lazy import lazy
 from weft.records import dataclass
 from weft.runtime.buffer import foreign
 from weft.runtime.data import Buffer, to_buffer
+
+if TYPE_CHECKING:
+    import pathlib
+else:
+    pathlib = lazy("pathlib")
 
 Path_ = str | os.PathLike[str]
 File = Path_ | IO[bytes]
@@ -77,27 +81,27 @@ def writing(function: str, file: File, error: type[RuntimeError] = FileError) ->
             raise ValueError(f"[{function}] writes to a path or a file that is open for writing; got {file!r}.")
         yield file
         return
-    path = Path(file)
+    path = pathlib.Path(file)
     number, name = _open_beside(function, path, error)
     try:
         with os.fdopen(number, "wb") as out:
             yield out
         os.replace(name, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        pathlib.Path(name).unlink(missing_ok=True)
         raise
 
 
 def check_writable(function: str, file: Path_) -> None:
     """Raise RuntimeError if there is no way to write this file."""
-    number, name = _open_beside(function, Path(file), RuntimeError)
+    number, name = _open_beside(function, pathlib.Path(file), RuntimeError)
     os.close(number)
-    Path(name).unlink()
+    pathlib.Path(name).unlink()
 
 
-def _open_beside(function: str, path: Path, raised: type[RuntimeError]) -> tuple[int, str]:
+def _open_beside(function: str, path: pathlib.Path, raised: type[RuntimeError]) -> tuple[int, str]:
     """A new file in the same directory: (descriptor, name)."""
-    name = str(path.parent / f".{path.name}.{secrets.token_hex(4)}")
+    name = str(path.parent / f".{path.name}.{os.urandom(4).hex()}")
     try:
         if path.is_dir():
             raise IsADirectoryError(f"{path} is a directory")

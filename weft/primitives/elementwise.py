@@ -7,18 +7,23 @@ float32 and are rounded after each operation by the family. `partials` work on n
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft import dtypes as dt
 from weft import interop
-from weft.codegen import math as vecmath
 from weft.codegen.builder import Builder, Complex, Value
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node, kind_of
+from weft.lazy import lazy
 from weft.primitives.base import OPERATORS, ByOperand, Elementwise, Sample, bind, constant, full_like
 from weft.primitives.checks import need
+
+if TYPE_CHECKING:
+    from weft.codegen import math as vecmath
+else:
+    vecmath = lazy("weft.codegen.math")
 
 INEXACT = (*dt.FLOATS, *dt.COMPLEXES)
 NUMBERS = tuple(d for d in dt.ALL if not d.is_bool)

@@ -4,14 +4,14 @@ rules)."""
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen import math as vecmath
 from weft.codegen.builder import Builder, Complex
 from weft.graph.node import Node
+from weft.lazy import lazy
 from weft.primitives.base import Elementwise, full_like
 from weft.primitives.elementwise import (
     INEXACT,
@@ -25,6 +25,11 @@ from weft.primitives.elementwise import (
     samples,
     sigmoid,
 )
+
+if TYPE_CHECKING:
+    from weft.codegen import math as vecmath
+else:
+    vecmath = lazy("weft.codegen.math")
 
 
 class Log2(Smooth):

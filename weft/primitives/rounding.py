@@ -5,16 +5,21 @@ Integers follow one rule for every divisor, 0 included: x == y * (x // y) + x % 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft import dtypes as dt
 from weft.codegen.builder import Builder, Value
-from weft.codegen.math.basics import format_of, from_bits, to_bits
 from weft.graph.node import Node
+from weft.lazy import lazy
 from weft.primitives.base import Elementwise, bind, full_like
 from weft.primitives.elementwise import BITS, REALS, Partials, Rint, Stepwise, samples
+
+if TYPE_CHECKING:
+    from weft.codegen.math import basics
+else:
+    basics = lazy("weft.codegen.math.basics")
 
 
 class Trunc(Stepwise):
@@ -94,7 +99,7 @@ def _astray(rest: Value, y: Value) -> Value:
 
 def truncated_remainder(b: Builder, x: Value, y: Value) -> Value:
     """x - y * trunc(x / y), exactly, for any finite x and any y: NaN where x is infinite or y is 0."""
-    fmt = format_of(x)
+    fmt = basics.format_of(x)
     dividend, divisor = b.abs(x), b.abs(y)
     ratio = dividend / divisor
     rest = _reduced(b, dividend, divisor, ratio)
@@ -120,7 +125,7 @@ def _reduced(b: Builder, dividend: Value, divisor: Value, ratio: Value) -> Value
 
 def _long_division(b: Builder, dividend: Value, divisor: Value) -> Value:
     """The remainder, digits - 2 bits of the quotient at a time: each step divides by the divisor shifted up."""
-    fmt = format_of(dividend)
+    fmt = basics.format_of(dividend)
     width = fmt.digits - 2
     steps = (2 * fmt.bias + fmt.digits) // width + 1
     lowest = _exponent(b, divisor)
@@ -135,11 +140,11 @@ def _long_division(b: Builder, dividend: Value, divisor: Value) -> Value:
 
 def _exponent(b: Builder, x: Value) -> Value:
     """The exponent of a positive number as a signed integer, that of a subnormal one included."""
-    fmt = format_of(x)
+    fmt = basics.format_of(x)
     signed = dt.int64 if x.dtype is dt.float64 else dt.int32
     small = x < fmt.tiny
     normal = b.choose(small, x * 2.0**fmt.digits, x)
-    field = b.bitcast(to_bits(b, normal) >> fmt.shift, signed) - fmt.bias
+    field = b.bitcast(basics.to_bits(b, normal) >> fmt.shift, signed) - fmt.bias
     return b.choose(small, field - fmt.digits, field)
 
 
@@ -150,5 +155,5 @@ def _scaled(b: Builder, x: Value, exponent: Value) -> Value:
 
 
 def _power_of_two(b: Builder, like: Value, exponent: Value) -> Value:
-    fmt = format_of(like)
-    return from_bits(b, b.bitcast(exponent + fmt.bias, fmt.bits) << fmt.shift)
+    fmt = basics.format_of(like)
+    return basics.from_bits(b, b.bitcast(exponent + fmt.bias, fmt.bits) << fmt.shift)

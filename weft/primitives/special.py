@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen import math as vecmath
 from weft.codegen.builder import Builder, Value
 from weft.graph.node import Kind, Node
+from weft.lazy import lazy
 from weft.primitives.base import Sample, bind, full_like
 from weft.primitives.checks import need
 from weft.primitives.elementwise import Expm1, Partials, Smooth, draw, equal, exp, log, samples, select, sign
+
+if TYPE_CHECKING:
+    from weft.codegen import math as vecmath
+else:
+    vecmath = lazy("weft.codegen.math")
 
 _ROOT = 2 / math.sqrt(math.pi)
 

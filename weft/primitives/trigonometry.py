@@ -5,16 +5,21 @@ Complex functions have the branch cuts of C99's Annex G, as NumPy's have.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen import math as vecmath
 from weft.codegen.builder import Builder, Complex
 from weft.graph.node import Node
+from weft.lazy import lazy
 from weft.primitives.base import Elementwise, bind, full_like
 from weft.primitives.elementwise import Partials, Smooth, Sqrt, samples
+
+if TYPE_CHECKING:
+    from weft.codegen import math as vecmath
+else:
+    vecmath = lazy("weft.codegen.math")
 
 
 def _inverse(x: Node) -> Node:

@@ -18,7 +18,6 @@ import operator
 import os
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from weft.config import config
@@ -96,32 +95,32 @@ def _release(address: int, size: int) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def cgroup_limits(root: Path) -> Iterator[int]:
+def cgroup_limits(root: str) -> Iterator[int]:
     """Memory limits of the control groups that hold this process, with all their parents (both versions of cgroups)."""
     try:
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
+        with open(os.path.join(root, "proc/self/cgroup")) as file:
+            groups = file.read().splitlines()
     except OSError:
         return
     for line in groups:
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            mount, file = root / "sys/fs/cgroup", "memory.max"
+            mount, name = os.path.join(root, "sys/fs/cgroup"), "memory.max"
         elif "memory" in controllers.split(","):
-            mount, file = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+            mount, name = os.path.join(root, "sys/fs/cgroup/memory"), "memory.limit_in_bytes"
         else:
             continue
-        group = mount / path.lstrip("/")
-        for directory in (group, *group.parents):
-            with contextlib.suppress(OSError, ValueError):  # no such file in this group, or the word "max"
-                yield int((directory / file).read_text())
-            if directory == mount:
-                break
+        parts = [part for part in path.split("/") if part]
+        for depth in range(len(parts), -1, -1):
+            # No such file in this group, or the word "max".
+            with contextlib.suppress(OSError, ValueError), open(os.path.join(mount, *parts[:depth], name)) as file:
+                yield int(file.read())
 
 
 def default_limit() -> int:
     """Nine tenths of what this process may use: an exception here is kinder than being killed by the system."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([physical, *cgroup_limits(Path("/"))]) * 9 // 10
+    return min([physical, *cgroup_limits("/")]) * 9 // 10
 
 
 def _show(nbytes: int) -> str:

@@ -1,6 +1,6 @@
 """A bounded store of compiled objects on disk, shared by all processes of one user.
 
-An entry is one file, named by the SHA-256 of its key and written to a temporary name before it is renamed, so a reader
+An entry is one file, named by the digest of its key and written to a temporary name before it is renamed, so a reader
 sees a whole entry or none, whoever is killed and whenever. A header binds the content to its name; an entry that fails
 the check is a miss and is removed. Nothing here raises for the state of the disk: a directory that is missing, full,
 read-only or not a directory means that nothing is found and nothing is kept. The engine alone comes in.
@@ -14,7 +14,6 @@ of our own user (or root) that nobody else may write are believed.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import re
 import stat
@@ -23,10 +22,12 @@ import time
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from weft.runtime.digest import digest
+
 BLOCK: Final = 4096  # what a small file takes on most file systems; sizes are counted in it
 
-_MAGIC: Final = b"WEFTOBJ1"
-_HEADER: Final = struct.Struct("<8s32s")  # magic, SHA-256 of name and content
+_MAGIC: Final = b"WEFTOBJ2"
+_HEADER: Final = struct.Struct("<8s32s")  # magic, digest of name and content
 _ENTRY_NAME: Final = re.compile(r"[0-9a-f]{64}\.o")
 _TEMPORARY_NAME: Final = re.compile(r"[0-9a-f]{16}\.tmp")
 _JOURNAL: Final = "journal"
@@ -186,7 +187,7 @@ class ObjectCache:
 
 
 def _entry_name(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest() + ".o"
+    return digest(key.encode()).hexdigest() + ".o"
 
 
 def _blocks(size: int) -> int:
@@ -194,7 +195,7 @@ def _blocks(size: int) -> int:
 
 
 def _digest(name: str, content: bytes) -> bytes:
-    return hashlib.sha256(name.encode() + content).digest()
+    return digest(name.encode() + content).digest()
 
 
 def _wrap(name: str, content: bytes) -> bytes:

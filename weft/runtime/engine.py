@@ -14,16 +14,15 @@ from __future__ import annotations
 import _thread
 import ctypes
 import functools
-import hashlib
 import os
 import platform
 import re
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from weft.config import config
@@ -33,6 +32,7 @@ from weft.records import dataclass
 from weft.runtime import room
 from weft.runtime.cache import ObjectCache
 from weft.runtime.code import Code
+from weft.runtime.digest import digest
 from weft.runtime.host import host
 from weft.runtime.host import llvm as _llvm
 from weft.runtime.linking import ALLOWED_SYMBOLS, global_symbols, link
@@ -233,17 +233,17 @@ class Target:
         self.cpu, self.features = _instruction_set(cpu)
         self.level = level
         self.loaded: Interned[str, Code] = Interned(config.programs)
-        self.machines: SimpleQueue[Machine] = SimpleQueue()  # those that no thread is using
+        self.machines: deque[Machine] = deque()  # those that no thread is using
         versions = f"{__version__} {host().llvmlite} {host().llvm}"
         machine = [host().triple, self.cpu, self.features, str(level)]
         # Everything that an object depends on, but the kernel itself.
-        self.identity = hashlib.sha256("\n".join([versions, _code_stamp(), *machine, ""]).encode())
+        self.identity = digest("\n".join([versions, _code_stamp(), *machine, ""]).encode())
 
     def digest(self, source: Source) -> str:
         """The name of `source`'s object on disk."""
-        digest = self.identity.copy()
-        digest.update(f"{source.name}\n{source.key}".encode())
-        return digest.hexdigest()
+        found = self.identity.copy()
+        found.update(f"{source.name}\n{source.key}".encode())
+        return found.hexdigest()
 
     @contextmanager
     def module(self, name: str, text: str) -> Iterator[tuple[Any, Machine]]:
@@ -267,13 +267,13 @@ class Target:
     @contextmanager
     def _machine(self) -> Iterator[Machine]:
         try:
-            machine = self.machines.get_nowait()
-        except Empty:
+            machine = self.machines.pop()
+        except IndexError:
             machine = Machine(self.cpu, self.features, self.level)
         try:
             yield machine
         finally:
-            self.machines.put(machine)
+            self.machines.append(machine)
 
 
 class Machine:

@@ -8,10 +8,9 @@ LLVM is in; another CPU, or another llvmlite, finds none and asks.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import sys
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from typing import Any, Final, NamedTuple
 
 from weft.config import config
@@ -56,7 +55,7 @@ def host() -> Host:
     found = _read(store.get(key))
     if found is None:
         found = _asked()
-        store.put(key, json.dumps(found).encode())
+        store.put(key, "\n".join(found).encode())
     return found
 
 
@@ -80,17 +79,15 @@ def _asked() -> Host:
 
 def _read(contents: bytes | None) -> Host | None:
     try:
-        fields = json.loads(contents or b"null")
-    except ValueError:
+        fields = (contents or b"").decode().split("\n")
+    except UnicodeError:
         return None
-    if not isinstance(fields, list) or len(fields) != len(Host._fields) or not all(type(f) is str for f in fields):
-        return None
-    return Host(*fields)
+    return Host(*fields) if len(fields) == len(Host._fields) else None
 
 
 def _library() -> str | None:
     """The file that LLVM is in, with its size and time; None if it is not where it should be. Nothing is imported."""
-    spec = find_spec("llvmlite")
+    spec = PathFinder.find_spec("llvmlite")
     for place in (spec and spec.submodule_search_locations) or ():
         path = os.path.join(place, "binding", "libllvmlite.so")
         try:

@@ -11,7 +11,6 @@ import ctypes
 import platform
 import struct
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -168,8 +167,8 @@ class Makers:
 
 
 def _is_usual_interpreter() -> bool:
-    """CPython with one lock for all threads."""
-    return sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
+    """CPython with one lock for all threads; builds without have a "t" among their flags."""
+    return sys.implementation.name == "cpython" and "t" not in sys.abiflags
 
 
 MAKERS: Final = Makers()

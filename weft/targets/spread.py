@@ -7,7 +7,6 @@ another is copied: every program takes its operands from wherever they lie. No r
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.graph.lines import inherit
 from weft.graph.node import Graph, Node
@@ -17,6 +16,7 @@ from weft.passes.executable import Executable
 from weft.passes.growing import holds_tapes
 from weft.passes.views import Strides
 from weft.primitives.base import Constant, ConstantValue, Parameter, Pick, RunTimeConstant
+from weft.records import dataclass
 from weft.runtime.data import Buffer
 from weft.runtime.device import Device
 from weft.targets.cpu.target import CPU

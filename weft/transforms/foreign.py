@@ -7,14 +7,15 @@ import functools
 import os
 import site
 import sys
-import sysconfig
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_INSTALLED = tuple(
-    {*(sysconfig.get_paths()[kind] + "/" for kind in ("stdlib", "purelib", "platlib")),
-     *(p + "/" for p in site.getsitepackages())}
-)  # fmt: skip
+from weft.lazy import lazy
+
+if TYPE_CHECKING:
+    import sysconfig
+else:
+    sysconfig = lazy("sysconfig")
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + "/"
 
@@ -110,10 +111,17 @@ def is_users(module: types.ModuleType) -> bool:
     return not is_installed(file)
 
 
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """Where Python's own modules and installed packages are."""
+    places = [*map(sysconfig.get_paths().get, ("stdlib", "purelib", "platlib")), *site.getsitepackages()]
+    return (*{f"{place}/" for place in places}, "<frozen")
+
+
 @functools.lru_cache(maxsize=4096)
 def is_installed(filename: str) -> bool:
     """Code of Python or of an installed package: it does not change under us."""
-    return filename.startswith(_INSTALLED) or filename.startswith("<frozen")
+    return filename.startswith(_installed())
 
 
 @functools.lru_cache(maxsize=4096)

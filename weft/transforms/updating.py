@@ -14,20 +14,25 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from weft import evaluate
 from weft.array import array
 from weft.evaluate import LOCK, is_large
 from weft.graph.node import Graph, Kind, Node
-from weft.passes.lower import nbytes_of
-from weft.passes.memory import Plan, last_failure, last_reads
+from weft.lazy import lazy
 from weft.runtime.data import Buffer, Busy, Taken
 from weft.runtime.holders import COUNTED, REPLACED, STATE, free
 from weft.runtime.program import CANCELLED, Progress, call_off
 from weft.transforms import state
 from weft.transforms.capture import Walk
 from weft.transforms.replay import Recorder
+
+if TYPE_CHECKING:
+    from weft.passes import lower, memory
+    from weft.passes.memory import Plan
+else:
+    lower, memory = lazy("weft.passes.lower"), lazy("weft.passes.memory")
 
 MOST_SETS = 8
 """Sets of inputs to overwrite that one program is planned for; with others it overwrites nothing."""
@@ -167,7 +172,7 @@ def _counterpart(after: Any, name: Any) -> Any:
 
 def large(updates: Updates, graph: Graph) -> Updates:
     """The candidates that are worth asking who holds them, in a graph of known sizes."""
-    small = {c.array for c in updates.candidates if nbytes_of(graph.inputs[c.leaf]) < evaluate.LEAST_DONATED}
+    small = {c.array for c in updates.candidates if lower.nbytes_of(graph.inputs[c.leaf]) < evaluate.LEAST_DONATED}
     return updates._replace(
         candidates=tuple([c for c in updates.candidates if c.array not in small]),
         refused={**updates.refused, **dict.fromkeys(small, SMALL)},
@@ -188,8 +193,8 @@ def worth_while(updates: Updates, made: Plan, overwritten: Callable[[Sequence[in
 
 def _why_useless(made: Plan, leaf: int) -> str:
     """Why a program would not overwrite an input."""
-    read = last_reads(made.items).get(made.graph.inputs[leaf], -1)
-    return USELESS if read > last_failure(made.items) else FAILS
+    read = memory.last_reads(made.items).get(made.graph.inputs[leaf], -1)
+    return USELESS if read > memory.last_failure(made.items) else FAILS
 
 
 # ---- who holds an old value at a call ----

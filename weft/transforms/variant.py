@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.array import array, wrap
 from weft.config import config
@@ -17,11 +17,7 @@ from weft.graph.dims import DimEnv
 from weft.graph.lines import inherit, locate, marked
 from weft.graph.node import Graph, Kind, Node, Size, kind_of, node_of
 from weft.graph.placement import device_of
-from weft.passes.executable import Executable
-from weft.passes.growing import holds_tapes
-from weft.passes.pipeline import WRAPPERS, Layouts, plan_over, wrapped
-from weft.passes.template import Sized, Templates
-from weft.passes.verify import verify_plan
+from weft.lazy import lazy
 from weft.primitives.base import (
     DATA,
     Constant,
@@ -34,19 +30,28 @@ from weft.primitives.base import (
 )
 from weft.primitives.filling import fill_kind, fill_primitive
 from weft.runtime.data import Buffer
-from weft.targets import CPU, compile_alike, compile_graph
 from weft.transforms import state
 from weft.transforms.capture import Walk
 from weft.transforms.drawing import DRAWING, RANDOM_STATE
 from weft.transforms.replay import Call, Made, Template
 from weft.transforms.updating import MOST_SETS, Cancelled, Claim, Updates, large, worth_while
 
+if TYPE_CHECKING:
+    from weft import targets
+    from weft.passes import growing, pipeline, template, verify
+    from weft.passes.executable import Executable
+    from weft.passes.pipeline import Layouts
+    from weft.passes.template import Templates
+else:
+    targets, pipeline = lazy("weft.targets"), lazy("weft.passes.pipeline")
+    growing, template, verify = lazy("weft.passes.growing"), lazy("weft.passes.template"), lazy("weft.passes.verify")
+
 MOST_SIZES = 1024
 STALE = object()
 """The answer of a call that has to be made again."""
 
 Numbers = Callable[..., Sequence[Any] | None]
-Source = Callable[[], tuple[Graph, Layouts]]
+Source = Callable[[], "tuple[Graph, Layouts]"]
 
 
 class Effects:
@@ -191,7 +196,7 @@ class Variant:
             self.updates = self._worth_while(recipe, large(self.updates, recipe.source()[0]))
         if not self.updates.candidates:
             recipe.source = None
-            if not WRAPPERS:
+            if not pipeline.WRAPPERS:
                 recipe.executable.forget_plan()
         return self
 
@@ -200,9 +205,9 @@ class Variant:
         made = recipe.executable
         if made.in_parts:
             return updates._replace(candidates=())
-        if isinstance(made, Sized):
+        if isinstance(made, template.Sized):
             return worth_while(updates, made.template.plan, lambda leaves: self._made_over(recipe, tuple(leaves)).spent)
-        return worth_while(updates, made.plan, lambda leaves: plan_over(made.plan, leaves).spent)
+        return worth_while(updates, made.plan, lambda leaves: pipeline.plan_over(made.plan, leaves).spent)
 
     def _made_over(self, recipe: Planned, donated: tuple[int, ...]) -> Recipe:
         """The program that may overwrite these inputs, from now on."""
@@ -282,16 +287,16 @@ class Variant:
     def _plan_over(self, recipe: Planned, donated: tuple[int, ...]) -> Executable:
         """The program that may overwrite these inputs."""
         assert recipe.source is not None
-        if isinstance(recipe.executable, Sized):
+        if isinstance(recipe.executable, template.Sized):
             graph, layouts = recipe.source()
-            return compile_alike(graph, layouts, donated)
+            return targets.compile_alike(graph, layouts, donated)
         known = recipe.executable.plan
-        if holds_tapes(known.graph):
+        if growing.holds_tapes(known.graph):
             graph, layouts = recipe.source()
-            return compile_graph(graph, layouts, donated)
-        planned = plan_over(known, donated)
+            return targets.compile_graph(graph, layouts, donated)
+        planned = pipeline.plan_over(known, donated)
         made = planned.target.assemble(planned)
-        return wrapped(made, *recipe.source()) if WRAPPERS else made
+        return pipeline.wrapped(made, *recipe.source()) if pipeline.WRAPPERS else made
 
 
 def _wrapped(kinds: Sequence[Kind], results: Sequence[Buffer]) -> list[array]:
@@ -323,7 +328,7 @@ def closed(traced: Trace, layouts: Sequence[Buffer], places: dict[int, int]) -> 
 
 def fixed_program(traced: Trace, graph: Graph, strides: Layouts) -> Planned:
     """The program for the shapes and layouts of a trace."""
-    return Planned(compile_alike(graph, strides), traced.constants, lambda: (graph, strides))
+    return Planned(targets.compile_alike(graph, strides), traced.constants, lambda: (graph, strides))
 
 
 # ---- symbolic sizes ----
@@ -365,7 +370,7 @@ class ShapelessVariant(Variant):
         self._traced, self._sizes = traced, sizes
         self._check = sizes.env.compiled_check()
         self.recipes: dict[tuple[int, ...], Planned] = {}
-        self.templates = Templates(sizes.env, self._graph, CPU)
+        self.templates = template.Templates(sizes.env, self._graph, targets.CPU)
         self._at_home = all(device_of(node) is None for node in traced.order)
         """Whether all of it is for the host: templates are."""
         self._over: dict[tuple[int, ...], Templates] = {}
@@ -388,26 +393,26 @@ class ShapelessVariant(Variant):
 
     def _plan_over(self, recipe: Planned, donated: tuple[int, ...]) -> Executable:
         made = recipe.executable
-        if isinstance(made, Sized) and made.template in self.templates.made:
+        if isinstance(made, template.Sized) and made.template in self.templates.made:
             templates = self._over.get(donated)
             if templates is None:
-                templates = self._over[donated] = Templates(self._sizes.env, self._graph, CPU, donated)
+                templates = self._over[donated] = template.Templates(self._sizes.env, self._graph, targets.CPU, donated)
             return self._executable(tuple(made.at), templates, donated)
         return super()._plan_over(recipe, donated)
 
     def _executable(self, sizes: tuple[int, ...], templates: Templates, donated: tuple[int, ...] = ()) -> Executable:
         # Many functions only ever see one size: the first is planned as it is.
-        template = templates.find(sizes) if self.recipes and self._at_home and not config.dump else None
-        if template is None:  # traces for other numbers may have left one
-            return compile_alike(self._concrete(sizes), {}, donated)
-        if WRAPPERS:
-            return wrapped(CPU.assemble(template.plan_for(sizes)), self._concrete(sizes), {})
+        fitting = templates.find(sizes) if self.recipes and self._at_home and not config.dump else None
+        if fitting is None:  # traces for other numbers may have left one
+            return targets.compile_alike(self._concrete(sizes), {}, donated)
+        if pipeline.WRAPPERS:
+            return pipeline.wrapped(targets.CPU.assemble(fitting.plan_for(sizes)), self._concrete(sizes), {})
         try:
-            made = template.executable(sizes)
+            made = fitting.executable(sizes)
         except OverflowError:  # something is larger than memory can be: planning says what
-            return compile_graph(self._concrete(sizes), donated=donated)
+            return targets.compile_graph(self._concrete(sizes), donated=donated)
         if config.check:
-            verify_plan(made.plan, {}, donated)
+            verify.verify_plan(made.plan, {}, donated)
         return made
 
     def _concrete(self, sizes: tuple[int, ...]) -> Graph:

@@ -7,7 +7,6 @@ calling thread's own.
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
@@ -18,6 +17,7 @@ from weft.codegen.kernel import LANES
 from weft.codegen.scope import State, flatten, unflatten
 from weft.codegen.words import Words
 from weft.config import config
+from weft.runtime.digest import digest
 from weft.runtime.engine import Source
 from weft.targets.cpu.features import features
 
@@ -57,7 +57,7 @@ class NativeKernel(ABC):
         found = _SOURCES.get(self)
         if found is None:
             key = str(self)
-            name = f"weft_{self.title}_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+            name = f"weft_{self.title}_{digest(key.encode()).hexdigest()[:16]}"
             if len(_SOURCES) >= config.programs:
                 _SOURCES.clear()
             found = _SOURCES[self] = Source(key, name, lambda: self.text(name))
