@@ -30,8 +30,9 @@ Function = Callable[..., Arrays]
 
 
 def _composes(cls: type[Primitive]) -> bool:
-    """Whether it has operands, one result, and that for any values between two samples."""
-    if ".linalg." in cls.__module__:  # signs and inverses of singular matrices: no bound on what rounding makes of them
+    """Whether it has operands, one result, and that for any values between two samples. Those of linear algebra have
+    factors for operands, which belong to a matrix: there the functions are composed (`MATRICES`)."""
+    if ".linalg." in cls.__module__:
         return False
     sample = cls.samples[0]
     has_operands = bool(sample.make(np.random.default_rng(0), cls.dtypes[0]))
@@ -50,6 +51,39 @@ PRETENDS = (elementwise.StopGradient, elementwise.Sign, bits.Bitcast, bits.Reint
 """What has another derivative than differences say, on purpose: none at all, of complex signs and of bits too."""
 CONSTANT = 4
 """The source of an operand that is no function of the arguments."""
+
+SQUARE, DEFINITE, LOWER, WIDE, RIGHT = "square", "definite", "lower", "wide", "right"
+"""Matrices: any square ones, positive definite, lower triangular and wide ones, and right-hand sides."""
+MATRICES: dict[str, tuple[Callable[..., array], tuple[str, ...]]] = {
+    "linalg.cholesky": (lambda a: mx.linalg.cholesky(_hermitian(a)), (DEFINITE,)),
+    "linalg.cholesky_inv": (lambda a: mx.linalg.cholesky_inv(mx.linalg.cholesky(_hermitian(a))), (DEFINITE,)),
+    "linalg.det": (mx.linalg.det, (SQUARE,)),
+    "linalg.eigvalsh": (lambda a: mx.linalg.eigvalsh(_hermitian(a)), (DEFINITE,)),
+    "linalg.eigh": (lambda a: _projector(mx.linalg.eigh(_hermitian(a))[1]), (DEFINITE,)),
+    "linalg.inv": (mx.linalg.inv, (SQUARE,)),
+    "linalg.norm": (lambda a: mx.linalg.norm(a, "nuc", axis=(-2, -1)), (WIDE,)),
+    "linalg.pinv": (mx.linalg.pinv, (WIDE,)),
+    "linalg.qr": (lambda a: mx.matmul(*mx.linalg.qr(a)[::-1]), (SQUARE,)),
+    "linalg.slogdet": (lambda a: mx.multiply(*mx.linalg.slogdet(a)), (SQUARE,)),
+    "linalg.solve": (mx.linalg.solve, (SQUARE, RIGHT)),
+    "linalg.solve_triangular": (mx.linalg.solve_triangular, (LOWER, RIGHT)),
+    "linalg.svd": (lambda a: mx.linalg.svd(a, compute_uv=False), (WIDE,)),
+    "linalg.tri_inv": (mx.linalg.tri_inv, (LOWER,)),
+}
+
+
+def _adjoint(a: array) -> array:
+    return mx.swapaxes(mx.conj(a), -1, -2)
+
+
+def _hermitian(a: array) -> array:
+    """What these functions take their matrices for, whichever triangle they read."""
+    return (a + _adjoint(a)) * 0.5
+
+
+def _projector(vectors: array) -> array:
+    """On the space of the first vector: the vector itself may be turned."""
+    return vectors[..., :1] @ _adjoint(vectors[..., :1])
 
 
 @dataclass(frozen=True)
@@ -70,7 +104,7 @@ class Program:
 
 STEPS = st.builds(
     Step,
-    st.sampled_from(sorted(PRIMITIVES)),
+    st.sampled_from(sorted([*PRIMITIVES, *MATRICES])),
     st.integers(0, 999),
     st.tuples(*[st.integers(0, CONSTANT)] * 3),
 )
@@ -110,14 +144,14 @@ def spread(value: array, shape: tuple[int, ...]) -> array:
 class Applied:
     """A step with its primitive made and its operands drawn."""
 
-    op: Primitive
+    function: Callable[..., array]
     operands: tuple[Operand, ...]
     smooth: bool
 
     def to(self, values: Sequence[array]) -> array:
         """The result as float64, with a way past it, so that a derivative of zero does not end the program. Both parts
         of a complex number count, of integers and bools whether they are zero."""
-        result = wrap(bind(self.op, *[operand.of(values)._node for operand in self.operands]))
+        result = self.function(*[operand.of(values) for operand in self.operands])
         past = spread(values[-1], result.shape)
         if result.dtype.is_complex:
             return (mx.real(result) + mx.imag(result) * 0.5).astype(dt.float64) + past
@@ -138,7 +172,43 @@ def operand(like: np.ndarray, source: int) -> Operand:
     return Operand(constant(like), constant(other), source)
 
 
+def matrices(kind: str, rng: np.random.Generator, dtype: dt.Dtype) -> np.ndarray:
+    """Two matrices of a kind, whose singular values are neither small nor close to each other."""
+    rows, columns = {WIDE: (2, 4), RIGHT: (3, 2)}.get(kind, (3, 3))
+    drawn = rng.standard_normal((2, 2, rows, columns))
+    values: np.ndarray = drawn[0] + 1j * drawn[1] if dtype.is_complex else drawn[0]
+    if kind == RIGHT:
+        return values
+    if kind == LOWER:
+        return np.tril(values * 0.3, -1) + np.diag([1.0, 2.0, -3.0])
+    left, _, right = np.linalg.svd(values, full_matrices=False)
+    scales = np.arange(1.0, rows + 1)[:, None]
+    return left @ (scales * (np.conj(np.swapaxes(left, -1, -2)) if kind == DEFINITE else right))
+
+
+def near(like: np.ndarray, source: int) -> Operand:
+    """Other matrices, so close that whatever lies between is no closer to a singular one, or to one with two singular
+    values that are the same, than three quarters of what these are. So what rounding makes of results is bounded."""
+    away = np.roll(like.reshape(-1), 1).reshape(like.shape) - like
+    values = np.linalg.svd(like, compute_uv=False)
+    room = 0.25 * np.minimum(values[..., -1], np.abs(np.diff(values)).min(-1))
+    length = np.linalg.norm(away, axis=(-2, -1))
+    return Operand(constant(like), constant(like + away * (room / length)[..., None, None]), source)
+
+
+def applied_to_matrices(step: Step) -> Applied:
+    function, kinds = MATRICES[step.name]
+    rng, dtype = np.random.default_rng(step.choice), (dt.float64, dt.complex128)[step.choice % 2]
+    drawn = [(kind, matrices(kind, rng, dtype)) for kind in kinds]
+    pairs = zip(drawn, step.sources, strict=False)
+    return Applied(
+        function, tuple([(operand if kind == RIGHT else near)(v, source) for (kind, v), source in pairs]), True
+    )
+
+
 def applied(step: Step) -> Applied:
+    if step.name in MATRICES:
+        return applied_to_matrices(step)
     cls = PRIMITIVES[step.name]
     dtypes = [d for d in DTYPES if d in cls.dtypes] or [cls.dtypes[0]]
     smooth = [sample for sample in cls.samples if sample.smooth]
@@ -146,8 +216,9 @@ def applied(step: Step) -> Applied:
     sample = samples[step.choice % len(samples)]
     drawn = sample.make(np.random.default_rng(step.choice), dtypes[step.choice // len(samples) % len(dtypes)])
     fixed = FIXED.get(cls, ())
+    op = cls(**(sample.params or {}))
     return Applied(
-        cls(**(sample.params or {})),
+        lambda *operands: wrap(bind(op, *[x._node for x in operands])),
         tuple([operand(np.asarray(v), CONSTANT if i in fixed else step.sources[i % 3]) for i, v in enumerate(drawn)]),
         (sample.smooth or not smooth) and cls not in PRETENDS,
     )
