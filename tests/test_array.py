@@ -158,16 +158,75 @@ def test_unary_operators() -> None:
 def test_matrix_products() -> None:
     a, b = np.arange(6.0).reshape(2, 3).astype(np.float32), np.arange(12.0).reshape(3, 4).astype(np.float32)
     assert (mx.array(a) @ mx.array(b)).tolist() == (a @ b).tolist()
-    assert (a @ mx.array(b)).tolist() == (a @ b).tolist(), "NumPy leaves it to us"
+    assert (a @ mx.array(b)).tolist() == (a @ b).tolist()
     x = mx.array(a)
     x @= mx.array(b)
     assert x.tolist() == (a @ b).tolist()
 
 
-def test_numpy_arrays_meet_arrays_as_arrays() -> None:
-    for got in (np.ones(2, np.float32) + mx.array([1.0, 2.0]), mx.array([1.0, 2.0]) + np.ones(2, np.float32)):
-        assert isinstance(got, mx.array)
-        assert got.tolist() == [2.0, 3.0]
+def test_numpy_arrays_meet_arrays() -> None:
+    """The left operand says what comes out, as in MLX: NumPy computes with its own arrays, in its own dtypes."""
+    x = mx.array([1.0, 2.0])
+    mine = x + np.ones(2)
+    assert isinstance(mine, mx.array)
+    assert (mine.dtype, mine.tolist()) == (mx.float32, [2.0, 3.0])
+    theirs = np.ones(2) + x
+    assert isinstance(theirs, np.ndarray)
+    assert (theirs.dtype, theirs.tolist()) == (np.float64, [2.0, 3.0])
+    same = np.array([1.0, 5.0]) == x
+    assert isinstance(same, np.ndarray)
+    assert same.tolist() == [True, False]
+    total = np.ones(2)
+    total += x
+    assert total.tolist() == [2.0, 3.0]
+    number = np.float64(2) * x
+    assert isinstance(number, mx.array), "a number of NumPy's is a number"
+    assert (number.dtype, number.tolist()) == (mx.float32, [2.0, 4.0])
+
+
+def test_numpy_arrays_in_functions_that_are_transformed() -> None:
+    n, x = np.array([2.0, 3.0]), mx.array([1.0, 4.0])
+    assert mx.grad(lambda x: (n * x).sum())(x).tolist() == [2.0, 3.0]
+    assert mx.compile(mx.grad(lambda x: (n * x).sum()))(x).tolist() == [2.0, 3.0]
+    assert mx.vmap(lambda x: n * x)(x).tolist() == [[2.0, 3.0], [8.0, 12.0]]
+    with pytest.raises(ValueError, match="NumPy's multiply computes with values"):
+        mx.compile(lambda x: n * x)(x)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sum",
+        "mean",
+        "max",
+        "min",
+        "all",
+        "any",
+        "std",
+        "var",
+        "prod",
+        "cumsum",
+        "argmax",
+        "median",
+        "transpose",
+        "sort",
+    ],
+)
+def test_functions_of_numpy(name: str) -> None:
+    x = np.array([[3.0, 1.0], [2.0, 7.0]], np.float32)
+    function = getattr(np, name)
+    for options in ({}, {"axis": 0}) if name != "transpose" else ({}, {"axes": (1, 0)}):
+        got, expected = function(mx.array(x), **options), function(x, **options)
+        assert type(got) is type(expected)
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_functions_of_numpy_take_arrays_in_lists() -> None:
+    x = mx.array([1.0, 2.0])
+    np.testing.assert_array_equal(np.concatenate([x, np.zeros(1)]), [1, 2, 0])
+    assert np.all(np.array([1.0, 2.0]) == x)
+    assert np.sum(x, dtype=np.float64) == 3.0
+    assert np.array_equal(np.stack([x, x]), [[1, 2], [1, 2]])
 
 
 def test_unknown_operands_get_pythons_own_error() -> None:

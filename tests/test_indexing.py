@@ -500,3 +500,34 @@ def test_second_derivatives_of_an_embedding() -> None:
         return mx.grad(loss)(w)
 
     check_derivatives(gradient, np.random.default_rng(3).normal(size=(3, 2)))
+
+
+def test_at_needs_an_index() -> None:
+    x = mx.array([1.0, 2.0])
+    assert isinstance(x.at, mx.ArrayAt)
+    assert isinstance(x.at[0], mx.ArrayAt)
+    assert x.at[0][1].add(1).tolist() == [1.0, 3.0], "the last index counts, as in MLX"
+    for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum"):
+        with pytest.raises(ValueError, match=r"a\.at\[0\]"):
+            getattr(x.at, name)(1)
+
+
+@pytest.mark.parametrize("kind", [ValueError, IndexError])
+def test_a_bad_axis_is_both_kinds_of_error(kind: type[Exception]) -> None:
+    x = mx.ones((2, 2))
+    for call in (
+        lambda: mx.sum(x, 2), lambda: x.transpose(0, 2), lambda: mx.concatenate([x, x], -3), lambda: mx.sort(x, 5),
+        lambda: mx.vmap(lambda x: x, in_axes=3)(x), lambda: mx.vmap(lambda x: x, out_axes=3)(x),
+        lambda: mx.linalg.norm(x, axis=2), lambda: mx.random.categorical(x, axis=2), lambda: mx.expand_dims(x, 4),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=r"axis|axes"):
+            call()
+
+
+def test_floats_are_no_indices() -> None:
+    x = mx.array([1.0, 2.0])
+    with pytest.raises(TypeError, match="must be an integer"):
+        mx.take(x, 1.0)
+    for key in (1.0, mx.array(1.0), [1.0], np.array([1.0])):
+        with pytest.raises(ValueError, match="index"):
+            x[key]

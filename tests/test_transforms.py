@@ -13,12 +13,14 @@ import re
 import sys
 from collections import OrderedDict, namedtuple
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import weft.core as mx
 from tests.contract import settings
+from weft import tree
 from weft.graph.node import Node, reachable
 from weft.graph.trace import is_tracing
 from weft.primitives.base import Constant
@@ -948,3 +950,58 @@ def test_machine_code_agrees_with_the_reference() -> None:
         close(native["b"], reference["b"], 1e-4)
         chunk = mx.vmap(mx.grad(model), in_axes=(None, 0))(w, mx.reshape(x, (3, 1, 4)))
         assert chunk["a"].shape == (3, 4, 5)
+
+
+class Rows(list[Any]):
+    """A list of the user's own."""
+
+
+class Pair(tuple[Any, ...]):
+    """A tuple of the user's own."""
+
+    __slots__ = ()
+
+
+class Named(dict[str, Any]):
+    """A dict of the user's own."""
+
+
+class Point(NamedTuple):
+    """A named tuple."""
+
+    x: Any
+
+
+@dataclasses.dataclass
+class Record:
+    """A dataclass."""
+
+    x: Any
+
+
+CONTAINERS = [
+    lambda x: [x], lambda x: {"x": x}, lambda x: Rows([x]), lambda x: Pair((x,)), lambda x: Named(x=x), Point, Record,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", CONTAINERS)
+def test_containers_come_back_as_what_they_were(make: Any) -> None:
+    x = mx.array([1.0, 2.0])
+
+    def total(tree_of_one: Any) -> mx.array:
+        return (tree.leaves(tree_of_one)[0] ** 2).sum()  # type: ignore[no-any-return]
+
+    gradient, mapped = mx.grad(total)(make(x)), mx.vmap(lambda p: p)(make(x))
+    value = mx.vjp(lambda p: tree.leaves(p)[0] * 1, [make(x)], [x])[1][0]
+    for got, expected in ((gradient, [2.0, 4.0]), (mapped, [1.0, 2.0]), (value, [1.0, 2.0])):
+        assert type(got) is type(make(x))
+        assert tree.leaves(got)[0].tolist() == expected
+
+
+def test_vmap_of_what_a_function_does_not_touch() -> None:
+    """The container that the function returns is the one that it was given, which is put back."""
+    given = {"a": mx.ones((3, 2)), "b": [mx.zeros((3,))]}
+    got = mx.vmap(lambda p: p)(given)
+    assert got["a"].shape == (3, 2)
+    assert got["b"][0].shape == (3,)
+    assert given["a"].shape == (3, 2)

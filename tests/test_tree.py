@@ -125,11 +125,36 @@ def test_what_a_function_could_see_is_in_the_structure(a, b):
     assert tree.flatten(a)[1] is tree.flatten(copy.deepcopy(a))[1]
 
 
-def test_subclasses_come_back_as_their_base():
-    for value, base in ((Module(a=1), dict), (Rows([1]), list)):
+class Pair(tuple):
+    """Checks what it is made of, which stand-ins would not pass."""
+
+    __slots__ = ()
+
+    def __new__(cls, items):
+        assert all(isinstance(item, int) for item in items)
+        return super().__new__(cls, items)
+
+
+def test_subclasses_come_back_as_themselves():
+    for value in (Module(a=1), Rows([1]), Pair((1,)), type("Counts", (defaultdict,), {})(int, a=1)):
         leaves, structure = tree.flatten(value)
-        assert type(structure.unflatten(leaves)) is base
-        assert structure is tree.flatten(base(value))[1]
+        back = structure.unflatten(leaves)
+        assert type(back) is type(value)
+        assert back == value
+        assert structure is not tree.flatten(value.__class__.__base__(value) if type(value) is Rows else [])[1]
+    assert type(tree.flatten(Pair((1,)))[1].unflatten(["a stand-in"])) is Pair
+    assert tree.map(lambda a, b: a + b, Rows([1]), [2]) == Rows([3]), "a subclass and its base may meet"
+
+
+def test_subclasses_with_an_init_come_back_as_their_base():
+    class Named(dict):
+        def __init__(self, name):
+            super().__init__(a=1)
+            self.name = name
+
+    leaves, structure = tree.flatten(Named("x"))
+    assert type(structure.unflatten(leaves)) is dict
+    assert structure is tree.flatten({"a": 1})[1]
 
 
 def test_defaultdict_keeps_its_factory():

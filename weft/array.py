@@ -62,8 +62,6 @@ class array:
     """
 
     __slots__ = ("__weakref__", "_node")
-    __array_priority__ = 100.0
-
     _node: Node
 
     def __init__(self, val: Any, dtype: Dtype | None = None) -> None:

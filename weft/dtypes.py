@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 else:
     ml_dtypes = lazy("ml_dtypes")
 
+LIBRARY = ["weft.core"]
+"""The module that dtypes name when they are printed; weft.frontends.mlx writes another."""
+
 
 class DtypeCategory:
     """A node of the type tree that `issubdtype` walks, for example `floating`."""
@@ -27,7 +30,7 @@ class DtypeCategory:
         self.name, self.parent = name, parent
 
     def __repr__(self) -> str:
-        return f"weft.core.{self.name}"
+        return f"{LIBRARY[0]}.{self.name}"
 
 
 generic: Final = DtypeCategory("generic", None)
@@ -65,7 +68,7 @@ class Dtype:
         return self.np
 
     def __repr__(self) -> str:
-        return f"weft.core.{self.name}"
+        return f"{LIBRARY[0]}.{self.name}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (by_name, (self.name,))

@@ -23,8 +23,8 @@ class NotArrayLike(TypeError, ValueError):
 
 
 class BadIndex(IndexError, ValueError):
-    """An index with more items than an array has axes. That is an IndexError for NumPy and a ValueError for MLX; code
-    written for either catches this."""
+    """An axis that an array does not have, or an index with more items than it has axes. NumPy's class for a bad axis
+    is both, and MLX raises one or the other, by its version; code written for any of them catches this."""
 
 
 class FileError(RuntimeError, ValueError):

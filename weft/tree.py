@@ -4,7 +4,8 @@ A *tree* is a list, tuple, named tuple, dict, dataclass instance or None (which 
 else is a leaf. `flatten` gives the leaves and a `Structure`, which is all there is to know about the containers: what a
 function could see (types, keys, the order of keys) and nothing else. Structures are unique, so comparing two is `is`.
 Nothing here recurses, so depth is bounded only by `MAX_DEPTH`, which exists to catch a container that contains itself.
-A subclass of list, tuple or dict that is not named here is read as its base, and comes back as its base.
+An instance of a subclass of list, tuple or dict comes back as one of that class, without its attributes; but where a
+list or dict has an `__init__` of its own, which cannot be called without knowing it, as the base.
 """
 
 from __future__ import annotations
@@ -175,7 +176,8 @@ class _Dict(_Kind):
 
     def build(self, meta: Any, children: Sequence[Any]) -> Tree:
         items = zip(meta[0], children, strict=True)
-        return defaultdict(meta[2], items) if self.cls is defaultdict else self.cls(items)
+        made: Any = self.cls
+        return made(meta[2], items) if issubclass(made, defaultdict) else made(items)
 
     def steps(self, meta: Any, count: int) -> list[Step]:
         return [Step("key", key) for key in meta[0]]
@@ -195,6 +197,49 @@ class _Dict(_Kind):
         if len(found) != count or any(key not in found for key in mine[0]):
             return None
         return [found[key] for key in mine[0]]
+
+
+class _OfSubclass(_Kind):
+    """A container of a class that users wrote, which may stand for one of its base."""
+
+    __slots__ = ()
+    cls: type
+
+    # Two of one class are one kind, so that the table of kinds may forget a class and learn it again.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _OfSubclass) and other.cls is self.cls
+
+    def __hash__(self) -> int:
+        return hash(self.cls)
+
+
+class _ListOf(_OfSubclass, _List):
+    __slots__ = ("cls",)
+
+    def __init__(self, cls: type) -> None:
+        super().__init__(cls.__name__, _LIST)
+        self.cls = cls
+
+    def build(self, meta: Any, children: Sequence[Any]) -> Tree:
+        return self.cls(children)
+
+
+class _TupleOf(_OfSubclass, _Tuple):
+    __slots__ = ("cls",)
+
+    def __init__(self, cls: type) -> None:
+        super().__init__(cls.__name__, _TUPLE)
+        self.cls = cls
+
+    def build(self, meta: Any, children: Sequence[Any]) -> Tree:
+        return tuple.__new__(self.cls, children)
+
+
+class _DictOf(_OfSubclass, _Dict):
+    __slots__ = ()
+
+    def __init__(self, cls: type) -> None:
+        super().__init__(cls, _DICT)
 
 
 def _exact_keys(keys: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -222,14 +267,16 @@ _BUILTIN: dict[type, _Kind | None] = {
 def _classify(cls: type) -> _Kind | None:
     """The kind of a class that is not in the table yet; None for a leaf."""
     if hasattr(cls, "__dataclass_fields__"):
-        from dataclasses import fields  # late: a program that has no dataclasses has no need of it
+        from dataclasses import fields as fields_of  # late: a program that has no dataclasses has no need of it
 
-        return _Dataclass(cls, tuple([field.name for field in fields(cls)]))
+        return _Dataclass(cls, tuple([field.name for field in fields_of(cls)]))
     if issubclass(cls, tuple):
-        return _NamedTuple(cls, tuple(cls._fields)) if hasattr(cls, "_fields") and hasattr(cls, "_make") else _TUPLE
+        fields: Any = getattr(cls, "_fields", None)
+        return _NamedTuple(cls, tuple(fields)) if fields is not None and hasattr(cls, "_make") else _TupleOf(cls)
     for base in (OrderedDict, defaultdict, dict, list):
         if issubclass(cls, base):
-            return _BUILTIN[base]
+            plain = cls.__init__ is base.__init__ and cls.__new__ is base.__new__
+            return (_ListOf if base is list else _DictOf)(cls) if plain else _BUILTIN[base]
     return None
 
 

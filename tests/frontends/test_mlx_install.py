@@ -149,3 +149,10 @@ def test_networks(installed: None) -> None:
     assert names["nn"] is weft.nn
     assert names["Module"] is weft.nn.Module
     assert names["optim"].AdamW is weft.optimizers.AdamW
+
+
+def test_dtypes_are_printed_as_those_of_mlx(installed: None) -> None:
+    core = importlib.import_module("mlx.core")
+    assert repr(core.float32) == str(core.array([1.0]).dtype) == "mlx.core.float32"
+    frontend.uninstall()
+    assert repr(core.float32) == "weft.core.float32"

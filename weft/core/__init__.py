@@ -180,8 +180,7 @@ from weft.core.elementwise import (
 from weft.core.evaluating import async_eval, depends, eval, get_array_buffer_size, synchronize
 from weft.core.exporting import FunctionExporter, export_function, export_to_dot, exporter, import_function
 from weft.core.fp8 import from_fp8, to_fp8
-from weft.core.gathering import At as ArrayAt
-from weft.core.gathering import put_along_axis, slice_update, take, take_along_axis
+from weft.core.gathering import ArrayAt, put_along_axis, slice_update, take, take_along_axis
 from weft.core.gathering import slice_ as slice
 from weft.core.hadamard import hadamard_transform
 from weft.core.jacobians import hessian, hvp, jacfwd, jacobian, jacrev, linearize

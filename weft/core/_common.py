@@ -17,6 +17,7 @@ from weft import dtypes as dt
 from weft import interop
 from weft.array import array, wrap
 from weft.dtypes import Dtype
+from weft.errors import BadIndex
 from weft.graph.dims import Dim, broadcast_dims, same_shape
 from weft.graph.node import Kind, Node, Shape, kind_of, make
 from weft.graph.scalars import SCALARS
@@ -361,7 +362,7 @@ def normalize_axis(name: str, axis: int, ndim: int) -> int:
         raise TypeError(f"[{name}] an axis must be an integer; got {what}.") from None
     if not -ndim <= index < ndim:
         known = f"axes go from {-ndim} to {ndim - 1}" if ndim else "a 0-d array has none"
-        raise IndexError(f"[{name}] axis {index} is out of range for an array with {ndim} axes: {known}.")
+        raise BadIndex(f"[{name}] axis {index} is out of range for an array with {ndim} axes: {known}.")
     return index + ndim if index < 0 else index
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from numbers import Number
 from typing import Any
 
+import numpy as np
+
+from weft import tree
 from weft.array import array
 from weft.core import elementwise as e
 from weft.core import gathering, indexing, joining, linear, reducing, scanning, shaping, viewing
 from weft.errors import NotArrayLike
 from weft.graph.dims import Dim
 from weft.graph.scalars import SCALARS
+from weft.graph.trace import is_tracing, is_transforming
 
 _BINARY = {
     "add": e.add, "sub": e.subtract, "mul": e.multiply, "truediv": e.divide, "pow": e.power, "and": e.bitwise_and,
@@ -19,6 +23,14 @@ _BINARY = {
 }  # fmt: skip
 _COMPARE = {"lt": e.less, "le": e.less_equal, "gt": e.greater, "ge": e.greater_equal}
 _COMPARABLE = frozenset({array, bool, int, float, complex, Dim, *SCALARS})
+_UFUNCS = {
+    np.add: e.add, np.subtract: e.subtract, np.multiply: e.multiply, np.divide: e.divide, np.power: e.power,
+    np.bitwise_and: e.bitwise_and, np.bitwise_or: e.bitwise_or, np.bitwise_xor: e.bitwise_xor,
+    np.left_shift: e.left_shift, np.right_shift: e.right_shift, np.remainder: e.remainder,
+    np.floor_divide: e.floor_divide, np.matmul: linear.matmul, np.less: e.less, np.less_equal: e.less_equal,
+    np.greater: e.greater, np.greater_equal: e.greater_equal, np.equal: e.equal, np.not_equal: e.not_equal,
+}  # fmt: skip
+"""What NumPy's operators call."""
 _UNARY = {"neg": e.negative, "abs": e.abs, "invert": e.bitwise_invert, "pos": e.positive}
 _METHODS = {
     "abs": e.abs,
@@ -152,6 +164,35 @@ def _imatmul(self: array, other: Any) -> array:
     return self._overwrite(linear.matmul(self, other))
 
 
+# ---- NumPy's functions and operators ----
+
+
+def _seen_by_numpy(given: Any) -> Any:
+    """Arguments of one of NumPy's functions, with its own arrays in the place of ours."""
+    return tree.map(lambda leaf: leaf._view() if isinstance(leaf, array) else leaf, given)
+
+
+def _array_ufunc(self: array, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    """NumPy computes with its own arrays and gives one of its own, as with MLX's. A number of NumPy's is an operand
+    like Python's; and while a function is differentiated or batched, nothing may happen beside its graph."""
+    ours = is_transforming() or any(isinstance(x, np.generic) for x in inputs)
+    if ours and method == "__call__" and not options and ufunc in _UFUNCS:
+        return _UFUNCS[ufunc](*inputs)
+    try:
+        inputs, options = _seen_by_numpy((inputs, options))
+    except ValueError as error:
+        if not is_tracing():
+            raise
+        problem = f"{error} NumPy's {ufunc.__name__} computes with values; give the other operand to array(...) first."
+        raise ValueError(problem) from None
+    return getattr(ufunc, method)(*inputs, **options)
+
+
+def _array_function(self: array, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    """NumPy's functions take our arrays as its own."""
+    return function(*_seen_by_numpy(args), **_seen_by_numpy(kwargs))
+
+
 def attach() -> None:
     """Give the array class its operators and methods."""
     for name, function in _BINARY.items():
@@ -170,10 +211,11 @@ def attach() -> None:
     special: dict[str, Any] = {"matmul": _matmul, "rmatmul": _rmatmul, "imatmul": _imatmul}
     special |= {"getitem": indexing.getitem, "setitem": indexing.setitem}
     special |= {"divmod": _guarded(_divmod), "rdivmod": _guarded(_rdivmod)}
+    special |= {"array_ufunc": _array_ufunc, "array_function": _array_function}
     special |= {"div": array.__truediv__, "rdiv": array.__rtruediv__}
     for name, method in special.items():
         setattr(array, f"__{name}__", method)
-    array.at = property(gathering.At, doc="Updates of parts: `a.at[index].add(value)` and others.")  # type: ignore[attr-defined]
+    array.at = property(gathering.ArrayAt, doc="Updates of parts: `a.at[index].add(value)` and others.")  # type: ignore[attr-defined]
     array.mT = property(shaping.matrix_transpose, doc="The array with its last two axes exchanged.")  # type: ignore[attr-defined]
     array.T = property(shaping.transpose, doc="The array with its axes reversed.")  # type: ignore[attr-defined]
     array.real = property(e.real, doc="The real part.")  # type: ignore[attr-defined]

@@ -34,6 +34,8 @@ Stream = Any
 
 
 def _integers(name: str, indices: ArrayLike) -> Node:
+    if isinstance(indices, float):
+        raise TypeError(f"[{name}] an index must be an integer; got {indices!r}.")
     found = to_node(indices)
     if not found.dtype.is_integer:
         raise ValueError(f"[{name}] indices must be integers; got {found.dtype.name}.")
@@ -208,23 +210,11 @@ def slice_update(
 # ---- a.at[...] ----
 
 
-class At:
-    """`a.at`: index it to get a part, then update that part; `a` itself stays as it is.
+class ArrayAt:
+    """`a.at`, and `a.at[key]` when it has been indexed: each method returns `a` with `value` (broadcast, in the dtype
+    of `a`) combined into the part; `a` itself stays as it is.
 
     Updates to one place are all applied, in order, unlike with `a[i] += v`, where the last stays.
-    """
-
-    __slots__ = ("_array",)
-
-    def __init__(self, a: array) -> None:
-        self._array = a
-
-    def __getitem__(self, key: Any) -> Updates:
-        return Updates(self._array, place_of(key, self._array._node.kind))
-
-
-class Updates:
-    """`a.at[key]`: each method returns `a` with `value` (broadcast, in the dtype of `a`) combined into the part.
 
     >>> array([1, 2, 3]).at[array([0, 0, 2])].add(10)
     array([21, 2, 13], dtype=int32)
@@ -232,14 +222,24 @@ class Updates:
 
     __slots__ = ("_array", "_place")
 
-    def __init__(self, a: array, place: Place) -> None:
+    def __init__(self, a: array, place: Place | None = None) -> None:
         self._array, self._place = a, place
+
+    def __getitem__(self, key: Any) -> ArrayAt:
+        return ArrayAt(self._array, place_of(key, self._array._node.kind))
+
+    @property
+    def place(self) -> Place:
+        """What is updated."""
+        if self._place is None:
+            raise ValueError("[at] needs to know which part: index it, as in a.at[0].add(4), or a.at[...] for all.")
+        return self._place
 
     def _update(self, name: str, op: Elementwise, scatter: type[Scatter], value: Node) -> array:
         x = self._array._node
         if x.dtype not in op.dtypes:
             raise ValueError(f"[at.{name}] is not defined for {x.dtype.name} arrays.")
-        return wrap(self._place.combine(x, value, op, scatter))
+        return wrap(self.place.combine(x, value, op, scatter))
 
     def _value(self, value: Any) -> Node:
         return values_node(value, self._array.dtype)
@@ -264,9 +264,9 @@ class Updates:
         dtype = self._array.dtype
         if not dtype.is_inexact:
             wide = wrap(astype(self._array._node, dt.float32))
-            return wrap(astype(Updates(wide, self._place).divide(value)._node, dtype))
+            return wrap(astype(ArrayAt(wide, self.place).divide(value)._node, dtype))
         number = self._value(value)
-        if isinstance(self._place, Advanced):
+        if isinstance(self.place, Advanced):
             return self._update("divide", e.Multiply(), ScatterMultiply, full_like(number, 1) / number)
         return self._update("divide", e.Divide(), ScatterMultiply, number)
 

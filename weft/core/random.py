@@ -254,7 +254,10 @@ def bernoulli(
     p: ArrayLike = 0.5, shape: Sizes | None = None, key: ArrayLike | None = None, stream: Stream = None
 ) -> array:
     """True with probability p. The shape is that of p, unless given."""
-    chance = astype(to_node(p), dt.float32)
+    given = to_node(p)
+    if not given.dtype.is_float:
+        raise ValueError(f"[random.bernoulli] the probability p is a float; got {given.dtype.name}.")
+    chance = astype(given, dt.float32)
     sizes = _drawn_shape("bernoulli", shape, chance)
     draw = astype(bits_node("bernoulli", sizes, _key_node("bernoulli", key)), dt.float32)
     above = float(np.nextafter(np.float32(_WORD), np.float32(np.inf)))  # p = 1 is always, p = 0 never

@@ -8,6 +8,7 @@ from typing import Any
 
 from weft import tree
 from weft.array import array, wrap
+from weft.errors import BadIndex
 from weft.graph.node import Node, kind_of
 from weft.graph.trace import trace
 from weft.primitives.base import Placeholder, move_batch_to_front
@@ -378,7 +379,7 @@ def _leaf_axes(name: str, axes: Any, value: Any, leaves: Sequence[Any], extra: i
             )
         ndim = leaf.ndim + extra
         if not -ndim <= axis < ndim:
-            raise IndexError(f"[vmap] {name} has {axis}, which is no axis of {_described(leaf, extra)}.")
+            raise BadIndex(f"[vmap] {name} has {axis}, which is no axis of {_described(leaf, extra)}.")
         found.append(axis + ndim if axis < 0 else int(axis))
     return found
 

@@ -37,6 +37,7 @@ def install() -> None:
     if config.mlx_disable_compile:
         config.disable_compile = True
     sys.meta_path.insert(0, _FINDER)
+    _name_dtypes("mlx.core")
 
 
 def uninstall() -> None:
@@ -44,8 +45,16 @@ def uninstall() -> None:
     if not installed():
         return
     sys.meta_path.remove(_FINDER)
+    _name_dtypes("weft.core")
     for name in [name for name in sys.modules if name.partition(".")[0] == "mlx"]:
         del sys.modules[name]
+
+
+def _name_dtypes(library: str) -> None:
+    """Dtypes print as names of this library, if Weft has been imported yet."""
+    dtypes = sys.modules.get("weft.dtypes")
+    if dtypes is not None:
+        dtypes.LIBRARY[0] = library
 
 
 def installed() -> bool:
@@ -102,6 +111,7 @@ class _Alias(Loader):
         own = _resolve(self.own)
         assert own is not None, f"{self.own} was there a moment ago"
         sys.modules[module.__name__] = own
+        _name_dtypes("mlx.core")
 
 
 def _exists(own: str) -> bool:

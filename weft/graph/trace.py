@@ -40,6 +40,12 @@ def is_tracing() -> bool:
     return bool(_traces.open)
 
 
+def is_transforming() -> bool:
+    """Whether a function is traced on this thread by more than compile, which does what the plain function does."""
+    compiling = bool(_traces.tracing) and _traces.tracing[0].transform == "compile"
+    return len(_traces.open) > compiling
+
+
 class trace:
     """While open (`with trace():`), nodes made from now on keep their inputs when they are evaluated."""
 

@@ -191,6 +191,11 @@ class Filled:
             setitem(container, key, new)
             self._undo.append((container, key, item, new))
 
+    @property
+    def in_place(self) -> bool:
+        """Whether containers of the caller hold the replacements at the moment."""
+        return bool(self._undo)
+
     def __enter__(self) -> None:
         pass
 
@@ -239,7 +244,12 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def call_filled(fun: Callable[..., Any], args: Sequence[Any], replacements: Sequence[array]) -> Any:
-    """fun(*args) with other arrays, one for each in the arguments."""
+    """fun(*args) with other arrays, one for each in the arguments. What it returns may hold one of the containers that
+    were filled, and is taken apart before the originals are put back."""
     filled = Filled(args, replacements)
     with filled:
-        return fun(*filled.value)
+        result = fun(*filled.value)
+        if not filled.in_place:
+            return result
+        leaves, structure = tree.flatten(result)
+    return structure.unflatten(leaves)
