@@ -1,6 +1,6 @@
 """The kernel of attention: a block of queries against all keys, block after block, without ever storing their scores.
 
-A task is a block of queries, which are the lanes of all its vectors. It keeps for each query the largest score so far
+A task has some blocks of queries, which are the lanes of its vectors. It keeps for each query the largest score so far
 ("peak"), the sum of the powers of 2 of scores minus the peak ("total"), and the sum of values weighted by these powers.
 Scores are in units of a bit: they have been multiplied by the scale and log2(e). For one query,
 
@@ -10,44 +10,52 @@ Scores are in units of a bit: they have been multiplied by the scale and log2(e)
     o     = fma(o, a, fma of p(j) v(j) over the block, upwards, from +0)
 
 over blocks of `KEYS` keys, and o * (1 / total) at the end. Which queries share a block changes none of it, nor does the
-vector length. Keys and values are read where they lie, element by element, so they may lie anywhere; narrow ones are
-widened block by block.
+vector length. Blocks of keys and values that have gaps, or are narrow, are copied.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from weft import dtypes as dt
 from weft.codegen.builder import Value
 from weft.records import dataclass
-from weft.targets.cpu.attention.tiles import KEYS, LOG2_E, QUERIES, Shape, TileFrame, in_bits, lowest, power
+from weft.targets.cpu.attention.tiles import KEYS, QUERIES, Shape, TileFrame, in_bits, lowest, power
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.frame import Part
 
 WORDS: Final = (
     "tasks", "*q", "*k", "*v", "*mask", "*sinks", "*out", "*peak", "*total", "scale",
-    "groups", "parts", "fold", "queries", "keys", "features", "values", "blocks",
+    "groups", "parts", "fold", "queries", "keys", "features", "values", "spans", "span",
     "q_head", "q_row", "q_feature", "k_head", "k_row", "k_feature", "v_head", "v_row", "v_feature",
-    "mask_head", "mask_row", "mask_key", "sinks_head", "at_q", "at_o", "at_k", "at_v",
+    "mask_head", "mask_row", "mask_key", "sinks_head", "at_v", "at_blocks", "block_o", "block_size",
 )  # fmt: skip
-"""`parts` of the heads that share keys are tasks of their own, `fold` heads in each; strides are in bytes."""
+"""`parts` of the heads that share keys are tasks of their own, `fold` heads in each; a task has `span` blocks of
+queries; strides are in bytes."""
 OPERANDS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The queries of a task: rows [start, start + count) of some heads, counted through. `vectors` hold them."""
+    """Queries that are the lanes of vectors: rows [start, start + count) of some heads, counted through, and where in
+    scratch memory they and what is known of them are."""
 
     start: Value
     count: Value
     vectors: Value
+    peak: Value
+    total: Value
+    limit: Value
+    q: Value
+    o: Value
 
 
 class Forward:
     """Writes the kernel for one kind of elements. `loose`: which of q, keys and values, and the mask have elements of a
-    row apart; of wide keys and values nothing has to be known."""
+    row apart."""
 
     def __init__(self, kind: Elements, shape: Shape, mask: str, sinks: bool, loose: tuple[bool, bool, bool]) -> None:
         self.kind, self.shape, self.mask, self.sinks, self.loose = kind, shape, mask, sinks, loose
@@ -60,25 +68,35 @@ class Forward:
 
     # ---- scratch memory ----
 
-    def areas(self, features: int, values: int) -> tuple[dict[str, int], int]:
-        """Where things are in scratch memory, in bytes, and the size of it."""
+    def areas(self, features: int, values: int, span: int) -> tuple[dict[str, int], int]:
+        """Where things are in scratch memory, in bytes, and the size of it. What belongs to a block of queries is in
+        one piece."""
         size = self.kind.work.size
         row = QUERIES * size
-        at_q = self._fixed()["end"]
-        at_o = at_q + (features + 8) * row
-        at_k = at_o + (values + 16) * row
-        at_v = at_k + (KEYS * features * size if self.kind.narrow else 0)
-        end = at_v + (KEYS * values * size if self.kind.narrow else 0)
-        return {"at_q": at_q, "at_o": at_o, "at_k": at_k, "at_v": at_v}, end
+        at_v = self._fixed()["k"] + KEYS * features * size
+        at_blocks = at_v + KEYS * values * size
+        block_o = (3 + features + 8) * row
+        block_size = block_o + (values + 16) * row
+        words = {"at_v": at_v, "at_blocks": at_blocks, "block_o": block_o, "block_size": block_size}
+        return words, at_blocks + span * block_size
 
     def _fixed(self) -> dict[str, int]:
         """What does not depend on sizes."""
         row = QUERIES * self.kind.work.size
-        scores = 5 * row
-        mask = scores + KEYS * row
-        end = mask + ((KEYS + 8) * row if self.mask in ("truths", "numbers") else 0)
-        return {"peak": 0, "next": row, "total": 2 * row, "factor": 3 * row, "limit": 4 * row, "scores": scores,
-                "mask": mask, "end": end}  # fmt: skip
+        mask = (2 + KEYS) * row
+        k = mask + ((KEYS + 8) * row if self.mask in ("truths", "numbers") else 0)
+        return {"next": 0, "factor": row, "scores": 2 * row, "mask": mask, "k": k}
+
+    def _block(self, number: Value, place: Value) -> Block:
+        """A block of queries, which is the one at this place of a task."""
+        f, b, lanes = self.frame, self.b, self.shape.lanes
+        start = number * QUERIES
+        count = f.least(f["fold"] * f["queries"] - start, QUERIES)
+        at = b.gep(f.scratch, f["at_blocks"] + place * f["block_size"])
+        rows = [b.gep(at, i * f.row) for i in range(4)]
+        vectors = (count + (lanes - 1)) >> (lanes.bit_length() - 1)
+        peak, total, limit, q = rows
+        return Block(start, count, vectors, peak, total, limit, q, b.gep(at, f["block_o"]))
 
     # ---- tasks ----
 
@@ -86,14 +104,14 @@ class Forward:
         self.frame = f = TileFrame(self.name, WORDS, OPERANDS, self.kind, self.shape)
         self.b = f.b
         self.at = {name: f.b.gep(f.scratch, place) for name, place in self._fixed().items()}
-        self.at |= {name[3:]: f.b.gep(f.scratch, f[name]) for name in ("at_q", "at_o", "at_k", "at_v")}
+        self.at["v"] = f.b.gep(f.scratch, f["at_v"])
         with f.b.loop(f.begin, f.end, 1) as task:
             self._task(task.index)
         return f.module()
 
     def _task(self, task: Value) -> None:
         f, b = self.frame, self.b
-        rest, number = f.divide(task, f["blocks"])
+        rest, number = f.divide(task, f["spans"])
         rest, part = f.divide(rest, f["parts"])
         member, group = f.divide(rest, f["groups"])
         q, k, v, mask, sinks = f.offsets(member)
@@ -104,16 +122,20 @@ class Forward:
         self.mask_at = b.gep(f["mask"], mask + head * f["mask_head"])
         self.sinks_at = b.gep(f["sinks"], sinks + head * f["sinks_head"])
         rows = f["fold"] * f["queries"]
-        start = (f["blocks"] - 1 - number) * QUERIES  # the last see most, where they do not see all
-        count = f.least(rows - start, QUERIES)
-        lanes = self.shape.lanes
-        block = Block(start, count, (count + (lanes - 1)) >> (lanes.bit_length() - 1))
-        self._begin(block)
-        end = self._end(block)
+        blocks, _ = f.divide(rows + (QUERIES - 1), QUERIES)
+        first = (f["spans"] - 1 - number) * f["span"]  # the last see most, where they do not see all
+        span = f.least(blocks - first, f["span"])
+        with b.loop(0, span, 1, b.i64(0)) as loop:
+            block = self._block(first + loop.index, loop.index)
+            self._begin(block)
+            loop.carry(b.intrinsic("smax", loop.carried[0], self._end(block)))
+        end = loop.carried[0]
         with b.loop(0, end, KEYS) as keys:
-            self._keys(block, keys.index, f.least(end - keys.index, KEYS))
-        first = ((member * f["groups"] + group) * f["parts"] + part) * rows + start
-        self._finish(block, first)
+            self._keys(first, span, keys.index, f.least(end - keys.index, KEYS))
+        place = ((member * f["groups"] + group) * f["parts"] + part) * rows
+        with b.loop(0, span, 1) as loop:
+            block = self._block(first + loop.index, loop.index)
+            self._finish(block, place + block.start)
 
     def _end(self, block: Block) -> Value:
         """How many keys the block sees. One with a query that sees nothing, and so the mean, sees all."""
@@ -127,49 +149,53 @@ class Forward:
 
     # ---- before and after ----
 
-    def _row(self, block: Block, lane: Value) -> tuple[Value, Value]:
-        """(head, query) of a lane; lanes past the last repeat it."""
-        f = self.frame
-        return f.divide(f.least(block.start + lane, f["fold"] * f["queries"] - 1), f["queries"])
+    @contextmanager
+    def _lanes(self, block: Block, step: int) -> Iterator[tuple[Value, list[tuple[Value, Value]]]]:
+        """A loop over the lanes of a block, some at a time: the first of them, and (head, query) of each. Those past
+        the last repeat it."""
+        f, b = self.frame, self.b
+        last = f["fold"] * f["queries"] - 1
+        with b.loop(0, block.vectors * self.shape.lanes, step, *f.divide(block.start, f["queries"])) as loop:
+            head, query = loop.carried
+            found = []
+            for i in range(step):
+                found.append((head, query))
+                more = block.start + loop.index + i < last
+                wraps = (query + 1).eq(f["queries"])
+                head = b.choose(more & wraps, head + 1, head)
+                query = b.choose(more, b.choose(wraps, 0, query + 1), query)
+            loop.carry(head, query)
+            yield loop.index, found
 
     def _begin(self, block: Block) -> None:
-        f, b, at = self.frame, self.b, self.at
-        scale = b.bitcast(f["scale"], dt.float64)
-        factor = b.cast(scale, f.work)
+        f, b = self.frame, self.b
+        factor = b.cast(b.bitcast(f["scale"], dt.float64), f.work)
         step = f["q_feature"] if self.loose[0] else None
-        with b.loop(0, block.vectors * self.shape.lanes, f.turn) as lane:
-            starts = []
-            for i in range(f.turn):
-                head, query = self._row(block, lane.index + i)
-                starts.append(b.gep(self.q, head * f["q_head"] + query * f["q_row"]))
-            target = b.gep(at["q"], lane.index * f.size)
-            f.columns_of(starts, step, f["features"], target, lambda x: x * factor)
-        with b.loop(0, block.vectors * self.shape.lanes, 1) as one:
-            head, query = self._row(block, one.index)
-            place = one.index * f.size
-            first: Value | float = -float("inf")
+        with self._lanes(block, f.turn) as (lane, rows):
+            starts = [b.gep(self.q, head * f["q_head"] + query * f["q_row"]) for head, query in rows]
+            f.columns_of(starts, step, f["features"], b.gep(block.q, lane * f.size), lambda x: x * factor)
+        total = b.const(f.work, 1.0 if self.sinks else 0.0, 1)
+        with self._lanes(block, 1) as (lane, ((head, query),)):
+            place = lane * f.size
+            first = b.const(f.work, -float("inf"), 1)
             if self.sinks:
                 sink = el.load(b, self.kind, b.gep(self.sinks_at, head * f["sinks_head"]), 1)
                 assert isinstance(sink, Value)
-                first = sink * LOG2_E
-            b.store(first if isinstance(first, Value) else b.const(f.work, first, 1), b.gep(at["peak"], place))
-            b.store(b.const(f.work, 1.0 if self.sinks else 0.0, 1), b.gep(at["total"], place))
+                first = in_bits(b, sink)
+            b.store(first, b.gep(block.peak, place))
+            b.store(total, b.gep(block.total, place))
             if self.mask == "causal":
                 limit = b.cast(query + (f["keys"] - f["queries"]), dt.int32)
-                b.store(limit, b.gep(at["limit"], one.index * 4))
-        nothing = b.const(f.work, 0, self.shape.lanes)
-        with b.loop(0, f["values"], 1) as row, b.loop(0, block.vectors, 1) as vector:
-            b.store(nothing, f.lanes_at(b.gep(at["o"], row.index * f.row), vector.index))
+                b.store(limit, b.gep(block.limit, lane * 4))
 
     def _finish(self, block: Block, first: Value) -> None:
         """`first` is the number of the first query among all."""
-        f, b, at, memory = self.frame, self.b, self.at, self.kind.memory.size
+        f, b, memory = self.frame, self.b, self.kind.memory.size
         out = b.gep(f["out"], first * f["values"] * memory)
         with b.loop(0, block.count, f.turn) as lane:
             place = lane.index * f.size
-            inverse = 1.0 / f.get(b.gep(at["total"], place), f.turn)
-            inverse = b.choose(f["keys"] > 0, inverse, 0.0)
-            source = b.gep(at["o"], place)
+            inverse = 1.0 / f.get(b.gep(block.total, place), f.turn)
+            source = b.gep(block.o, place)
             rows = [b.gep(out, (lane.index + i) * f["values"] * memory) for i in range(f.turn)]
             here = [lane.index + i < block.count for i in range(f.turn)]
 
@@ -178,36 +204,48 @@ class Forward:
                 rows: list[Value] = rows, here: list[Value] = here,
             ) -> None:  # fmt: skip
                 columns = [f.get(b.gep(source, (column + c) * f.row), f.turn) * inverse for c in range(f.turn)]
+                columns = [b.choose(f["keys"] > 0, x, 0.0) for x in columns]
                 for row, x, wanted in zip(rows, el.turned(b, columns), here, strict=True):
                     with b.when(wanted):
                         f.store(self.kind, x, b.gep(row, column * memory), part)
 
             f.sweep(f["values"], f.turn, one)
-        for name in ("peak", "total"):
+        for at, name in ((block.peak, "peak"), (block.total, "total")):
             target = b.gep(f[name], first * f.size)
 
-            def copy(i: Value, part: Part | None, name: str = name, target: Value = target) -> None:
-                f.store(f.wide, f.get(b.gep(at[name], i * f.size)), b.gep(target, i * f.size), part)
+            def copy(i: Value, part: Part | None, at: Value = at, target: Value = target) -> None:
+                f.store(f.wide, f.get(b.gep(at, i * f.size)), b.gep(target, i * f.size), part)
 
             f.sweep(block.count, self.shape.lanes, copy)
 
     # ---- a block of keys ----
 
-    def _keys(self, block: Block, first: Value, count: Value) -> None:
+    def _keys(self, number: Value, span: Value, first: Value, count: Value) -> None:
         f, b = self.frame, self.b
-        k, v = b.gep(self.k, first * f["k_row"]), b.gep(self.v, first * f["v_row"])
-        k_row, k_step, v_row, v_step = f["k_row"], f["k_feature"], f["v_row"], f["v_feature"]
-        if self.kind.narrow:
-            loose = self.loose[1]
-            f.widened(k, k_row, k_step if loose else None, count, f["features"], self.at["k"])
-            f.widened(v, v_row, v_step if loose else None, count, f["values"], self.at["v"])
-            k, v, k_step, v_step = self.at["k"], self.at["v"], b.i64(f.size), b.i64(f.size)
-            k_row, v_row = f["features"] * f.size, f["values"] * f.size
-        if self.mask in ("truths", "numbers"):
-            self._mask(block, first, count)
-        f.panels(block.vectors, lambda at, n: self._scores(at, n, first, count, k, k_row, k_step))
-        f.panels(block.vectors, lambda at, n: self._weights(at, n, count))
-        f.panels(block.vectors, lambda at, n: self._add(at, n, count, v, v_row, v_step))
+        k = self._packed(b.gep(self.k, first * f["k_row"]), "k", count, f["features"])
+        v = self._packed(b.gep(self.v, first * f["v_row"]), "v", count, f["values"])
+        with b.loop(0, span, 1) as loop:
+            block = self._block(number + loop.index, loop.index)
+            left = f.least(self._end(block) - first, count)
+            with b.when(left > 0):
+                if self.mask in ("truths", "numbers"):
+                    self._mask(block, first, left)
+                f.panels(block.vectors, lambda at, n: self._scores(block, at, n, first, left, k))
+                f.panels(block.vectors, lambda at, n: self._weights(block, at, n, left))
+                f.panels(block.vectors, lambda at, n: self._add(block, at, n, first, left, v))
+
+    def _packed(self, source: Value, name: str, count: Value, width: Value) -> Value:
+        """A block of keys or values without gaps: where it lies, or copied. Rows that are far apart come one from each
+        page, and share few places in the caches."""
+        f, b = self.frame, self.b
+        row, step = f[f"{name}_row"], f[f"{name}_feature"]
+        if self.kind.narrow or self.loose[1]:
+            f.widened(source, row, step if self.loose[1] else None, count, width, self.at[name])
+            return self.at[name]
+        compact = row.eq(width * f.size)
+        with b.when(~compact):
+            f.widened(source, row, None, count, width, self.at[name])
+        return b.choose(compact, source, self.at[name])
 
     def _mask(self, block: Block, first: Value, count: Value) -> None:
         """The mask's block as rows of lanes: 1 and 0 for truths, else what is added to scores."""
@@ -215,54 +253,48 @@ class Forward:
         truths = self.mask == "truths"
         kind = Elements(dt.uint8, dt.uint8) if truths else self.kind
         step = f["mask_key"] if self.loose[2] else None
-        with b.loop(0, block.vectors * self.shape.lanes, f.turn) as lane:
-            starts = []
-            for i in range(f.turn):
-                head, query = self._row(block, lane.index + i)
-                start = head * f["mask_head"] + query * f["mask_row"] + first * f["mask_key"]
-                starts.append(b.gep(self.mask_at, start))
-            target = b.gep(self.at["mask"], lane.index * f.size)
+        with self._lanes(block, f.turn) as (lane, rows):
+            offsets = [head * f["mask_head"] + query * f["mask_row"] + first * f["mask_key"] for head, query in rows]
+            starts = [b.gep(self.mask_at, offset) for offset in offsets]
+            target = b.gep(self.at["mask"], lane * f.size)
             f.columns_of(starts, step, count, target, lambda x: x if truths else in_bits(b, x), kind)
 
-    def _scores(
-        self, vector: Value, vectors: int, first: Value, count: Value, k: Value, k_row: Value, k_step: Value
-    ) -> None:
+    def _scores(self, block: Block, vector: Value, vectors: int, first: Value, count: Value, k: Value) -> None:
         """Scores of a block of keys for some vectors of queries, and the largest of them so far."""
         f, b, at = self.frame, self.b, self.at
         height = self.shape.rows(vectors)
-        peak, following, scores = (f.lanes_at(at[name], vector) for name in ("peak", "next", "scores"))
+        peak, following, scores = (f.lanes_at(x, vector) for x in (block.peak, at["next"], at["scores"]))
         for v in range(vectors):
             b.store(f.get(f.across(peak, v)), f.across(following, v))
         with b.loop(0, count, height) as tile:
             keys = [f.least(tile.index + r, count - 1) for r in range(height)]  # past the last, it is repeated
-            offsets = [key * k_row for key in keys]
-            sums = f.sums(offsets, k, k_step, f.lanes_at(at["q"], vector), f.row, f["features"], vectors)
+            offsets = [key * f["features"] * f.size for key in keys]
+            sums = f.sums(offsets, k, f.size, f.lanes_at(block.q, vector), f.row, f["features"], vectors)
             for v in range(vectors):
                 most = f.get(f.across(following, v))
                 for r, key in enumerate(keys):
-                    s = self._masked(sums[r][v], first, key, vector, v)
+                    s = self._masked(block, sums[r][v], first, key, vector, v)
                     b.store(s, f.across(b.gep(scores, (tile.index + r) * f.row), v))
                     most = b.choose(s > most, s, most)
                 b.store(most, f.across(following, v))
 
-    def _masked(self, s: Value, first: Value, key: Value, vector: Value, v: int) -> Value:
+    def _masked(self, block: Block, s: Value, first: Value, key: Value, vector: Value, v: int) -> Value:
         f, b = self.frame, self.b
         if self.mask == "none":
             return s
         if self.mask == "causal":
             lanes = self.shape.lanes
-            limits = b.load(b.gep(self.at["limit"], (vector + v) * (lanes * 4)), dt.int32, lanes)
+            limits = b.load(b.gep(block.limit, (vector + v) * (lanes * 4)), dt.int32, lanes)
             assert isinstance(limits, Value)
             return b.choose(limits >= b.cast(first + key, dt.int32), s, lowest(f.work))
         given = f.get(f.across(f.lanes_at(b.gep(self.at["mask"], key * f.row), vector), v))
         return b.choose(given.ne(0.0), s, lowest(f.work)) if self.mask == "truths" else s + given
 
-    def _weights(self, vector: Value, vectors: int, count: Value) -> None:
+    def _weights(self, block: Block, vector: Value, vectors: int, count: Value) -> None:
         """Scores become powers of 2 of what they are below the peak; totals and factors follow."""
-        f, b = self.frame, self.b
-        peak, following, total, factor, scores = (
-            f.lanes_at(self.at[name], vector) for name in ("peak", "next", "total", "factor", "scores")
-        )
+        f, b, at = self.frame, self.b, self.at
+        places = (block.peak, at["next"], block.total, at["factor"], at["scores"])
+        peak, following, total, factor, scores = (f.lanes_at(x, vector) for x in places)
         peaks = []
         for v in range(vectors):
             most = f.get(f.across(following, v))
@@ -283,17 +315,17 @@ class Forward:
             place = f.across(total, v)
             b.store(b.fma(f.get(place), f.get(f.across(factor, v)), more), place)
 
-    def _add(self, vector: Value, vectors: int, count: Value, values: Value, row: Value, step: Value) -> None:
+    def _add(self, block: Block, vector: Value, vectors: int, first: Value, count: Value, values: Value) -> None:
         """Values, weighted, join the sums over the blocks before."""
         f, b = self.frame, self.b
         height = self.shape.rows(vectors)
-        factor, scores, o = (f.lanes_at(self.at[name], vector) for name in ("factor", "scores", "o"))
+        factor, scores, o = (f.lanes_at(x, vector) for x in (self.at["factor"], self.at["scores"], block.o))
         with b.loop(0, f["values"], height) as tile:
-            offsets = [f.least(tile.index + r, f["values"] - 1) * step for r in range(height)]
-            sums = f.sums(offsets, values, row, scores, f.row, count, vectors)
+            offsets = [f.least(tile.index + r, f["values"] - 1) * f.size for r in range(height)]
+            sums = f.sums(offsets, values, f["values"] * f.size, scores, f.row, count, vectors)
             factors = [f.get(f.across(factor, v)) for v in range(vectors)]
             for r in range(height):
                 at = b.gep(o, (tile.index + r) * f.row)  # rows past the last are not read
                 for v in range(vectors):
-                    place = f.across(at, v)
-                    b.store(b.fma(f.get(place), factors[v], sums[r][v]), place)
+                    place, new = f.across(at, v), sums[r][v]
+                    b.store(b.choose(first.eq(0), new, b.fma(f.get(place), factors[v], new)), place)

@@ -13,6 +13,7 @@ from weft.dtypes import Dtype
 from weft.graph.dims import dim_max
 from weft.primitives.attention import Attention
 from weft.runtime.engine import Source
+from weft.runtime.threads import get_threads
 from weft.targets.cpu.attention import forward
 from weft.targets.cpu.attention.forward import Forward
 from weft.targets.cpu.attention.tiles import LOG2_E, QUERIES, Shape
@@ -21,6 +22,7 @@ from weft.targets.cpu.matmul.frame import Word, block
 from weft.targets.cpu.matmul.machine import machine
 
 _TASK: Final = 1 << 17  # multiply-adds that are worth handing to a thread
+_SPAN: Final = 4  # blocks of queries that share what was copied of keys and values
 _FOLDED: Final = 32  # queries of a head up to which heads that share keys are taken together
 
 
@@ -43,6 +45,17 @@ def _grain(work: int, tasks: int) -> int:
     return 0 if tasks == 1 or work < 8 * _TASK else dim_max(1, -(-_TASK * tasks // work))  # type: ignore[return-value]
 
 
+def _span(units: int, blocks: int, work: int) -> int:
+    """Blocks of queries of a task: several, for which keys and values are copied once, where threads have enough to do
+    with these."""
+    threads = get_threads()
+    if blocks == 1:
+        return 1
+    if threads > 1 and work >= 8 * _TASK and units * blocks < 4 * _SPAN * threads:
+        return 1 if units * blocks < 8 * threads else 2
+    return _SPAN
+
+
 def lower(op: Attention, operands: Sequence[Layout], *results: Layout) -> Lowering:
     """Pointers: q, k, v, the mask, the sinks (where there are any), then out, peaks, totals."""
     q, k, v, mask, sinks = _named(op, operands)
@@ -58,30 +71,32 @@ def lower(op: Attention, operands: Sequence[Layout], *results: Layout) -> Loweri
     blocks = -(-fold * queries // QUERIES)
     loose = (
         q.strides[-1] != 1,
-        kind.narrow and (k.strides[-1] != 1 or v.strides[-1] != 1),
+        k.strides[-1] != 1 or v.strides[-1] != 1,
         mask is not None and mask.strides[-1] != 1,
     )
     kernel = Forward(kind, _shape(q.dtype), op.mask, sinks is not None, loose)
-    areas, scratch = kernel.areas(features, values)
+    work = members * heads * queries * keys * (features + values + 8)
+    span = _span(members * groups * parts, blocks, work)
+    spans = -(-blocks // span)
+    areas, scratch = kernel.areas(features, values, span)
     nothing = Layout((0,) * (len(lead) + 3), (0,) * (len(lead) + 3), q.dtype)
     given = [q, k, v, mask or nothing, sinks or nothing]
     steps = [_strides(x) for x in given]
     numbers = {name: Pointer(i) for i, name in enumerate(_names(op))}
     (*_, q_head, q_row, q_feature), (*_, k_head, k_row, k_feature), (*_, v_head, v_row, v_feature) = steps[:3]
     mask_head, mask_row, mask_key = steps[3][len(lead) :]
-    tasks = members * groups * parts * blocks
+    tasks = members * groups * parts * spans
     words: dict[str, Word] = {
         "tasks": tasks, "q": numbers["q"], "k": numbers["k"], "v": numbers["v"],
         "mask": numbers.get("mask", numbers["q"]), "sinks": numbers.get("sinks", numbers["q"]),
         "out": numbers["out"], "peak": numbers["peak"], "total": numbers["total"], "scale": _bits(op.scale * LOG2_E),
         "groups": groups, "parts": parts, "fold": fold, "queries": queries, "keys": keys, "features": features,
-        "values": values, "blocks": blocks, "q_head": q_head, "q_row": q_row, "q_feature": q_feature,
+        "values": values, "spans": spans, "span": span, "q_head": q_head, "q_row": q_row, "q_feature": q_feature,
         "k_head": k_head, "k_row": k_row, "k_feature": k_feature,
         "v_head": v_head, "v_row": v_row, "v_feature": v_feature,
         "mask_head": mask_head, "mask_row": mask_row, "mask_key": mask_key, "sinks_head": steps[4][len(lead)], **areas,
     }  # fmt: skip
     axes = [(extent, *(s[i] for s in steps)) for i, extent in enumerate(lead) if extent != 1]
-    work = members * heads * queries * keys * (features + values + 8)
     source = Source(f"attention:{kernel.name}", kernel.name, kernel.ir)
     return Lowering((Launch(source, block(forward.WORDS, words, axes[::-1]), _grain(work, tasks), scratch),))
 
