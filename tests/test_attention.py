@@ -18,7 +18,7 @@ from weft.codegen.launch import Layout
 from weft.dtypes import Dtype
 from weft.errors import ConfigError
 from weft.evaluate import PROGRAMS
-from weft.primitives.attention import MASKS, Attention
+from weft.primitives.attention import MASKS, Attention, AttentionGradient
 from weft.primitives.elementwise import draw
 from weft.runtime.engine import stats
 from weft.runtime.threads import get_threads, set_threads
@@ -44,7 +44,7 @@ def operands(
     return [*found, draw(rng, dtype, q[:-2])] if sinks else found
 
 
-def check(op: Attention, values: list[np.ndarray]) -> list[np.ndarray]:
+def check(op: Attention | AttentionGradient, values: list[np.ndarray]) -> list[np.ndarray]:
     results = natives(op, [place(x) for x in values])
     assert [(x.shape, x.dtype) for x in results] == [(x.shape, x.dtype) for x in op.reference(*values)]
     error = op.backward_error(values, results)
@@ -63,6 +63,30 @@ def test_any_sizes(
     check(op, operands(keys, dtype, (groups * shared, queries, features), (groups, keys, features), width, mask, sinks))
 
 
+def of_gradient(given: list[np.ndarray], mask: str) -> list[np.ndarray]:
+    """The operands of `AttentionGradient`, for those of `Attention` without sinks."""
+    dtype = dt.from_numpy(given[0].dtype)
+    out, peak, total = Attention(0.5, mask).reference(*given)
+    ct = draw(np.random.default_rng(1), dtype, out.shape, -1, 1)
+    return [*given, peak, total, (out.astype(peak.dtype) * ct.astype(peak.dtype)).sum(-1), ct]
+
+
+@given(
+    st.sampled_from(FLOATS), st.sampled_from(MASKS), st.integers(1, 2), st.integers(1, 3), st.integers(1, 140),
+    st.integers(1, 210), st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 3]),
+)  # fmt: skip
+def test_gradients_of_any_sizes(
+    dtype: Dtype, mask: str, groups: int, shared: int, queries: int, keys: int, features: int, width: int, threads: int
+) -> None:
+    """Also by both halves, which is how it is done where threads are more than groups."""
+    given = operands(keys, dtype, (groups * shared, queries, features), (groups, keys, features), width, mask)
+    before = set_threads(threads)
+    try:
+        check(AttentionGradient(0.5, mask), of_gradient(given, mask))
+    finally:
+        set_threads(before)
+
+
 SHAPES = [((2, 4, 70, 24), (2, 2, 130, 24), 40), ((1, 4, 1, 16), (1, 2, 300, 16), 16), ((1, 6, 7, 5), (1, 2, 97, 5), 3)]
 
 
@@ -73,6 +97,8 @@ def everything() -> list[np.ndarray]:
             for mask in MASKS:
                 given = operands(number, dtype, q, k, values, mask, number == 0)
                 found += natives(Attention(0.3, mask, number == 0), [place(x) for x in given])
+                given = of_gradient(given[: 3 + (mask in ("truths", "numbers"))], mask)
+                found += natives(AttentionGradient(0.5, mask), [place(x) for x in given])
     return found
 
 
@@ -200,3 +226,62 @@ def test_what_is_not_a_number_stays_where_it_is_seen() -> None:
     got = attend(q, k, v, None)
     assert np.isnan(got[0, 1, 3]).all()
     assert np.isnan(got).sum() == 8
+
+
+# ---- derivatives ----
+
+
+def written_out(q: mx.array, k: mx.array, v: mx.array, mask: Any, sinks: Any) -> mx.array:
+    """What a user writes by hand, for one head of keys to each of queries."""
+    scores = 0.5 * q @ mx.swapaxes(k, -1, -2)
+    if mask is not None:
+        scores = mx.where(mask, scores, -1e30) if mask.dtype is mx.bool_ else scores + mask
+    if sinks is not None:
+        scores = mx.concatenate([mx.broadcast_to(sinks[:, None, None], (*scores.shape[:-1], 1)), scores], axis=-1)
+    weights = mx.softmax(scores, axis=-1)
+    return (weights if sinks is None else weights[..., 1:]) @ v
+
+
+@pytest.mark.parametrize("mask", ["none", "truths", "numbers"])
+def test_derivatives_are_those_of_the_formula(mask: str) -> None:
+    """By all operands, in reverse mode, in forward mode, and twice."""
+    q, k, v, *more = (
+        mx.array(x, dt.from_numpy(x.dtype)) for x in operands(1, dt.float64, (1, 2, 5, 4), (1, 2, 7, 4), 3, mask, True)
+    )
+    sinks = more[-1][0]
+    args = [q, k, v, sinks, *more[:-1]]
+    wanted = list(range(5 if mask == "numbers" else 4))
+    weights = mx.array(np.random.default_rng(3).normal(size=(1, 2, 5, 3)), mx.float64)
+
+    def fast(q: mx.array, k: mx.array, v: mx.array, sinks: mx.array, *masks: mx.array) -> mx.array:
+        given = masks[0] if masks else None
+        return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.5, mask=given, sinks=sinks)
+
+    def plain(q: mx.array, k: mx.array, v: mx.array, sinks: mx.array, *masks: mx.array) -> mx.array:
+        return written_out(q, k, v, masks[0] if masks else None, sinks)
+
+    found = []
+    for f in (fast, plain):
+        loss = lambda *xs, f=f: (f(*xs) * weights).sum()  # noqa: E731
+        gradient = mx.grad(loss, argnums=wanted)
+        again = mx.grad(lambda *xs: sum((mx.sin(g) ** 2).sum() for g in gradient(*xs)), argnums=wanted)  # noqa: B023
+        tangents = [mx.cos(3 * x) if i in wanted else mx.zeros_like(x) for i, x in enumerate(args)]
+        pushed = mx.jvp(f, args, tangents)[1] if mask != "truths" else []
+        found.append([np.asarray(x) for x in (*gradient(*args), *again(*args), *pushed)])
+    for x, y in zip(*found, strict=True):
+        assert np.abs(x - y).max() <= 1e-12 * max(1.0, np.abs(y).max())
+
+
+def test_gradients_of_queries_that_see_nothing() -> None:
+    """They weigh all values alike, whatever the scores are, and whatever they are masked with."""
+    q, k, v = map(mx.array, rows(1, 20, 110, 110))
+
+    def loss(q: mx.array, k: mx.array, v: mx.array, mask: mx.array) -> mx.array:
+        return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.5, mask=mask).sum()
+
+    for mask in (mx.zeros((20, 110), mx.bool_), mx.full((20, 110), float(np.finfo(np.float32).min))):
+        dq, dk, dv = (np.asarray(x) for x in mx.grad(loss, argnums=[0, 1, 2])(q, k, v, mask))
+        assert np.allclose(dv, 20 / 110, rtol=1e-5)
+        if mask.dtype is mx.bool_:
+            assert not dq.any()
+            assert not dk.any()

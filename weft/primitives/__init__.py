@@ -75,7 +75,9 @@ REGISTRY: tuple[type[Primitive], ...] = (
     # random
     random.Threefry,
     # contraction
-    contraction.Matmul, quantized.QuantizedMatmul, quantized.GatherQuantizedMatmul, attention.Attention,
+    contraction.Matmul, quantized.QuantizedMatmul, quantized.GatherQuantizedMatmul,
+    # attention
+    attention.Attention, attention.AttentionGradient,
     # linear algebra
     linalg.Cholesky, linalg.Qr, linalg.Lu, linalg.SolveTriangular, linalg.Inverse,
     linalg.Solution, linalg.PseudoInverse, linalg.LogAbsDet, linalg.DetSign, linalg.Determinant, linalg.Adjugate,

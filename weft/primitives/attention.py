@@ -154,10 +154,12 @@ class Attention(MultiOutput, Masked):
     def vjp(  # type: ignore[override]
         self, outs: Sequence[Node], primals: tuple[Node, ...], cotangents: Sequence[Node | None], wanted: frozenset[int]
     ) -> ByOperand:
-        f = _Formula(self, primals[:3], primals[3 : 3 + self.has_mask])
         sinks, sink_place = primals[3 + self.has_mask :], 3 + self.has_mask
-        soft = f.softmax(*sinks)
         ct, peak_ct, total_ct = cotangents
+        if peak_ct is None and total_ct is None and not (self.mask == "numbers" and 3 in wanted):
+            return {} if ct is None else self._by_kernels(outs, primals, ct, wanted)
+        f = _Formula(self, primals[:3], primals[3:sink_place])
+        soft = f.softmax(*sinks)
         found: dict[int, Node] = {}
         # d score = weight * (d weight - mean) + power * d total + [it is the peak] * (d peak - total * d total)
         rise: Node | None = None
@@ -185,6 +187,158 @@ class Attention(MultiOutput, Masked):
         if sink_place in wanted and sink_rise is not None:
             found[sink_place] = f.heads_back(_sum_all(sink_rise, 1), primals[sink_place].kind)
         return found
+
+    def _by_kernels(
+        self, outs: Sequence[Node], primals: tuple[Node, ...], ct: Node, wanted: frozenset[int]
+    ) -> dict[int, Node]:
+        """Cotangents of all but a mask, given that of `out`, without stored scores."""
+        out, peak, total = outs
+        place = 3 + self.has_mask
+        delta = _sum(astype(ct, total.dtype) * astype(out, total.dtype))
+        found: dict[int, Node] = {}
+        if wanted & {0, 1, 2}:
+            made = bind_many(AttentionGradient(self.scale, self.mask), *primals[:place], peak, total, delta, ct)
+            found = {i: made[i] for i in (0, 1, 2) if i in wanted}
+        if place in wanted:
+            sink = bind(Broadcast(peak.shape, tuple(range(peak.ndim - 1))), astype(primals[place], peak.dtype))
+            weights = exp(_times(_times(sink, LOG2_E) - peak, math.log(2))) / total
+            found[place] = astype(-_sum(weights * delta), primals[place].dtype)
+        return found
+
+    def batch(  # type: ignore[override]
+        self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size
+    ) -> Sequence[tuple[Node, int | None]]:
+        return [(x, 0) for x in bind_many(self, *self.batched(inputs, axes, size))]
+
+
+class AttentionGradient(MultiOutput, Masked):
+    """(dq, dk, dv) of (q, k, v), the mask if it is an operand, peak, total, delta (…, heads, queries) and a cotangent
+    of out. With p = 2 ** (score * log2(e) - peak) / total and ds = p * (ct @ v.T - delta), 0 where a score is masked,
+    they are scale * ds @ k, scale * ds.T @ q and p.T @ ct. That is the gradient of `Attention` if peak and total are
+    its results, and delta is the sum of ct * out over values."""
+
+    tolerance = dict.fromkeys(dt.FLOATS, 16)
+
+    def infer(self, *kinds: Kind) -> Bundle:
+        return bundle_of(kinds[:3])
+
+    def check(self, q: Kind, k: Kind, v: Kind, *more: Kind) -> None:
+        need(len(more) == self.has_mask + 4, f"{3 + len(more)} operands")
+        self.check_scores(q, k, v, more[: self.has_mask])
+        left = kind_of(q.shape[:-1], wide_of(q.dtype))
+        for kind in more[self.has_mask : -1]:
+            need(kind.dtype is left.dtype and equal_shapes(kind.shape, left.shape), f"operands {kind} for each query")
+        ct = more[-1]
+        need(ct.dtype is q.dtype and equal_shapes(ct.shape, (*q.shape[:-1], v.shape[-1])), f"a cotangent {ct}")
+
+    def flops(self, out: Kind, *kinds: Kind) -> float:
+        q, k, v = kinds[:3]
+        pairs = float(q.size) / max(float(q.shape[-1]), 1.0) * float(k.shape[-2])
+        return pairs * (6.0 * float(q.shape[-1]) + 4.0 * float(v.shape[-1]) + 16.0)
+
+    def reference(self, *values: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(x.astype(values[0].dtype) for x in self._exact(values, np.asarray)[0])
+
+    def _exact(self, values: Sequence[np.ndarray], part: Any) -> tuple[list[np.ndarray], np.ndarray]:
+        """(dq, dk, dv) as float64, and p; `part` is np.abs where what sums are made of is wanted instead."""
+        q, k, v = (x.astype(np.float64) for x in values[:3])
+        peak, total, delta, ct = (x.astype(np.float64) for x in values[3 + self.has_mask :])
+        heads, groups = q.shape[-3], k.shape[-3]
+        scores = _scores_of(self, values, lowest(dt.from_numpy(values[0].dtype)))
+        p = part(np.exp2(scores - peak[..., None]) / total[..., None])
+        repeated = [_repeated_heads(part(x), heads) for x in (k, v)]
+        change = p * (
+            part(ct) @ np.swapaxes(repeated[1], -1, -2) - (-1 if part is np.abs else 1) * part(delta)[..., None]
+        )
+        ds = np.where(_visible_of(self, values), change, 0.0) * part(self.scale)
+
+        def by_group(x: np.ndarray) -> np.ndarray:
+            return x.reshape(*x.shape[:-3], groups, heads // groups, *x.shape[-2:]).sum(-3)
+
+        dk, dv = np.swapaxes(ds, -1, -2) @ part(q), np.swapaxes(p, -1, -2) @ part(ct)
+        return [ds @ repeated[0], by_group(dk), by_group(dv)], p
+
+    def backward_error(self, values: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> float:
+        """Errors in units of the sums of magnitudes, which scores and what each is off by make larger."""
+        exact, _ = self._exact(values, np.asarray)
+        sums, _ = self._exact(values, np.abs)
+        size = _score_sizes(self, values[: 3 + self.has_mask]).max(initial=1.0)
+        peak = np.abs(values[3 + self.has_mask].astype(np.float64))
+        size += np.where(peak < -lowest(dt.float32) / 4, peak, 0.0).max(initial=0.0)
+        return _worst_error(results, exact, [x * size for x in sums])
+
+    # ---- rules ----
+
+    def _parts(self, primals: tuple[Node, ...]) -> _Gradient:
+        q, k, v, *masks = primals[: 3 + self.has_mask]
+        return _Gradient(_Formula(self, (q, k, v), masks), *primals[3 + self.has_mask :])
+
+    def jvp(  # type: ignore[override]
+        self, outs: Sequence[Node], primals: tuple[Node, ...], tangents: ByOperand
+    ) -> Sequence[Node | None]:
+        g, n = self._parts(primals), 3 + self.has_mask
+        f, scale = g.f, self.scale
+        peak, total, delta, ct = (tangents.get(n + i) for i in range(4))
+        rise = f.score_tangent(tangents)
+        if peak is not None:
+            rise = rise - _across(_times(f.by_row(peak), math.log(2)), rise)
+        if total is not None:
+            rise = rise - _across(f.by_row(total) / g.total, rise)
+        weights = g.weights * rise
+        change = zeros(g.change.kind)
+        if ct is not None:
+            change = change + _matmul(f.split(ct), swap_last(f.v))
+        if 2 in tangents:
+            change = change + _matmul(g.ct, swap_last(f.spread(tangents[2])))
+        if delta is not None:
+            change = change - _across(f.by_row(delta), change)
+        ds = _times(f.seen(weights * g.change + g.weights * change), scale)
+        dq, dk = _matmul(ds, f.k), _matmul(swap_last(ds), f.q)
+        dv = _matmul(swap_last(weights), g.ct)
+        if 1 in tangents:
+            dq = dq + _matmul(_times(g.ds, scale), f.spread(tangents[1]))
+        if 0 in tangents:
+            dk = dk + _matmul(swap_last(_times(g.ds, scale)), f.split(tangents[0]))
+        if ct is not None:
+            dv = dv + _matmul(swap_last(g.weights), f.split(ct))
+        q_kind, k_kind, v_kind = (x.kind for x in outs)
+        return f.heads_back(dq, q_kind), f.groups_back(dk, k_kind), f.groups_back(dv, v_kind)
+
+    def vjp(  # type: ignore[override]
+        self, outs: Sequence[Node], primals: tuple[Node, ...], cotangents: Sequence[Node | None], wanted: frozenset[int]
+    ) -> ByOperand:
+        g, n = self._parts(primals), 3 + self.has_mask
+        f, scale = g.f, self.scale
+        q_ct, k_ct, v_ct = cotangents
+        if q_ct is None and k_ct is None and v_ct is None:
+            return {}
+        ds_ct, weights_ct = zeros(g.change.kind), zeros(g.change.kind)
+        found: dict[int, Node] = {}
+        ct = zeros(g.ct.kind)
+        if q_ct is not None:
+            given = f.split(q_ct)
+            ds_ct = ds_ct + _matmul(given, swap_last(f.k))
+            found[1] = f.groups_back(_matmul(swap_last(_times(g.ds, scale)), given), primals[1].kind)
+        if k_ct is not None:
+            given = f.spread(k_ct)
+            ds_ct = ds_ct + _matmul(f.q, swap_last(given))
+            found[0] = f.heads_back(_matmul(_times(g.ds, scale), given), primals[0].kind)
+        if v_ct is not None:
+            given = f.spread(v_ct)
+            weights_ct, ct = _matmul(g.ct, swap_last(given)), _matmul(g.weights, given)
+        ds_ct = _times(f.seen(ds_ct), scale)
+        change_ct = ds_ct * g.weights
+        moved = (weights_ct + ds_ct * g.change) * g.weights
+        row = _sum(moved)
+        for place, more in f.score_cotangents(f.seen(moved), wanted).items():
+            found[place] = found[place] + more if place in found else more
+        if 2 in wanted:
+            found[2] = f.groups_back(_matmul(swap_last(change_ct), g.ct), primals[2].kind)
+        rows = (
+            _times(row, -math.log(2)), -(row / g.total), -_sum(change_ct), ct + _matmul(change_ct, f.v),
+        )  # fmt: skip
+        found |= {n + i: f.heads_back(x, primals[n + i].kind) for i, x in enumerate(rows)}
+        return {place: x for place, x in found.items() if place in wanted}
 
     def batch(  # type: ignore[override]
         self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size
@@ -330,6 +484,19 @@ class _Formula:
         return found
 
 
+class _Gradient:
+    """What `AttentionGradient` computes on its way, as nodes: p, ct @ v.T - delta, and ds without the scale."""
+
+    def __init__(self, f: _Formula, peak: Node, total: Node, delta: Node, ct: Node) -> None:
+        self.f, self.ct, self.total = f, f.split(ct), f.by_row(total)
+        scores = f.scores()
+        powers = exp(_times(scores - _across(f.by_row(peak), scores), math.log(2)))
+        self.weights = powers / _across(self.total, powers)
+        product = _matmul(self.ct, swap_last(f.v))
+        self.change = product - _across(f.by_row(delta), product)
+        self.ds = f.seen(self.weights * self.change)
+
+
 def _matmul(x: Node, y: Node) -> Node:
     return bind(Matmul(), x, y)
 
@@ -399,13 +566,16 @@ def _scores_of(op: Masked, values: Sequence[np.ndarray], least: float) -> np.nda
     if op.mask == "numbers":
         mask = values[3].astype(np.float64)
         scores = scores + np.where(np.isinf(mask), mask, np.clip(mask * LOG2_E, least, -least))
-    visible: Any = True
+    return np.where(_visible_of(op, values), scores, least)
+
+
+def _visible_of(op: Masked, values: Sequence[np.ndarray]) -> Any:
     if op.mask == "truths":
-        visible = values[3]
-    if op.mask == "causal":
-        queries, keys = scores.shape[-2:]
-        visible = np.arange(keys) <= np.arange(queries)[:, None] + keys - queries
-    return np.where(visible, scores, least)
+        return values[3]
+    if op.mask != "causal":
+        return True
+    queries, keys = values[0].shape[-2], values[1].shape[-2]
+    return np.arange(keys) <= np.arange(queries)[:, None] + keys - queries
 
 
 def _attended(op: Masked, values: Sequence[np.ndarray], v: np.ndarray, least: float) -> tuple[np.ndarray, ...]:
@@ -451,4 +621,29 @@ Attention.samples = (
     _sample("sinks_alone", (2, 3, 4), (1, 0, 4), 2, "causal", sinks=True),
     _sample("no_queries", (2, 0, 4), (1, 3, 4), 2),
     _sample("empty", (0, 2, 3, 4), (0, 1, 5, 4), 3, "causal"),
+)
+
+
+def _gradient_sample(sample: Sample) -> Sample:
+    """The operands of the gradient, for those of attention without sinks."""
+
+    def make(rng: np.random.Generator, dtype: Dtype) -> list[np.ndarray]:
+        assert sample.params is not None
+        op = Attention(**sample.params)
+        given = list(sample.make(rng, dtype))
+        out, peak, total = _attended(op, given, given[2], lowest(dtype))
+        ct = draw(rng, dtype, out.shape, -1, 1)
+        left = (peak, total, (out * ct.astype(np.float64)).sum(-1))
+        return [*given, *(x.astype(wide_of(dtype).np) for x in left), ct]
+
+    params = {name: value for name, value in (sample.params or {}).items() if name != "sinks"}
+    return Sample(make, params, smooth=sample.smooth, name=sample.name)
+
+
+AttentionGradient.samples = tuple(
+    _gradient_sample(sample)
+    for sample in (
+        _sample("causal", (2, 3, 2), (1, 4, 2), 3, "causal"),
+        _sample("no_keys", (2, 3, 4), (1, 0, 4), 2, smooth=False),
+    )
 )

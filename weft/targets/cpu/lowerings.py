@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from weft.codegen.launch import Layout, Lowering, Pointer
-from weft.primitives.attention import Attention
+from weft.primitives.attention import Attention, AttentionGradient
 from weft.primitives.base import Primitive
 from weft.primitives.bits import Reinterpret
 from weft.primitives.contraction import Matmul
@@ -105,6 +105,7 @@ LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     Matmul: _matmul,
     Quantized: quantized.lower,
     Attention: attention.lower,
+    AttentionGradient: attention.lower_gradient,
     Barrier: _copied,
     Contiguous: _copied,
     Concatenate: _concatenate,

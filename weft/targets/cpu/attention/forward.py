@@ -15,14 +15,12 @@ vector length. Blocks of keys and values that have gaps, or are narrow, are copi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
-from weft import dtypes as dt
 from weft.codegen.builder import Value
 from weft.records import dataclass
-from weft.targets.cpu.attention.tiles import KEYS, QUERIES, Shape, TileFrame, in_bits, lowest, power
+from weft.targets.cpu.attention.pairs import Block, Pairs
+from weft.targets.cpu.attention.tiles import KEYS, QUERIES, Shape, in_bits, power
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.frame import Part
@@ -35,91 +33,69 @@ WORDS: Final = (
 )  # fmt: skip
 """`parts` of the heads that share keys are tasks of their own, `fold` heads in each; a task has `span` blocks of
 queries; strides are in bytes."""
-OPERANDS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Queries that are the lanes of vectors: rows [start, start + count) of some heads, counted through, and where in
-    scratch memory they and what is known of them are."""
+class Attended(Block):
+    """A block of queries, and where in scratch memory they and what is known of them are."""
 
-    start: Value
-    count: Value
-    vectors: Value
     peak: Value
     total: Value
-    limit: Value
     q: Value
     o: Value
 
 
-class Forward:
-    """Writes the kernel for one kind of elements. `loose`: which of q, keys and values, and the mask have elements of a
-    row apart."""
+class Forward(Pairs):
+    """Writes the kernel; `sinks` says whether there are any."""
+
+    title = "attention"
+    words = WORDS
+    operands = 5  # q, k, v, mask, sinks
 
     def __init__(self, kind: Elements, shape: Shape, mask: str, sinks: bool, loose: tuple[bool, bool, bool]) -> None:
-        self.kind, self.shape, self.mask, self.sinks, self.loose = kind, shape, mask, sinks, loose
+        super().__init__(kind, shape, mask, loose)
+        self.sinks = sinks
 
     @property
     def name(self) -> str:
-        loose = "".join("nu"[not x] for x in self.loose)
-        shape = f"{self.shape.sums}x{self.shape.vectors}x{self.shape.lanes}"
-        return f"attention_{self.kind.memory.name}_{self.mask}{'_sinks' * self.sinks}_{loose}_{shape}"
+        return f"{super().name}{'_sinks' * self.sinks}"
 
     # ---- scratch memory ----
 
     def areas(self, features: int, values: int, span: int) -> tuple[dict[str, int], int]:
         """Where things are in scratch memory, in bytes, and the size of it. What belongs to a block of queries is in
         one piece."""
-        size = self.kind.work.size
-        row = QUERIES * size
-        at_v = self._fixed()["k"] + KEYS * features * size
-        at_blocks = at_v + KEYS * values * size
-        block_o = (3 + features + 8) * row
-        block_size = block_o + (values + 16) * row
+        at_v = self.fixed()["k"] + KEYS * features * self.size
+        at_blocks = at_v + KEYS * values * self.size
+        block_o = (3 + features + 8) * self.row
+        block_size = block_o + (values + 16) * self.row
         words = {"at_v": at_v, "at_blocks": at_blocks, "block_o": block_o, "block_size": block_size}
         return words, at_blocks + span * block_size
 
-    def _fixed(self) -> dict[str, int]:
-        """What does not depend on sizes."""
-        row = QUERIES * self.kind.work.size
-        mask = (2 + KEYS) * row
-        k = mask + ((KEYS + 8) * row if self.mask in ("truths", "numbers") else 0)
-        return {"next": 0, "factor": row, "scores": 2 * row, "mask": mask, "k": k}
+    def fixed(self) -> dict[str, int]:
+        mask = (2 + KEYS) * self.row
+        return {"next": 0, "factor": self.row, "scores": 2 * self.row, "mask": mask, "k": mask + self.mask_size}
 
-    def _block(self, number: Value, place: Value) -> Block:
+    def _block(self, number: Value, place: Value) -> Attended:
         """A block of queries, which is the one at this place of a task."""
-        f, b, lanes = self.frame, self.b, self.shape.lanes
+        f, b = self.frame, self.b
         start = number * QUERIES
         count = f.least(f["fold"] * f["queries"] - start, QUERIES)
         at = b.gep(f.scratch, f["at_blocks"] + place * f["block_size"])
-        rows = [b.gep(at, i * f.row) for i in range(4)]
-        vectors = (count + (lanes - 1)) >> (lanes.bit_length() - 1)
-        peak, total, limit, q = rows
-        return Block(start, count, vectors, peak, total, limit, q, b.gep(at, f["block_o"]))
+        peak, total, limit, q = (b.gep(at, i * f.row) for i in range(4))
+        return Attended(start, count, self.vectors_of(count), limit, peak, total, q, b.gep(at, f["block_o"]))
 
     # ---- tasks ----
 
-    def ir(self) -> str:
-        self.frame = f = TileFrame(self.name, WORDS, OPERANDS, self.kind, self.shape)
-        self.b = f.b
-        self.at = {name: f.b.gep(f.scratch, place) for name, place in self._fixed().items()}
-        self.at["v"] = f.b.gep(f.scratch, f["at_v"])
-        with f.b.loop(f.begin, f.end, 1) as task:
-            self._task(task.index)
-        return f.module()
-
-    def _task(self, task: Value) -> None:
+    def task(self, task: Value) -> None:
         f, b = self.frame, self.b
+        self.at["v"] = b.gep(f.scratch, f["at_v"])
         rest, number = f.divide(task, f["spans"])
         rest, part = f.divide(rest, f["parts"])
         member, group = f.divide(rest, f["groups"])
-        q, k, v, mask, sinks = f.offsets(member)
+        *offsets, sinks = f.offsets(member)
         head = (group * f["parts"] + part) * f["fold"]
-        self.q = b.gep(f["q"], q + head * f["q_head"])
-        self.k = b.gep(f["k"], k + group * f["k_head"])
-        self.v = b.gep(f["v"], v + group * f["v_head"])
-        self.mask_at = b.gep(f["mask"], mask + head * f["mask_head"])
+        self.place(group, head, *offsets)
         self.sinks_at = b.gep(f["sinks"], sinks + head * f["sinks_head"])
         rows = f["fold"] * f["queries"]
         blocks, _ = f.divide(rows + (QUERIES - 1), QUERIES)
@@ -128,7 +104,7 @@ class Forward:
         with b.loop(0, span, 1, b.i64(0)) as loop:
             block = self._block(first + loop.index, loop.index)
             self._begin(block)
-            loop.carry(b.intrinsic("smax", loop.carried[0], self._end(block)))
+            loop.carry(b.intrinsic("smax", loop.carried[0], self.end_of(block.start, block.count)))
         end = loop.carried[0]
         with b.loop(0, end, KEYS) as keys:
             self._keys(first, span, keys.index, f.least(end - keys.index, KEYS))
@@ -137,58 +113,21 @@ class Forward:
             block = self._block(first + loop.index, loop.index)
             self._finish(block, place + block.start)
 
-    def _end(self, block: Block) -> Value:
-        """How many keys the block sees. One with a query that sees nothing, and so the mean, sees all."""
+    def _begin(self, block: Attended) -> None:
         f, b = self.frame, self.b
-        if self.mask != "causal":
-            return f["keys"]
-        behind = f["keys"] - f["queries"]
-        last = block.start + block.count + behind
-        whole = (block.start + behind < 0) | (f["fold"] > 1)
-        return b.choose(whole, f["keys"], f.least(last, f["keys"]))
-
-    # ---- before and after ----
-
-    @contextmanager
-    def _lanes(self, block: Block, step: int) -> Iterator[tuple[Value, list[tuple[Value, Value]]]]:
-        """A loop over the lanes of a block, some at a time: the first of them, and (head, query) of each. Those past
-        the last repeat it."""
-        f, b = self.frame, self.b
-        last = f["fold"] * f["queries"] - 1
-        with b.loop(0, block.vectors * self.shape.lanes, step, *f.divide(block.start, f["queries"])) as loop:
-            head, query = loop.carried
-            found = []
-            for i in range(step):
-                found.append((head, query))
-                more = block.start + loop.index + i < last
-                wraps = (query + 1).eq(f["queries"])
-                head = b.choose(more & wraps, head + 1, head)
-                query = b.choose(more, b.choose(wraps, 0, query + 1), query)
-            loop.carry(head, query)
-            yield loop.index, found
-
-    def _begin(self, block: Block) -> None:
-        f, b = self.frame, self.b
-        factor = b.cast(b.bitcast(f["scale"], dt.float64), f.work)
-        step = f["q_feature"] if self.loose[0] else None
-        with self._lanes(block, f.turn) as (lane, rows):
-            starts = [b.gep(self.q, head * f["q_head"] + query * f["q_row"]) for head, query in rows]
-            f.columns_of(starts, step, f["features"], b.gep(block.q, lane * f.size), lambda x: x * factor)
+        self.turn_queries(block, block.q)
         total = b.const(f.work, 1.0 if self.sinks else 0.0, 1)
-        with self._lanes(block, 1) as (lane, ((head, query),)):
-            place = lane * f.size
+        with self.lanes(block, 1) as (lane, ((head, query),)):
             first = b.const(f.work, -float("inf"), 1)
             if self.sinks:
                 sink = el.load(b, self.kind, b.gep(self.sinks_at, head * f["sinks_head"]), 1)
                 assert isinstance(sink, Value)
                 first = in_bits(b, sink)
-            b.store(first, b.gep(block.peak, place))
-            b.store(total, b.gep(block.total, place))
-            if self.mask == "causal":
-                limit = b.cast(query + (f["keys"] - f["queries"]), dt.int32)
-                b.store(limit, b.gep(block.limit, lane * 4))
+            b.store(first, b.gep(block.peak, lane * f.size))
+            b.store(total, b.gep(block.total, lane * f.size))
+            self.put_limit(block, lane, query)
 
-    def _finish(self, block: Block, first: Value) -> None:
+    def _finish(self, block: Attended, first: Value) -> None:
         """`first` is the number of the first query among all."""
         f, b, memory = self.frame, self.b, self.kind.memory.size
         out = b.gep(f["out"], first * f["values"] * memory)
@@ -226,10 +165,9 @@ class Forward:
         v = self._packed(b.gep(self.v, first * f["v_row"]), "v", count, f["values"])
         with b.loop(0, span, 1) as loop:
             block = self._block(number + loop.index, loop.index)
-            left = f.least(self._end(block) - first, count)
+            left = f.least(self.end_of(block.start, block.count) - first, count)
             with b.when(left > 0):
-                if self.mask in ("truths", "numbers"):
-                    self._mask(block, first, left)
+                self.turn_mask(block, first, left)
                 f.panels(block.vectors, lambda at, n: self._scores(block, at, n, first, left, k))
                 f.panels(block.vectors, lambda at, n: self._weights(block, at, n, left))
                 f.panels(block.vectors, lambda at, n: self._add(block, at, n, first, left, v))
@@ -247,19 +185,7 @@ class Forward:
             f.widened(source, row, None, count, width, self.at[name])
         return b.choose(compact, source, self.at[name])
 
-    def _mask(self, block: Block, first: Value, count: Value) -> None:
-        """The mask's block as rows of lanes: 1 and 0 for truths, else what is added to scores."""
-        f, b = self.frame, self.b
-        truths = self.mask == "truths"
-        kind = Elements(dt.uint8, dt.uint8) if truths else self.kind
-        step = f["mask_key"] if self.loose[2] else None
-        with self._lanes(block, f.turn) as (lane, rows):
-            offsets = [head * f["mask_head"] + query * f["mask_row"] + first * f["mask_key"] for head, query in rows]
-            starts = [b.gep(self.mask_at, offset) for offset in offsets]
-            target = b.gep(self.at["mask"], lane * f.size)
-            f.columns_of(starts, step, count, target, lambda x: x if truths else in_bits(b, x), kind)
-
-    def _scores(self, block: Block, vector: Value, vectors: int, first: Value, count: Value, k: Value) -> None:
+    def _scores(self, block: Attended, vector: Value, vectors: int, first: Value, count: Value, k: Value) -> None:
         """Scores of a block of keys for some vectors of queries, and the largest of them so far."""
         f, b, at = self.frame, self.b, self.at
         height = self.shape.rows(vectors)
@@ -273,24 +199,12 @@ class Forward:
             for v in range(vectors):
                 most = f.get(f.across(following, v))
                 for r, key in enumerate(keys):
-                    s = self._masked(block, sums[r][v], first, key, vector, v)
+                    s = self.masked(block, sums[r][v], first, key, vector + v)
                     b.store(s, f.across(b.gep(scores, (tile.index + r) * f.row), v))
                     most = b.choose(s > most, s, most)
                 b.store(most, f.across(following, v))
 
-    def _masked(self, block: Block, s: Value, first: Value, key: Value, vector: Value, v: int) -> Value:
-        f, b = self.frame, self.b
-        if self.mask == "none":
-            return s
-        if self.mask == "causal":
-            lanes = self.shape.lanes
-            limits = b.load(b.gep(block.limit, (vector + v) * (lanes * 4)), dt.int32, lanes)
-            assert isinstance(limits, Value)
-            return b.choose(limits >= b.cast(first + key, dt.int32), s, lowest(f.work))
-        given = f.get(f.across(f.lanes_at(b.gep(self.at["mask"], key * f.row), vector), v))
-        return b.choose(given.ne(0.0), s, lowest(f.work)) if self.mask == "truths" else s + given
-
-    def _weights(self, block: Block, vector: Value, vectors: int, count: Value) -> None:
+    def _weights(self, block: Attended, vector: Value, vectors: int, count: Value) -> None:
         """Scores become powers of 2 of what they are below the peak; totals and factors follow."""
         f, b, at = self.frame, self.b, self.at
         places = (block.peak, at["next"], block.total, at["factor"], at["scores"])
@@ -315,7 +229,7 @@ class Forward:
             place = f.across(total, v)
             b.store(b.fma(f.get(place), f.get(f.across(factor, v)), more), place)
 
-    def _add(self, block: Block, vector: Value, vectors: int, first: Value, count: Value, values: Value) -> None:
+    def _add(self, block: Attended, vector: Value, vectors: int, first: Value, count: Value, values: Value) -> None:
         """Values, weighted, join the sums over the blocks before."""
         f, b = self.frame, self.b
         height = self.shape.rows(vectors)

@@ -11,18 +11,20 @@ from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
 from weft.dtypes import Dtype
 from weft.graph.dims import dim_max
-from weft.primitives.attention import Attention
+from weft.primitives.attention import Attention, AttentionGradient
 from weft.runtime.engine import Source
 from weft.runtime.threads import get_threads
-from weft.targets.cpu.attention import forward
+from weft.targets.cpu.attention import forward, gradient
 from weft.targets.cpu.attention.forward import Forward
-from weft.targets.cpu.attention.tiles import LOG2_E, QUERIES, Shape
+from weft.targets.cpu.attention.gradient import Gradient, Half
+from weft.targets.cpu.attention.tiles import KEYS, LOG2_E, QUERIES, Shape
 from weft.targets.cpu.matmul.elements import elements_of
 from weft.targets.cpu.matmul.frame import Word, block
 from weft.targets.cpu.matmul.machine import machine
 
 _TASK: Final = 1 << 17  # multiply-adds that are worth handing to a thread
 _SPAN: Final = 4  # blocks of queries that share what was copied of keys and values
+_WIDE: Final = 256  # features of keys and values up to which two blocks of them stay in the cache
 _FOLDED: Final = 32  # queries of a head up to which heads that share keys are taken together
 
 
@@ -109,3 +111,61 @@ def _names(op: Attention) -> list[str]:
 def _named(op: Attention, operands: Sequence[Layout]) -> tuple[Layout, Layout, Layout, Layout | None, Layout | None]:
     q, k, v, *more = operands
     return q, k, v, more[0] if op.has_mask else None, more[-1] if op.sinks else None
+
+
+# ---- gradients ----
+
+
+def lower_gradient(op: AttentionGradient, operands: Sequence[Layout], *results: Layout) -> Lowering:
+    """Pointers: q, k, v, the mask (if there is one), peak, total, delta, the cotangent, then dq, dk, dv."""
+    q, k, v, *masks = operands[: 3 + op.has_mask]
+    *lead, heads, queries, features = q.shape
+    groups, keys, values = k.shape[-3], k.shape[-2], v.shape[-1]
+    members, kind, shared = math.prod(lead), elements_of(q.dtype), heads // groups
+    units = members * groups
+    if units == 0:
+        return Lowering(())
+    given = [q, k, v, masks[0] if masks else None, *operands[3 + op.has_mask :]]
+    steps = [[0] * (len(lead) + 3) if x is None else _strides(x) for x in given]
+    names = ("q", "k", "v", "mask", "peak", "total", "delta", "ct")
+    numbers = iter(range(len(operands)))
+    words: dict[str, Word] = {
+        name: Pointer(0 if x is None else next(numbers)) for name, x in zip(names, given, strict=True)
+    }
+    after = ("head", "row", "feature"), ("head", "row", "feature"), ("head", "row", "feature")
+    for name, strides, axes in zip(
+        names, steps, (*after, ("head", "row", "key"), *[("head", "row")] * 3, ("head", "row", "value")), strict=True
+    ):
+        words |= {f"{name}_{axis}": stride for axis, stride in zip(axes, strides[len(lead) :], strict=True)}
+    count = len(operands)
+    words |= {
+        "dq": Pointer(count), "dk": Pointer(count + 1), "dv": Pointer(count + 2),
+        "sums": Pointer(count),
+        "scale": _bits(op.scale * LOG2_E), "factor": _bits(op.scale), "groups": groups, "shared": shared, "fold": 1,
+        "queries": queries, "keys": keys, "features": features, "values": values,
+    }  # fmt: skip
+    loose = (q.strides[-1] != 1, k.strides[-1] != 1 or v.strides[-1] != 1, bool(masks) and masks[0].strides[-1] != 1)
+    table = [(extent, *(s[i] for s in steps)) for i, extent in enumerate(lead) if extent != 1][::-1]
+    work = members * heads * queries * keys * (features + values)
+    span = 2 if features + values <= _WIDE else 1
+    spans = -(-keys // (span * KEYS))
+
+    def launch(half: Half, tasks: int, pieces: int, per: int, share: int) -> Launch:
+        kernel = Gradient(kind, _shape(q.dtype), op.mask, loose, operands[-1].strides[-1] != 1, half)
+        areas, scratch = kernel.areas(features, values, span)
+        named = {**words, **areas, "tasks": tasks, "pieces": pieces, "per": per, "span": span}
+        source = Source(f"attention:{kernel.name}", kernel.name, kernel.ir)
+        return Launch(source, block(gradient.WORDS, named, table), _grain(share * work, tasks), scratch)
+
+    threads = get_threads()
+    if threads == 1 or units >= 3 * threads or units % threads == 0:
+        if not kind.narrow:
+            return Lowering((launch("all", units, 1, spans, 3),))
+        words["sums"] = Pointer(count + 3)
+        sums = members * heads * queries * features * kind.work.size
+        return Lowering((launch("all", units, 1, spans, 3),), (sums,))
+    both = (
+        launch("queries", units * shared * -(-queries // QUERIES), 1, 1, 2),
+        launch("keys", units * spans, spans, 1, 2),
+    )
+    return Lowering(tuple(one for one in both if one.words[0] != 0))
