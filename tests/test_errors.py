@@ -186,7 +186,6 @@ USE: dict[str, Row] = {
         RuntimeError,
         ("[export_function]", "/nowhere/f.weft: No such file or directory."),
     ),
-    "what MLX has": (lambda: mx.fft, AttributeError, ("fft", "not part of Weft", "yet")),
     "what nobody has": (lambda: mx.softmx, AttributeError, ("weft.core", "'softmx'")),
 }
 

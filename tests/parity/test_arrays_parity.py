@@ -151,15 +151,11 @@ def test_bounds_of_clip_have_their_dtype_from_the_array() -> None:
         both(lambda m, a, low: m.clip(a, low, 2.5), truths, low)
 
 
-LATER = {"fft"}
-"""Families that are not built yet."""
-
-
 def test_names() -> None:
     def public(thing: Any) -> set[str]:
         return {name for name in dir(thing) if not name.startswith("_")}
 
-    assert public(mx) - public(wx) <= LATER
+    assert public(mx) <= public(wx)
     assert public(mx.random) <= public(wx.random)
     assert set(dir(mx.array)) <= set(dir(wx.array))
     assert public(mx.Dtype) <= public(wx.Dtype)

@@ -725,6 +725,28 @@ class Builder:
         everywhere = f"<{lanes} x i1> splat (i1 true)"
         return self.op(f"call {shape} @{name}({given}, {everywhere}, {shape} poison)", dtype, lanes)
 
+    def gather(self, pointer: Value, offsets: Value, dtype: Dtype, mask: Value | None = None) -> Value:
+        """Floats of 32 or 64 bits, so many bytes behind the pointer each; masked-off lanes are not touched and read as
+        0."""
+        lanes, kind, shape = offsets.lanes, _LLVM[dtype], llvm_type(dtype, offsets.lanes)
+        declared, places = self._places(pointer, offsets, dtype)
+        name = f"llvm.masked.gather.v{lanes}{_SUFFIX[kind]}.v{lanes}p0"
+        self._declare(name, shape, [*declared, f"<{lanes} x i1>", shape])
+        return self.op(f"call {shape} @{name}({places}, {_lanes(mask, lanes)}, {shape} zeroinitializer)", dtype, lanes)
+
+    def scatter(self, x: Value, pointer: Value, offsets: Value, mask: Value | None = None) -> None:
+        """The inverse of `gather`."""
+        lanes = offsets.lanes
+        declared, places = self._places(pointer, offsets, x.dtype)
+        name = f"llvm.masked.scatter.v{lanes}{_SUFFIX[_LLVM[x.dtype]]}.v{lanes}p0"
+        self._declare(name, "void", [x.type, *declared, f"<{lanes} x i1>"])
+        self.raw(f"call void @{name}({x!r}, {places}, {_lanes(mask, lanes)})")
+
+    def _places(self, pointer: Value, offsets: Value, dtype: Dtype) -> tuple[list[str], str]:
+        places = self.fresh()
+        self.raw(f"{places} = getelementptr i8, ptr {pointer.text}, {offsets!r}")
+        return aligned_pointers(f"<{offsets.lanes} x ptr>", places, dtype.size)
+
     def store(self, x: AnyValue, pointer: Value, mask: Value | None = None, stream: bool = False) -> None:
         """Consecutive elements to memory; masked-off lanes are not touched. `stream` writes past the caches: the
         address must be aligned to the whole vector, or to 64 bytes where that is longer."""
@@ -883,6 +905,11 @@ class Builder:
         yield
         self.raw(f"br label %{tag}.end")
         self.start_block(f"{tag}.end")
+
+
+def _lanes(mask: Value | None, lanes: int) -> str:
+    """A mask, or one that holds everywhere, as an argument."""
+    return f"<{lanes} x i1> splat (i1 true)" if mask is None else repr(mask)
 
 
 def _memory_type(dtype: Dtype) -> str:

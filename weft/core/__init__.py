@@ -12,10 +12,9 @@ from __future__ import annotations
 import math
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, NoReturn
 
 from weft.array import NAMESPACE, ArrayIterator, ArrayLike, array
-from weft.core import cuda, distributed, fast, linalg, metal, random
+from weft.core import cuda, distributed, fast, fft, linalg, metal, random
 from weft.core._methods import attach
 from weft.core._streams import honour_streams
 from weft.core.comparing import allclose, array_equal, isclose
@@ -288,25 +287,11 @@ newaxis = None
 attach()
 NAMESPACE.append(sys.modules[__name__])
 if USED:  # a device that was chosen from outside
-    for _owner in (sys.modules[__name__], fast, linalg, random, array):
+    for _owner in (sys.modules[__name__], fast, fft, linalg, random, array):
         honour_streams(_owner)
 
-_NOT_YET = frozenset(("fft",))
-"""What MLX has, and Weft does not have yet."""
-_SUBMODULES = frozenset(("cuda", "distributed", "fast", "linalg", "metal", "random"))
-_OWN = frozenset((
-    "NAMESPACE", "NoReturn", "ModuleType", "TYPE_CHECKING", "USED", "annotations", "attach", "honour_streams",
-    "math", "sys",
-))  # fmt: skip
-
-
-if not TYPE_CHECKING:  # it would make every name a known one
-
-    def __getattr__(name: str) -> NoReturn:
-        problem = f"module {__name__!r} has no attribute {name!r}"
-        if name in _NOT_YET:
-            problem = f"[weft.core] MLX's {name} is not part of Weft {__version__} yet."
-        raise AttributeError(problem, name=name, obj=sys.modules[__name__])
+_SUBMODULES = frozenset(("cuda", "distributed", "fast", "fft", "linalg", "metal", "random"))
+_OWN = frozenset(("NAMESPACE", "ModuleType", "USED", "annotations", "attach", "honour_streams", "math", "sys"))
 
 
 def __dir__() -> list[str]:

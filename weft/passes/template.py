@@ -224,7 +224,7 @@ class _Holes:
 
     def _plain(self, n: Size, what: str, at: int) -> int:
         if type(n) is not Dim:
-            return int(n)
+            return n if isinstance(n, int) else int(n)  # an address may keep what it points to in memory
         self.places.append((what, at))
         self.numbers.append(n)
         return 1

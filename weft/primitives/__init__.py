@@ -12,6 +12,7 @@ from weft.primitives import (
     creation,
     custom,
     elementwise,
+    fourier,
     indexing,
     joins,
     linalg,
@@ -82,6 +83,8 @@ REGISTRY: tuple[type[Primitive], ...] = (
     linalg.Cholesky, linalg.Qr, linalg.Lu, linalg.SolveTriangular, linalg.Inverse,
     linalg.Solution, linalg.PseudoInverse, linalg.LogAbsDet, linalg.DetSign, linalg.Determinant, linalg.Adjugate,
     linalg.Eigh, linalg.HermitianEigenvalues, linalg.Svd, linalg.SingularValues, linalg.Eig, linalg.Eigenvalues,
+    # Fourier transforms
+    fourier.FourierTransform, fourier.RealFourierTransform, fourier.RealFourierInverse,
     # barrier
     custom.Barrier,
 )  # fmt: skip

@@ -15,6 +15,7 @@ from weft.primitives.bits import Reinterpret
 from weft.primitives.contraction import Matmul
 from weft.primitives.custom import Barrier
 from weft.primitives.elementwise import AsType
+from weft.primitives.fourier import FourierTransform, RealFourierInverse, RealFourierTransform
 from weft.primitives.indexing import Gather, Scatter
 from weft.primitives.joins import Concatenate, Repeat
 from weft.primitives.linalg import (
@@ -35,7 +36,7 @@ from weft.primitives.scans import Cumulative, Scan
 from weft.primitives.sorting import ArgSelect, ArgSort, SearchSorted, Sort
 from weft.primitives.views import Contiguous, SliceUpdate
 from weft.targets import copying
-from weft.targets.cpu import attention, lapack, matmul, moves, quantized, scan, selection, sorting
+from weft.targets.cpu import attention, fft, lapack, matmul, moves, quantized, scan, selection, sorting
 
 Operands = Sequence[Layout]
 
@@ -101,6 +102,23 @@ def _search_sorted(op: SearchSorted, operands: Operands, out: Layout) -> Lowerin
     return sorting.search(operands[0], operands[1], out, op.right)
 
 
+# ---- Fourier transforms ----
+
+
+def _fourier(op: FourierTransform, operands: Operands, out: Layout) -> Lowering:
+    scale = op.scale_of(int(out.shape[op.axis]), op.inverse)
+    return fft.complex_transform(operands[0], out, op.axis, op.inverse, scale)
+
+
+def _real_fourier(op: RealFourierTransform, operands: Operands, out: Layout) -> Lowering:
+    scale = op.scale_of(int(operands[0].shape[op.axis]), inverse=False)
+    return fft.real_transform(operands[0], out, op.axis, scale)
+
+
+def _real_inverse(op: RealFourierInverse, operands: Operands, out: Layout) -> Lowering:
+    return fft.real_inverse(operands[0], out, op.axis, op.scale_of(int(out.shape[op.axis]), inverse=True))
+
+
 LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     Matmul: _matmul,
     Quantized: quantized.lower,
@@ -119,6 +137,9 @@ LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     ArgSort: _arg_sort,
     ArgSelect: _arg_select,
     SearchSorted: _search_sorted,
+    FourierTransform: _fourier,
+    RealFourierTransform: _real_fourier,
+    RealFourierInverse: _real_inverse,
     Cholesky: lapack.cholesky,
     Qr: lapack.qr,
     Lu: lapack.lu,
