@@ -172,3 +172,28 @@ def _lazies(statements: list[ast.stmt]) -> list[tuple[str, str]]:
             assert importlib.util.find_spec(ast.literal_eval(value.args[0])) is not None, ast.unparse(value)
             pairs.append((ast.unparse(name), ast.literal_eval(value.args[0])))
     return pairs
+
+
+def first_programs() -> None:
+    """Several threads load the compiler at the same time, each by another door."""
+    import weft.core as mx
+
+    f = mx.compile(lambda x: mx.tanh(x) * 2, shapeless=True)
+    doors = [
+        lambda: (mx.array([1.0, 2.0]) + 1).tolist() == [2.0, 3.0],
+        lambda: f(mx.array([0.0])).tolist() == [0.0],
+        lambda: mx.compile(lambda x: x * 3)(mx.array([1.0])).item() == 3.0,
+        lambda: mx.array([[1.0, 2.0], [3.0, 4.0]])[1:, 0].tolist() == [3.0],
+        lambda: mx.ones((3,), mx.bfloat16).astype(mx.float32).tolist() == [1.0] * 3,
+        lambda: mx.grad(lambda x: (x * x).sum())(mx.array([2.0])).item() == 4.0,
+        lambda: mx.device_count(mx.cpu) == 1,
+        lambda: mx.linalg.inv(mx.array([[2.0]])).item() == 0.5,
+    ]
+    found: list[bool] = []
+    in_threads(len(doors), lambda number: found.append(doors[number]()))
+    print(found)
+
+
+def test_threads_may_run_the_first_programs() -> None:
+    for _ in range(3):
+        assert run_alone(__file__, "first_programs").strip() == str([True] * 8)
