@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parent.parent
-LONGEST = 60
+LONGEST = 240
 """Seconds after which a process or thread is taken to hang."""
 
 
