@@ -1,8 +1,9 @@
 """Convolutions of (N, …, C) with weights (O, …, C / groups): conv1d, conv2d, conv3d, their transposes, conv_general,
 convolve.
 
-A convolution is one product: the windows of the input, as slices side by side, times the weights. With one channel a
-group (depthwise) it is a sum over the places of the window. So all transforms, dtypes and sizes come from these parts.
+What is left when padding, dilation of the input and groups are taken care of is one operation
+(primitives/convolution.py). Two kinds are something simpler: windows of one place are a product, and with one channel a
+group (depthwise) it is a sum over the places of the window.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import Any
 from weft import dtypes as dt
 from weft.core._common import array, wrap
 from weft.core.elementwise import multiply
-from weft.core.joining import concatenate, pad, stack
+from weft.core.joining import pad
 from weft.core.linear import matmul
-from weft.core.reducing import sum as sum_
+from weft.core.shaping import contiguous
 from weft.core.shaping import flip as flipped
-from weft.graph.dims import prod
+from weft.primitives.base import bind
+from weft.primitives.convolution import Convolve, Window
 from weft.primitives.views import reshape
 
 Stream = Any
@@ -89,12 +91,21 @@ def _spaced(x: array, steps: tuple[int, ...]) -> array:
     return x
 
 
-def _padded(x: array, low: tuple[int, ...], high: tuple[int, ...]) -> array:
-    """An input with zeros around it; negative numbers cut off."""
+_FEW = 8
+"""With fewer channels zeros are put around an array, so that the elements of a row of a window lie together."""
+
+
+def _cut(x: array, low: tuple[int, ...], high: tuple[int, ...]) -> tuple[array, tuple[int, ...], tuple[int, ...]]:
+    """An input without what negative padding cuts off, and the padding that is left."""
     if any(n < 0 for n in (*low, *high)):
         cuts = [slice(max(-a, 0), n - max(-b, 0)) for a, b, n in zip(low, high, x._node.shape[1:-1], strict=True)]
         x = x[(slice(None), *cuts)]
         low, high = (tuple(max(n, 0) for n in side) for side in (low, high))
+    return x, low, high
+
+
+def _padded(x: array, low: tuple[int, ...], high: tuple[int, ...]) -> array:
+    """An input with zeros around it."""
     return pad(x, [(0, 0), *zip(low, high, strict=True), (0, 0)]) if any((*low, *high)) else x
 
 
@@ -129,14 +140,14 @@ def conv_general(
     pair = isinstance(padding, (tuple, list)) and len(padding) == 2 and isinstance(padding[0], (tuple, list))
     low, high = (_each("conv", "padding", side, axes) for side in (padding if pair else (padding, padding)))
     dtype = dt.promote(input.dtype, weight.dtype)
-    x = _padded(_spaced(input.astype(dtype), between), low, high)
-    w = weight.astype(dtype)
+    x, w = _spaced(input.astype(dtype), between), weight.astype(dtype)
+    x, low, high = _cut(x, low, high)
     if flip:
         w = flipped(w, tuple(range(1, axes + 1)))
     kernel = tuple(int(n) for n in w._node.shape[1:-1])
     places: list[Any] = []
     for axis, (n, k, gap, step) in enumerate(zip(x._node.shape[1:-1], kernel, spacing, strides, strict=True), 1):
-        reach = gap * (k - 1) + 1
+        reach, n = gap * (k - 1) + 1, n + low[axis - 1] + high[axis - 1]
         if n < reach:
             raise ValueError(
                 "[conv] Spatial dimensions of input after padding cannot be smaller than weight spatial dimensions. "
@@ -144,39 +155,58 @@ def conv_general(
                 f"and weight of shape {weight.shape}."
             )
         places.append((n - reach) // step + 1)
-    taps = [
+    outputs, each = w._node.shape[0], w._node.shape[-1]
+    if math.prod(kernel) == 1 and groups == 1:
+        return matmul(_taps(_padded(x, low, high), places, kernel, strides, spacing)[0], _reshaped(w, outputs, each).T)
+    if type(each) is int and each == 1 and groups > 1:
+        return _summed(_taps(_padded(x, low, high), places, kernel, strides, spacing), w, groups)
+    if type(each) is int and each < _FEW:
+        x, low = _padded(x, low, high), (0,) * axes
+    windows = tuple([Window(*window) for window in zip(strides, spacing, low, strict=True)])
+    return _windows(x, w, groups, Convolve(windows, tuple(places)))
+
+
+def _taps(x: array, places: Any, kernel: Sizes, strides: Any, spacing: Any) -> list[array]:
+    """What the window sees of the input at each of its places: slices of (N, places…, C)."""
+    return [
         x[(slice(None), *[
             slice(i * gap, i * gap + (places[a] - 1) * strides[a] + 1, strides[a])
             for a, (i, gap) in enumerate(zip(tap, spacing, strict=True))
         ])]
-        for tap in itertools.product(*map(range, kernel))
+        for tap in itertools.product(*map(range, kernel))  # type: ignore[arg-type]
     ]  # fmt: skip
-    return _combined(taps, w, math.prod(kernel), groups)
 
 
-def _combined(taps: list[array], w: array, count: int, groups: int) -> array:
-    """The sum of taps (N, places…, C) times their weights (O, kernel…, C / groups)."""
-    outputs, each = w._node.shape[0], w._node.shape[-1]
-    shape = taps[0]._node.shape
-    rows, channels = prod(shape[:-1]), shape[-1]
-    by_tap = _reshaped(w, outputs, count, each)
+def _windows(x: array, w: array, groups: int, op: Convolve) -> array:
+    """The operation itself; groups go side by side as a leading axis of both."""
     if groups == 1:
-        side_by_side = taps[0] if count == 1 else concatenate(taps, axis=-1)
-        made = matmul(_reshaped(side_by_side, rows, count * channels), _reshaped(by_tap, outputs, count * each).T)
-        return _reshaped(made, *shape[:-1], outputs)
+        return wrap(bind(op, x._node, w._node))
+    each, per_group = w._node.shape[-1], w._node.shape[0] // groups
+    apart = _reshaped(x, *x._node.shape[:-1], groups, each)
+    apart = apart.transpose(apart.ndim - 2, *range(apart.ndim - 2), apart.ndim - 1)
+    weights = _reshaped(w, groups, per_group, *w._node.shape[1:])
+    made = wrap(bind(op, apart._node, weights._node))  # (groups, N, places…, per_group)
+    made = made.transpose(*range(1, made.ndim - 1), 0, made.ndim - 1)
+    return _reshaped(made, *made._node.shape[:-2], groups * per_group)
+
+
+def _summed(taps: list[array], w: array, groups: int) -> array:
+    """The sum of taps times their weights, every channel on its own; as products are, in float32 for halves, rounded
+    once."""
+    shape, outputs = taps[0]._node.shape, w._node.shape[0]
     per_group = outputs // groups
-    if type(each) is int and each == 1:  # every channel on its own
-        stacked = _reshaped(stack(taps, axis=0), count, rows, groups, 1)
-        weights = _reshaped(by_tap, groups, per_group, count).transpose(2, 0, 1)
-        weights = _reshaped(weights, count, 1, groups, per_group)
-        if w.dtype in dt.HALVES:  # as products are: summed in float32, rounded once
-            stacked, weights = stacked.astype(dt.float32), weights.astype(dt.float32)
-        made = sum_(multiply(stacked, weights), axis=0).astype(w.dtype)
-        return _reshaped(made, *shape[:-1], outputs)
-    stacked = _reshaped(stack(taps, axis=-2), rows, count, groups, each).transpose(2, 0, 1, 3)
-    weights = _reshaped(by_tap, groups, per_group, count * each).swapaxes(1, 2)
-    made = matmul(_reshaped(stacked, groups, rows, count * each), weights).swapaxes(0, 1)
-    return _reshaped(made, *shape[:-1], outputs)
+    wide = dt.float32 if w.dtype in dt.HALVES else w.dtype
+    weights = contiguous(_reshaped(w, groups, per_group, len(taps)).transpose(2, 0, 1).astype(wide))
+    total: array | None = None
+    for number, tap in enumerate(taps):
+        x = tap.astype(wide)
+        if per_group == 1:
+            term = multiply(x, weights[number, :, 0])
+        else:
+            term = multiply(_reshaped(x, *shape, 1), weights[number])
+        total = term if total is None else total + term
+    assert total is not None
+    return _reshaped(total.astype(w.dtype), *shape[:-1], outputs)
 
 
 def _of_rank(name: str, axes: int, input: Any, *options: Any) -> None:

@@ -9,6 +9,7 @@ from weft.primitives import (
     bits,
     contraction,
     control,
+    convolution,
     creation,
     custom,
     elementwise,
@@ -76,7 +77,8 @@ REGISTRY: tuple[type[Primitive], ...] = (
     # random
     random.Threefry,
     # contraction
-    contraction.Matmul, quantized.QuantizedMatmul, quantized.GatherQuantizedMatmul,
+    contraction.Matmul, convolution.Convolve, convolution.ConvolveWeights,
+    quantized.QuantizedMatmul, quantized.GatherQuantizedMatmul,
     # attention
     attention.Attention, attention.AttentionGradient,
     # linear algebra

@@ -13,6 +13,7 @@ from weft.primitives.attention import Attention, AttentionGradient
 from weft.primitives.base import Primitive
 from weft.primitives.bits import Reinterpret
 from weft.primitives.contraction import Matmul
+from weft.primitives.convolution import Convolve, ConvolveWeights
 from weft.primitives.custom import Barrier
 from weft.primitives.elementwise import AsType
 from weft.primitives.fourier import FourierTransform, RealFourierInverse, RealFourierTransform
@@ -37,6 +38,7 @@ from weft.primitives.sorting import ArgSelect, ArgSort, SearchSorted, Sort
 from weft.primitives.views import Contiguous, SliceUpdate
 from weft.targets import copying
 from weft.targets.cpu import attention, fft, lapack, matmul, moves, quantized, scan, selection, sorting
+from weft.targets.cpu.matmul import windows
 
 Operands = Sequence[Layout]
 
@@ -119,8 +121,18 @@ def _real_inverse(op: RealFourierInverse, operands: Operands, out: Layout) -> Lo
     return fft.real_inverse(operands[0], out, op.axis, op.scale_of(int(out.shape[op.axis]), inverse=True))
 
 
+def _convolve(op: Convolve, operands: Operands, out: Layout) -> Lowering:
+    return windows.convolve(op, operands[0], operands[1], out)
+
+
+def _convolve_weights(op: ConvolveWeights, operands: Operands, out: Layout) -> Lowering:
+    return windows.convolve_weights(op, operands[0], operands[1], out)
+
+
 LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     Matmul: _matmul,
+    Convolve: _convolve,
+    ConvolveWeights: _convolve_weights,
     Quantized: quantized.lower,
     Attention: attention.lower,
     AttentionGradient: attention.lower_gradient,

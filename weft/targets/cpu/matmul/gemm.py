@@ -69,7 +69,7 @@ class Chunk:
     """A chunk of a block's operands, ready to be multiplied. Before it is packed, `right` is what the kernel reads it
     from."""
 
-    left: Value
+    left: Any
     right: Any
     rows: Value
     columns: Value
@@ -99,8 +99,9 @@ class Gemm:
     `flipped`: the operands have changed places (a product with one column is computed as its transpose), so complex
     factors must too. `partial`: the output holds sums as they are in flight, because others will be added to them.
 
-    A right operand that is no matrix of plain elements has a class of its own, which says where a matrix, its columns
-    and its chunks begin (`_operands`, `_from_column`, `_of_chunk`) and how they are packed (`_pack_right`).
+    An operand that is no matrix of plain elements has a class of its own, which says where a matrix, its rows or
+    columns and its chunks begin (`_operands`, `_from_row`, `_left_of_chunk`, `_from_column`, `_of_chunk`) and how they
+    are packed (`_pack_left`, `_pack_right`).
     """
 
     words: ClassVar[tuple[str, ...]] = WORDS
@@ -148,6 +149,12 @@ class Gemm:
         offset_a, offset_b = f.offsets(member)
         return self.b.gep(f["a"], offset_a), self.b.gep(f["b"], offset_b)
 
+    def _from_row(self, left: Any, i: Value) -> Any:
+        return self.b.gep(left, i * self.frame["a_row"])
+
+    def _left_of_chunk(self, left: Any, chunk: Value) -> Any:
+        return self.b.gep(left, chunk * CHUNK * self.frame["a_k"])
+
     def _from_column(self, right: Any, j: Value) -> Any:
         return self.b.gep(right, j * self.frame["b_column"])
 
@@ -161,16 +168,15 @@ class Gemm:
         left, right = self._operands(member)
         i, j = block_i * f["block_m"], block_j * f["block_n"]
         rows, columns = f.least(f["m"] - i, f["block_m"]), f.least(f["n"] - j, f["block_n"])
-        left, right = b.gep(left, i * f["a_row"]), self._from_column(right, j)
+        left, right = self._from_row(left, i), self._from_column(right, j)
         out = _Sums(b.gep(f["out"], ((member * f["m"] + i) * f["n"] + j) * memory), f["n"] * memory)
         totals = out
         if self.result.narrow:
             totals = _Sums(b.gep(f.scratch, f["at_total"]), f["block_n"] * self.size)
         with b.loop(0, f["chunks"], 1) as loop:
-            k = loop.index * CHUNK
-            a = b.gep(left, k * f["a_k"])
-            chunk = Chunk(a, self._of_chunk(right, loop.index), rows, columns, f.least(f["k"] - k, CHUNK))
-            chunk = self._packed(chunk)
+            depth = f.least(f["k"] - loop.index * CHUNK, CHUNK)
+            a, y = self._left_of_chunk(left, loop.index), self._of_chunk(right, loop.index)
+            chunk = self._packed(Chunk(a, y, rows, columns, depth))
             self._block(chunk, totals, loop.index.eq(0))
         if self.result.narrow:
             self._round(totals, out, rows, columns)

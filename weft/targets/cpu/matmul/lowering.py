@@ -159,7 +159,7 @@ def _count(launch: Launch) -> int:
 
 def _gemm(p: _Product, partial: bool = False) -> Launch:
     processor = machine(config.cpu)
-    tile = processor.tile(p.kind)
+    tile = processor.tile(p.kind, p.n)
     kernel = Gemm(p.kind, tile, *_reads(p, processor.in_place), flipped=p.flipped, partial=partial)
     block_m, block_n = output_blocks(p.kind, tile, p.members, p.m, p.n, p.terms, tile.columns)
     blocks_m, blocks_n = -(-p.m // block_m), -(-p.n // block_n)

@@ -1,0 +1,392 @@
+"""Convolutions as tiled products whose left operand is windows of an array.
+
+An element of that operand lies where its row (a place of the window, say) and its column (a place inside the window and
+a channel) say together: their offsets are added, and so are their coordinates along the axes where a window may reach
+beyond the array, where it is 0. No window is ever copied whole: the offsets and coordinates of the rows of a block and
+of the columns of a chunk are written into two tables, and the chunk is packed by them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+from weft.codegen.builder import AnyValue, Value
+from weft.codegen.launch import Launch, Layout, Lowering, Pointer
+from weft.config import config
+from weft.primitives.convolution import Convolve, ConvolveWeights, Windows
+from weft.records import dataclass
+from weft.runtime.engine import Source
+from weft.targets.axes import axes_of, merged, row_major, scaled
+from weft.targets.cpu import moves
+from weft.targets.cpu.matmul import elements as el
+from weft.targets.cpu.matmul import gemm
+from weft.targets.cpu.matmul.elements import Elements, elements_of
+from weft.targets.cpu.matmul.frame import Part, Word, block
+from weft.targets.cpu.matmul.gemm import CHUNK, Chunk, Gemm, Tile
+from weft.targets.cpu.matmul.lowering import output_blocks
+from weft.targets.cpu.matmul.machine import machine
+from weft.targets.cpu.matmul.tasks import grain_of
+
+Way = Literal["runs", "across", "single"]
+"""What lies together: the columns of a row (in runs), several rows, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """An axis of the rows or of the columns: its size, its step in bytes, and the coordinate that it moves, by how
+    much."""
+
+    size: int
+    step: int
+    along: int = -1
+    by: int = 0
+
+
+class WindowGemm(Gemm):
+    """Writes the kernel for windows. `rows` and `columns` say for each of their axes which coordinate it moves (-1:
+    none), `checks` how many coordinates there are. With `way` "runs" the last axis of the columns, which is contiguous,
+    is copied in one go; with "across" `span` rows are."""
+
+    def __init__(
+        self,
+        kind: Elements,
+        tile: Tile,
+        read_b: gemm.Read,
+        rows: tuple[int, ...],
+        columns: tuple[int, ...],
+        checks: int,
+        way: Way,
+        span: int = 1,
+    ) -> None:
+        super().__init__(kind, tile, "any", read_b, flipped=False, partial=False)
+        self.rows, self.columns, self.checks, self.way, self.span = rows, columns, checks, way, span
+        words = [*gemm.WORDS, "at_rows", "at_columns", "run", "base"]
+        for letter, axes in (("r", rows), ("c", columns)):
+            for axis, along in enumerate(axes):
+                words += [f"{letter}{axis}", f"{letter}s{axis}", *([f"{letter}b{axis}"] if along >= 0 else [])]
+        words += [f"{name}{axis}" for axis in range(checks) for name in ("first", "size")]
+        self.words = tuple(words)  # type: ignore[misc]
+        self._runs: Value
+        """How many runs the chunk has that is being packed."""
+
+    @property
+    def name(self) -> str:
+        marks = "_".join("".join("x" if a < 0 else str(a) for a in axes) for axes in (self.rows, self.columns))
+        return f"windows_{marks}_{self.way}{self.span}_{super().name}"
+
+    # ---- tables ----
+
+    @property
+    def _row_entry(self) -> int:
+        """Bytes of an entry of the table of rows: an offset, then coordinates."""
+        return 8 * (1 + self.checks)
+
+    @property
+    def _column_entry(self) -> int:
+        """Bytes of an entry of the table of columns: the same; of a run also where it goes, and its length."""
+        return 8 * (1 + self.checks + 2 * (self.way == "runs"))
+
+    def _located(self, number: Value, letter: str, axes: Sequence[int], first: Sequence[Value]) -> list[Value]:
+        """The offset and the coordinates of a row, or of a column."""
+        f = self.frame
+        offset, *coordinates = first
+        for axis, (index, along) in enumerate(zip(f.indices(number, letter, len(axes)), axes, strict=True)):
+            offset = offset + index * f[f"{letter}s{axis}"]
+            if along >= 0:
+                coordinates[along] = coordinates[along] + index * f[f"{letter}b{axis}"]
+        return [offset, *coordinates]
+
+    def _put(self, at: Value, values: Sequence[Value]) -> None:
+        for i, value in enumerate(values):
+            self.b.store(value, self.b.gep(at, 8 * i))
+
+    def _got(self, at: Value) -> list[Value]:
+        return [self.b.word(at, i) for i in range(1 + self.checks)]
+
+    def _from_row(self, left: Any, i: Value) -> Any:
+        """Write the table of the block's rows."""
+        f, b = self.frame, self.b
+        first = [f["base"], *(f[f"first{axis}"] for axis in range(self.checks))]
+        with b.loop(0, f.least(f["m"] - i, f["block_m"]), 1) as row:
+            found = self._located(i + row.index, "r", self.rows, first)
+            self._put(b.gep(f.scratch, f["at_rows"] + row.index * self._row_entry), found)
+        return left
+
+    def _left_of_chunk(self, left: Any, chunk: Value) -> Any:
+        """Write the table of the chunk's columns, or of their runs. What begins before the chunk or ends behind it is
+        cut."""
+        f, b, size = self.frame, self.b, self.kind.memory.size
+        begin = chunk * CHUNK
+        depth = f.least(f["k"] - begin, CHUNK)
+        first = [b.i64(0)] * (1 + self.checks)
+        table = b.gep(f.scratch, f["at_columns"])
+        if self.way != "runs":
+            with b.loop(0, depth, 1) as column:
+                found = self._located(begin + column.index, "c", self.columns, first)
+                self._put(b.gep(table, column.index * self._column_entry), found)
+            return left
+        number, skip = f.divide(begin, f["run"])
+        self._runs = f.divide(skip + depth + (f["run"] - 1), f["run"])[0]
+        with b.loop(0, self._runs, 1) as run:
+            start = run.index * f["run"] - skip
+            before = b.choose(start < 0, -start, 0)
+            to = start + before
+            count = f.least(f["run"] - before, depth - to)
+            offset, *coordinates = self._located(number + run.index, "c", self.columns, first)
+            entry = [offset + before * size, *coordinates, to * self.size, count]
+            self._put(b.gep(table, run.index * self._column_entry), entry)
+        return left
+
+    # ---- packing ----
+
+    def _exists(self, row: Sequence[Value], column: Sequence[Value]) -> Value | None:
+        """Whether an element is one of the array's; None if all are."""
+        f = self.frame
+        inside: Value | None = None
+        for axis in range(self.checks):
+            place = row[1 + axis] + column[1 + axis]
+            here = (place >= 0) & (place < f[f"size{axis}"])
+            inside = here if inside is None else inside & here
+        return inside
+
+    def _pack_left(self, chunk: Chunk) -> Value:
+        f, b = self.frame, self.b
+        packed = b.gep(f.scratch, f["at_a"])
+        {"runs": self._pack_runs, "across": self._pack_across, "single": self._pack_single}[self.way](chunk, packed)
+        return packed
+
+    def _pack_runs(self, chunk: Chunk, packed: Value) -> None:
+        f, b, lanes = self.frame, self.b, self.tile.lanes
+        table = b.gep(f.scratch, f["at_columns"])
+        with b.loop(0, chunk.rows, 1) as row:
+            place = self._got(b.gep(f.scratch, f["at_rows"] + row.index * self._row_entry))
+            target = b.gep(packed, row.index * self.a_row)
+            with b.loop(0, self._runs, 1) as run:
+                entry = b.gep(table, run.index * self._column_entry)
+                column = self._got(entry)
+                to, count = (b.word(entry, 1 + self.checks + i) for i in range(2))
+                source, here = b.gep(chunk.left, place[0] + column[0]), b.gep(target, to)
+
+                def copied(j: Value, part: Part | None, source: Value = source, here: Value = here) -> None:
+                    x = f.load(self.kind, b.gep(source, j * self.kind.memory.size), lanes, part)
+                    f.store(self.wide, x, b.gep(here, j * self.size), part)
+
+                def cleared(j: Value, part: Part | None, here: Value = here) -> None:
+                    f.store(self.wide, el.zero(b, self.kind, lanes), b.gep(here, j * self.size), part)
+
+                exists = self._exists(place, column)
+                if exists is None:
+                    f.sweep(count, lanes, copied)
+                else:
+                    with b.when(exists):
+                        f.sweep(count, lanes, copied)
+                    with b.when(~exists):
+                        f.sweep(count, lanes, cleared)
+
+    def _read(self, base: Value, row: Sequence[Value], column: Sequence[Value], lanes: int) -> AnyValue:
+        """Elements that exist, or zeros."""
+        f, b = self.frame, self.b
+        exists, offset = self._exists(row, column), row[0] + column[0]
+        if exists is None:
+            return f.load(self.kind, b.gep(base, offset), lanes)
+        x = f.load(self.kind, b.gep(base, b.choose(exists, offset, 0)), lanes)
+        return b.select(exists, x, el.zero(b, self.kind, lanes))
+
+    def _pack_single(self, chunk: Chunk, packed: Value) -> None:
+        f, b = self.frame, self.b
+        table = b.gep(f.scratch, f["at_columns"])
+        with b.loop(0, chunk.rows, 1) as row:
+            place = self._got(b.gep(f.scratch, f["at_rows"] + row.index * self._row_entry))
+            target = b.gep(packed, row.index * self.a_row)
+            with b.loop(0, chunk.depth, 1) as k:
+                column = self._got(b.gep(table, k.index * self._column_entry))
+                f.store(self.wide, self._read(chunk.left, place, column, 1), b.gep(target, k.index * self.size))
+
+    def _pack_across(self, chunk: Chunk, packed: Value) -> None:
+        """In squares: `span` rows that lie together at as many columns, turned round."""
+        f, b, span = self.frame, self.b, self.span
+        table = b.gep(f.scratch, f["at_columns"])
+        with b.loop(0, chunk.depth, span) as k:
+            # What stands behind the last column of a row is not read.
+            numbers = [f.least(k.index + i, chunk.depth - 1) for i in range(span)]
+            columns = [self._got(b.gep(table, number * self._column_entry)) for number in numbers]
+            target = b.gep(packed, k.index * self.size)
+            with b.loop(0, chunk.rows, span) as row:
+                place = self._got(b.gep(f.scratch, f["at_rows"] + row.index * self._row_entry))
+                square = [self._read(chunk.left, place, column, span) for column in columns]
+                for i, x in enumerate(el.turned(b, square)):
+                    f.store(self.wide, x, b.gep(target, (row.index + i) * self.a_row))
+
+
+# ---- lowering ----
+
+
+def convolve(op: Convolve, x: Layout, w: Layout, out: Layout) -> Lowering:
+    """Rows are places of the window, columns what it sees. Pointers: 0 is x, 1 is w, 2 is out, 3 a copy of w where its
+    elements do not lie in rows."""
+    if math.prod(out.shape) == 0:
+        return Lowering(())
+    d = len(op.windows)
+    steps = scaled(x)
+    images = _Place(x.shape[-d - 2], steps[-d - 2])
+    channels = _Place(x.shape[-1], steps[-1])
+    over = _over(op.windows, x, op.places, w.shape[-d - 1 : -1])
+    rows = [images, *_spatial(op.windows, over, op.places, [w.step for w in op.windows], steps[-d - 1 : -1])]
+    columns = [
+        *_spatial(op.windows, over, w.shape[-d - 1 : -1], [w.gap for w in op.windows], steps[-d - 1 : -1]),
+        channels,
+    ]
+    launches: list[Launch] = []
+    temporaries: tuple[int, ...] = ()
+    weights, at = w, Pointer(1)
+    if len(merged(axes_of(w.shape[-d - 1 :], scaled(w)[-d - 1 :]))) > 1:
+        plain = tuple(s // w.dtype.size for s in row_major(w.shape, w.dtype.size))
+        weights, at, temporaries = Layout(w.shape, plain, w.dtype), Pointer(3), (math.prod(w.shape) * w.dtype.size,)
+        launches += moves.copy(w, weights, Pointer(1), at)
+    inside = merged(axes_of(weights.shape[-d - 1 :], scaled(weights)[-d - 1 :]))
+    b_k = inside[0].strides[0] if inside else w.dtype.size
+    right = _Right(at, w.shape[-d - 2], b_k, scaled(weights)[-d - 2], scaled(weights)[: -d - 2])
+    launches.append(_launch(op.windows, x, over, rows, columns, right))
+    return Lowering(tuple(launches), temporaries)
+
+
+def convolve_weights(op: ConvolveWeights, x: Layout, y: Layout, out: Layout) -> Lowering:
+    """Rows are the elements of the weights, columns the places of the window. Pointers: 0 is x, 1 is y, 2 is out, 3 a
+    copy of y where its places do not lie in rows."""
+    if math.prod(out.shape) == 0:
+        return Lowering(())
+    d = len(op.windows)
+    steps = scaled(x)
+    places = y.shape[-d - 1 : -1]
+    over = _over(op.windows, x, places, op.kernel)
+    rows = [
+        *_spatial(op.windows, over, op.kernel, [w.gap for w in op.windows], steps[-d - 1 : -1]),
+        _Place(x.shape[-1], steps[-1]),
+    ]
+    columns = [
+        _Place(x.shape[-d - 2], steps[-d - 2]),
+        *_spatial(op.windows, over, places, [w.step for w in op.windows], steps[-d - 1 : -1]),
+    ]
+    launches: list[Launch] = []
+    temporaries: tuple[int, ...] = ()
+    right, at = y, Pointer(1)
+    if len(merged(axes_of(y.shape[-d - 2 : -1], scaled(y)[-d - 2 : -1]))) > 1:
+        plain = tuple(s // y.dtype.size for s in row_major(y.shape, y.dtype.size))
+        right, at, temporaries = Layout(y.shape, plain, y.dtype), Pointer(3), (math.prod(y.shape) * y.dtype.size,)
+        launches += moves.copy(y, right, Pointer(1), at)
+    inside = merged(axes_of(right.shape[-d - 2 : -1], scaled(right)[-d - 2 : -1]))
+    b_k = inside[0].strides[0] if inside else y.dtype.size
+    matrix = _Right(at, y.shape[-1], b_k, scaled(right)[-1], scaled(right)[: -d - 2])
+    launches.append(_launch(op.windows, x, over, rows, columns, matrix))
+    return Lowering(tuple(launches), temporaries)
+
+
+@dataclass(frozen=True, slots=True)
+class _Right:
+    """The right operand: a matrix of (columns of the left one, n), and strides of the batch."""
+
+    pointer: Pointer
+    n: int
+    b_k: int
+    b_column: int
+    batch: tuple[int, ...]
+
+
+def _over(windows: Windows, x: Layout, places: Sequence[Any], kernel: Sequence[Any]) -> list[int]:
+    """The axes along which a window may reach beyond the array, by number."""
+    d = len(windows)
+    found = []
+    for axis, (window, p, k) in enumerate(zip(windows, places, kernel, strict=True)):
+        last = (p - 1) * window.step + (k - 1) * window.gap - window.low
+        if window.low > 0 or last >= x.shape[axis - d - 1]:
+            found.append(axis)
+    return found
+
+
+def _spatial(
+    windows: Windows, over: Sequence[int], sizes: Sequence[Any], by: Sequence[int], steps: Sequence[int]
+) -> list[_Place]:
+    return [
+        _Place(n, step * more, over.index(axis) if axis in over else -1, more)
+        for axis, (n, more, step) in enumerate(zip(sizes, by, steps, strict=True))
+    ]
+
+
+def _joined(axes: Sequence[_Place]) -> list[_Place]:
+    """As few axes as do the same: those of one element dropped, neighbours joined where nothing is checked."""
+    found: list[_Place] = []
+    for axis in axes:
+        if axis.size == 1:
+            continue
+        before = found[-1] if found else None
+        if before is not None and before.along < 0 and axis.along < 0 and before.step == axis.step * axis.size:
+            found[-1] = _Place(before.size * axis.size, axis.step)
+        else:
+            found.append(axis)
+    return found
+
+
+def _launch(
+    windows: Windows, x: Layout, over: Sequence[int], rows: list[_Place], columns: list[_Place], right: _Right
+) -> Launch:
+    kind, size, d = elements_of(x.dtype), x.dtype.size, len(windows)
+    rows, columns = _joined(rows), _joined(columns)
+    m, n, k = math.prod(axis.size for axis in rows), right.n, math.prod(axis.size for axis in columns)
+    batch = [
+        (axis.size, *axis.strides)
+        for axis in reversed(merged(axes_of(x.shape[: -d - 2], scaled(x)[: -d - 2], right.batch)))
+    ]
+    members = math.prod(axis[0] for axis in batch)
+    terms = members * m * n * k
+    tile = machine(config.cpu).tile(kind, n)
+    read_b: gemm.Read = "rows" if right.b_column == size else "columns" if right.b_k == size else "any"
+    way, span = _way(kind, tile, rows, columns)
+    run = columns.pop() if way == "runs" else None
+    kernel = WindowGemm(
+        kind, tile, read_b, tuple(a.along for a in rows), tuple(a.along for a in columns), len(over), way, span
+    )
+    block_m, block_n = output_blocks(kind, tile, members, m, n, terms, tile.columns)
+    blocks_m, blocks_n = -(-m // block_m), -(-n // block_n)
+    scratch = kernel.scratch(block_m, block_n, k)
+    at_rows = -(-scratch.size // 64) * 64
+    at_columns = at_rows + block_m * (8 + 8 * len(over))
+    steps = scaled(x)[-d - 1 : -1]
+    values: dict[str, Word] = {
+        "tasks": members * blocks_m * blocks_n, "a": Pointer(0), "b": right.pointer, "out": Pointer(2),
+        "m": m, "n": n, "k": k, "chunks": max(1, -(-k // CHUNK)), "a_row": 0, "a_k": 0, "b_k": right.b_k,
+        "b_column": right.b_column, "block_m": block_m, "block_n": block_n, "blocks_m": blocks_m, "blocks_n": blocks_n,
+        "panel": scratch.panel, "at_a": scratch.at_a, "at_total": scratch.at_total,
+        "at_rows": at_rows, "at_columns": at_columns, "run": 1 if run is None else run.size,
+        "base": -sum(window.low * step for window, step in zip(windows, steps, strict=True)),
+    }  # fmt: skip
+    for letter, axes in (("r", rows), ("c", columns)):
+        for number, axis in enumerate(axes):
+            values[f"{letter}{number}"], values[f"{letter}s{number}"] = axis.size, axis.step
+            values[f"{letter}b{number}"] = axis.by
+    for number, spatial in enumerate(over):
+        values[f"first{number}"], values[f"size{number}"] = -windows[spatial].low, x.shape[spatial - d - 1]
+    tasks = members * blocks_m * blocks_n
+    entries = 8 * (3 + len(over)) * (CHUNK + 2)
+    return Launch(
+        Source(f"convolve:{kernel.name}", kernel.name, kernel.ir),
+        block(kernel.words, values, batch),
+        grain_of(terms, tasks),
+        at_columns + entries,
+    )
+
+
+_SPANS: Final = (8, 4)
+
+
+def _way(kind: Elements, tile: Tile, rows: Sequence[_Place], columns: Sequence[_Place]) -> tuple[Way, int]:
+    """How the left operand is packed."""
+    size = kind.memory.size
+    if columns and columns[-1].along < 0 and columns[-1].step == size and columns[-1].size >= 4:
+        return "runs", 1
+    if rows and rows[-1].along < 0 and rows[-1].step == size:
+        for span in _SPANS:
+            if span <= min(tile.rows, tile.turn) and rows[-1].size % span == 0:
+                return "across", span
+    return "single", 1
