@@ -66,7 +66,9 @@ def close(got: mx.array, expected: np.ndarray, magnitudes: np.ndarray, terms: in
 @st.composite
 def cases(drawn: st.DrawFn) -> dict[str, Any]:
     axes = drawn(st.integers(1, 3))
-    groups, each, per = drawn(st.sampled_from([(1, 3, 2), (2, 2, 3), (4, 1, 1), (3, 1, 2), (1, 1, 1)]))
+    groups, each, per = drawn(
+        st.sampled_from([(1, 3, 2), (2, 2, 3), (4, 1, 1), (3, 1, 2), (1, 1, 1), (1, 8, 5), (2, 9, 3), (1, 16, 17)])
+    )
 
     def some(low: int, high: int) -> list[int]:
         return drawn(st.lists(st.integers(low, high), min_size=axes, max_size=axes))
@@ -98,6 +100,33 @@ def test_conv_general(case: dict[str, Any], dtype: Any) -> None:
     assert got.dtype is dtype
     expected = by_definition(wide(x), wide(w), *options)
     close(got, expected, by_definition(np.abs(wide(x)), np.abs(wide(w)), *options), w.size // w.shape[0])
+
+
+@settings(max_examples=25)
+@given(
+    channels=st.sampled_from([1, 3, 8, 16, 20, 300]), outputs=st.integers(9, 70), images=st.integers(1, 3),
+    size=st.integers(3, 9), stride=st.integers(1, 3), around=st.integers(0, 3), dtype=st.sampled_from(list(ROUNDING)),
+)  # fmt: skip
+def test_sums_have_the_order_of_products(
+    channels: int, outputs: int, images: int, size: int, stride: int, around: int, dtype: Any
+) -> None:
+    """To the bit what the windows, side by side, times the weights are: over the window, then the channels."""
+    x, w = draw((images, size, size, channels), dtype), draw((outputs, 3, 2, channels), dtype, 1)
+    padded = mx.pad(x, [(0, 0), (around, around), (around, around), (0, 0)])
+    places = [(size + 2 * around - k) // stride + 1 for k in (3, 2)]
+    taps = [
+        padded[:, i : i + (places[0] - 1) * stride + 1 : stride, j : j + (places[1] - 1) * stride + 1 : stride]
+        for i in range(3)
+        for j in range(2)
+    ]
+    rows = images * places[0] * places[1]
+    if rows <= 8 and 6 * channels >= 64:
+        return  # a product so narrow is summed in another order
+    windows = mx.concatenate(taps, axis=-1).reshape(rows, -1)
+    expected = (windows @ w.reshape(outputs, -1).T).reshape(images, *places, outputs)
+    turned = mx.contiguous(w.transpose(3, 1, 2, 0)).transpose(3, 1, 2, 0)
+    for weights in (w, turned):
+        assert mx.array_equal(mx.conv2d(x, weights, stride, around), expected).item()
 
 
 RANKS = pytest.mark.parametrize("axes", [1, 2, 3])
