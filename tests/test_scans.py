@@ -145,7 +145,17 @@ def test_many_axes_are_walked_in_place() -> None:
         turned = mx.array(x).transpose(order)
         for axis in range(4):
             got = values_of(mx.cumsum(turned, axis=axis))
-            assert same_bits(got, np.ascontiguousarray(np.cumsum(x.transpose(order), axis, dtype=np.float32)))
+            sums = np.cumsum(x.transpose(order), axis, dtype=np.float64)  # in which they are carried
+            assert same_bits(got, np.ascontiguousarray(sums.astype(np.float32)))
+
+
+def test_running_sums_of_many_ones() -> None:
+    """In float32 they would stand still at 2**24."""
+    n = (1 << 24) + 1000
+    sums = mx.cumsum(mx.ones((n,)))
+    assert [sums[k].item() for k in (0, (1 << 24) - 1, n - 1)] == [1.0, float(1 << 24), float(n)]
+    both = mx.cumsum(mx.full((2, n), 1 + 1j), axis=1)
+    assert both[1, -1].item() == complex(n, n)
 
 
 @pytest.mark.parametrize("name", ["cumsum", "logcumsumexp"])

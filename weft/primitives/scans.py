@@ -1,7 +1,8 @@
 """Scans: running sums, products, extremes along an axis, and the recurrence that their derivatives are made of.
 
 The order is the sequential one: each element of the result is one step from the one before it, with one rounding per
-operation. float16 and bfloat16 are carried in float32 and rounded where they are stored.
+operation. float16 and bfloat16 are carried in float32 and rounded where they are stored; running sums of float32 in
+float64.
 """
 
 from __future__ import annotations
@@ -218,6 +219,11 @@ class CumSum(Cumulative):
     samples = _samples()
     dtypes = NUMBERS
     op = Add()
+
+    def accumulator(self, dtype: Dtype) -> Dtype:
+        """Twice the digits: in its own, the running sum of 2**24 ones in float32 would stand still from there on."""
+        wider = {dt.float32: dt.float64, dt.complex64: dt.complex128}
+        return wider.get(dtype) or super().accumulator(dtype)
 
     def identity(self, dtype: Dtype, exclusive: bool) -> Any:
         zero = 0.0 if exclusive else -0.0  # x + -0.0 is x for every x
