@@ -232,6 +232,23 @@ from weft.core.shaping import (
     unflatten,
 )
 from weft.core.sorting import argpartition, argsort, median, minmax, partition, searchsorted, sort, topk, unique
+from weft.core.statistics import (
+    corrcoef,
+    cov,
+    histogram,
+    interp,
+    nanmax,
+    nanmean,
+    nanmedian,
+    nanmin,
+    nanprod,
+    nanquantile,
+    nanstd,
+    nansum,
+    nanvar,
+    percentile,
+    quantile,
+)
 from weft.core.transforming import grad, jvp, value_and_grad, vjp, vmap
 from weft.core.viewing import view
 from weft.dtypes import (
