@@ -4,6 +4,7 @@ to the bit and to the word."""
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,14 +20,16 @@ from tests import contract
 from tests.test_fusion_property import Program, at_once, compiled, programs, same
 from tests.test_templates import table
 from weft import evaluate, tree
+from weft.dtypes import from_numpy
 from weft.graph.dims import DimEnv
-from weft.graph.node import Graph, kind_of
+from weft.graph.node import Bundle, Graph, Node, kind_of
 from weft.passes import families
 from weft.passes.executable import launches_of
-from weft.passes.families import PATIENCE, Family, family_of
+from weft.passes.families import PATIENCE, Family, constants_of, family_of, structure_of
+from weft.passes.growing import holds_tapes
 from weft.passes.pipeline import compile_graph
-from weft.passes.template import Sized
-from weft.primitives.base import DATA
+from weft.passes.template import Sized, Template, is_general
+from weft.primitives.base import DATA, Parameter, Pick, bind
 from weft.primitives.elementwise import Add
 from weft.primitives.filling import with_sizes, without_sizes
 from weft.primitives.views import Broadcast, Slice
@@ -456,6 +459,76 @@ def test_symbols_of_a_trace_are_not_read() -> None:
     op = Slice((n, 0), (1, 3), (1, 1))
     assert without_sizes(op) == (op, ())
     assert env.guards == []
+
+
+def with_symbols(case: contract.Case) -> tuple[Graph, Sized] | None:
+    """The graph of one operation, and what is filled in for it from a template in which all sizes are symbols, equal
+    ones the same; None if it has no sizes."""
+    kinds = [kind_of(x.shape, from_numpy(x.dtype)) for x in case.operands()]
+    inputs = [Node(Parameter(i), (), kind) for i, kind in enumerate(kinds)]
+    whole = bind(case.op, *inputs)
+    parts = len(whole.kind.parts) if isinstance(whole.kind, Bundle) else 0
+    graph = Graph(inputs, [bind(Pick(i), whole) for i in range(parts)] if parts else [whole])
+    _, found = family_of(structure_of(graph, {}), CPU) or (None, ())
+    env, symbols = DimEnv(), {}
+    for n in found:
+        if n > 1 and n not in symbols:
+            symbols[n] = env.symbol(f"n{n}", n)
+    if not symbols or holds_tapes(graph):
+        return None
+    general, strides = families._with_sizes(graph, {}, iter([symbols.get(n, n) for n in found]))
+    if not is_general(general):
+        return None
+    template = Template(env, general, CPU, (), strides)
+    assert template.fits(*symbols)
+    return graph, template.executable([*symbols], constants_of(graph))
+
+
+def check_primitives(cases: Sequence[contract.Case]) -> None:
+    found = {str(case): with_symbols(case) for case in cases}
+    different = []
+    for name, made in found.items():
+        if made is not None:
+            assert_filled_well(made[1])
+            different += [name] if other_than_planned(made[1], made[0], {}) else []
+    # Axes of a copy are merged where that is certain.
+    assert set(different) <= {"cholesky-batch-float32"}
+    assert sum(made is not None for made in found.values()) > len(cases) // 2
+
+
+def test_every_operation_is_planned_with_symbols_as_with_numbers() -> None:
+    first = {type(case.op): case for case in reversed(contract.all_cases((mx.float32,)))}
+    check_primitives([*first.values()])
+
+
+@pytest.mark.slow
+def test_every_sample_of_every_operation_is_planned_with_symbols_as_with_numbers() -> None:
+    check_primitives(contract.all_cases((mx.float32, mx.int32, mx.bool_, mx.complex64)))
+
+
+# ---- threads ----
+
+
+def test_threads_may_come_in_at_the_same_time(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while templates are forgotten."""
+    monkeypatch.setattr(families, "MOST_COMMANDS", 3)
+    fun, arguments, _ = GROWING["a cache and its mean"]
+    function = mx.compile(lambda x: mx.softmax(x, axis=0) * 2.0)
+    lengths = range(3, 28)
+    given = {n: made_of(arguments(n)) for n in lengths}
+
+    def work(n: int) -> list[bytes]:
+        return [*bits(fun(*given[n])), *bits(function(given[n][0]))]
+
+    expected = {n: for_themselves(lambda n=n: work(n)) for n in lengths}
+    function = mx.compile(lambda x: mx.softmax(x, axis=0) * 2.0)
+    found: list[dict[int, list[bytes]]] = []
+    threads = [threading.Thread(target=lambda: found.append({n: work(n) for n in lengths})) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 4
 
 
 # ---- random programs ----
