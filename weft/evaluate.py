@@ -789,17 +789,21 @@ class _Stages:
         self.results = set(wanted)
         self.stages: list[tuple[list[Node], list[Node]]] = []
         stage: dict[Node, int] = {}
+        stage_of = stage.get
         for node in order:
-            if node.value is not None:
-                continue
             update = node in written
-            at = max([stage.get(x, 0) + (x in written and not update) for x in node.inputs], default=0)
+            at = 0
+            for x in node.inputs:
+                after = stage_of(x)
+                if after is not None:  # it has no value
+                    at = max(at, after + (x in written and not update))
             stage[node] = at
             while len(self.stages) <= at:
                 self.stages.append(([], []))
             self.stages[at][update].append(node)
-            waiting = [x for x in node.inputs if x.value is None and x not in written]
-            self.results.update([x for x in waiting if update or stage[x] < at])
+            if update or at:
+                waiting = [x for x in node.inputs if x in stage and x not in written]
+                self.results.update([x for x in waiting if update or stage[x] < at])
         for _, updates in self.stages:
             updates.reverse()
         self.stages.reverse()
