@@ -246,7 +246,8 @@ GROWING: dict[str, Callable[[Any], Callable[[Any, Any, int], Any]]] = {
 
 
 def growing(name: str, compiled: bool, count: int, every: int) -> None:
-    """One step for each length. Times are microseconds a step; what is left of a step is Python."""
+    """One step for each length. Times are microseconds of a step, medians since the row before; what is left of a step
+    is Python. Memory is that of Python: buffers, in use and idle, are counted apart."""
     import weft.core as mx
 
     clock = watched()
@@ -259,18 +260,24 @@ def growing(name: str, compiled: bool, count: int, every: int) -> None:
     if name == "preallocated":
         cache = (mx.zeros((HEADS, count + 1, size)), mx.zeros((HEADS, count + 1, size)))
     mx.eval(x, cache)
-    table(f"{name}{', compiled' if compiled else ''}", "step", *clock.spent, "kernels compiled", "MB above the start")
-    begun, _ = memory()
-    begin, last, before = 0, time.perf_counter(), dict(clock.spent)
+    labels = [*clock.spent]
+    table(f"{name}{', compiled' if compiled else ''}", "step", *labels, "kernels compiled", "MB more", "MB of buffers")
+    begun, steps = memory()[0] - buffers(mx), []
     for number in range(1, count + 1):
+        before, start = [clock.spent[label] for label in labels], time.perf_counter()
         y, cache = step(cache, x, number)
         mx.eval(y, cache)
+        whole = time.perf_counter() - start
+        steps.append([whole, *[clock.spent[label] - spent for label, spent in zip(labels, before, strict=True)]])
         if number in (10, 100) or number % every == 0:
-            steps = number - begin
-            whole = time.perf_counter() - last
-            parts = [(clock.spent[label] - before[label]) / steps * 1e6 for label in clock.spent]
-            row(number, whole / steps * 1e6, *parts, clock.calls["code generation"], memory()[0] - begun)
-            begin, last, before = number, time.perf_counter(), dict(clock.spent)
+            times = [statistics.median(column) * 1e6 for column in zip(*steps, strict=True)]
+            row(number, *times, clock.calls["code generation"], memory()[0] - buffers(mx) - begun, buffers(mx))
+            steps.clear()
+
+
+def buffers(mx: Any) -> float:
+    """Megabytes of arrays, and of memory that is kept for others."""
+    return float(mx.get_active_memory() + mx.get_cache_memory()) / 1e6
 
 
 def main() -> None:
