@@ -364,3 +364,22 @@ def test_errors(name: str) -> None:
     call, kind, text = ERRORS[name]
     with pytest.raises(kind, match=text):
         call(mx.zeros((4, 6)))
+
+
+def test_short_time_transforms_come_back() -> None:
+    window = mx.array(np.hanning(18)[1:-1], mx.float64)
+    x = mx.array(numbers(2, 3, 200, dtype=dt.float64), mx.float64)
+    spectrum = mx.fft.stft(x, 16, window=window)
+    assert spectrum.dtype is dt.complex128
+    assert spectrum.shape == (2, 3, 9, 51)
+    assert np.abs(values_of(mx.fft.istft(spectrum, window=window) - x)).max() < 1e-14
+    gradient = mx.grad(lambda x: mx.sum(mx.square(mx.fft.istft(mx.fft.stft(x, 16, window=window), window=window))))(x)
+    assert np.abs(values_of(gradient - 2 * x)).max() < 1e-13
+    each = mx.vmap(lambda x: mx.fft.stft(x, 16))(x[0])
+    assert same_bits(values_of(each), values_of(mx.fft.stft(x[0], 16)))
+    both = mx.compile(lambda x: mx.fft.istft(mx.fft.stft(x, 16)), shapeless=True)
+    for count in (200, 100, 64):
+        part = x[..., :count]
+        assert same_bits(values_of(both(part)), values_of(mx.fft.istft(mx.fft.stft(part, 16))))
+    with pytest.raises(ValueError, match=r"\[istft\] length must not be negative"):
+        mx.fft.istft(spectrum, length=-1)

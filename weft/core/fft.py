@@ -21,15 +21,17 @@ from weft.core._common import (
     whole_number,
     wrap,
 )
-from weft.core.creating import arange
+from weft.core.creating import arange, ones, zeros
+from weft.core.gathering import take
 from weft.core.joining import concatenate, pad, roll
+from weft.core.shaping import broadcast_to, swapaxes
 from weft.graph.node import Node, Size
 from weft.primitives.fourier import NORMS, FourierTransform, RealFourierInverse, RealFourierTransform
 from weft.primitives.views import Slice
 
 __all__ = [
     "fft", "fft2", "fftfreq", "fftn", "fftshift", "ifft", "ifft2", "ifftn", "ifftshift", "irfft", "irfft2", "irfftn",
-    "rfft", "rfft2", "rfftfreq", "rfftn",
+    "istft", "rfft", "rfft2", "rfftfreq", "rfftn", "stft",
 ]  # fmt: skip
 
 Stream = Any
@@ -307,3 +309,148 @@ def rfftfreq(n: int, d: float = 1.0, *, stream: Stream = None) -> array:
 def _spaced(k: array, n: int, d: float) -> array:
     """k / (n d), rounded once to float32."""
     return e.astype(e.divide(e.astype(k, dt.float64), n * d), dt.float32)
+
+
+# ---- short-time transforms ----
+
+
+def stft(
+    x: ArrayLike,
+    n_fft: int = 2048,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: ArrayLike | None = None,
+    center: bool = True,
+    pad_mode: str = "reflect",
+    norm: str = "backward",
+    onesided: bool | None = None,
+    *,
+    stream: Stream = None,
+) -> array:
+    """The transforms of frames of `n_fft` samples of the last axis, each times a window: (..., frequencies, frames).
+
+    Parameters
+    ----------
+    hop_length : samples from one frame to the next; a quarter of a frame unless told
+    win_length : how long the window is, if none is given: ones
+    window : at most `n_fft` numbers; zeros are put around them
+    center : whether both ends are padded by half a frame, by `pad_mode` of `pad`, so that frame i is around sample
+        i * hop_length
+    onesided : whether the half of the spectrum is left out that mirrors the other; so it is for real samples
+
+    >>> fft.stft(ones((64,)), n_fft=16).shape
+    (9, 17)
+    """
+    norm, node = _norm("stft", norm), to_node(x)
+    if not node.ndim:
+        raise ValueError("[stft] Input must have at least one dimension.")
+    n_fft, hop = _frame("stft", n_fft, hop_length)
+    samples = wrap(_complex(node) if node.dtype.is_complex else _real(node))
+    weights = _window("stft", window, win_length, n_fft)
+    if center:
+        widths = [(0, 0)] * (samples.ndim - 1) + [(n_fft // 2, n_fft // 2)]
+        samples = pad(samples, widths, pad_mode)
+    count = samples.shape[-1]
+    if count < n_fft:
+        raise ValueError(
+            f"[stft] Input is too short for the given n_fft: {count} samples for frames of {n_fft}. Pad it, or leave "
+            "`center` on."
+        )
+    frames = take(samples, _places(1 + (count - n_fft) // hop, hop, n_fft), -1)
+    if weights is not None:
+        frames = frames * e.astype(weights, dt.real_of(frames.dtype) if not weights.dtype.is_complex else weights.dtype)
+    one = not samples.dtype.is_complex if onesided is None else onesided
+    spectrum = (rfft if one else fft)(frames, norm=norm)
+    return swapaxes(spectrum, -1, -2)
+
+
+def istft(
+    stft_matrix: ArrayLike,
+    n_fft: int | None = None,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: ArrayLike | None = None,
+    center: bool = True,
+    norm: str = "backward",
+    onesided: bool | None = None,
+    length: int | None = None,
+    *,
+    stream: Stream = None,
+) -> array:
+    """The samples whose `stft` this is: frames are multiplied by the window again, added up where they overlap, and
+    divided by the sum of the squares of the windows there.
+
+    `n_fft` is 2 * (frequencies - 1) unless told, or their number if not `onesided`. `length` cuts the result, or fills
+    it up with zeros; without it half a frame is cut from both ends if the frames were centered.
+
+    >>> x = array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
+    >>> fft.istft(fft.stft(x, n_fft=4))
+    array([1, 2, 3, ..., 6, 7, 8], dtype=float32)
+    """
+    norm, node = _norm("istft", norm), to_node(stft_matrix)
+    if node.ndim < 2:
+        raise ValueError("[istft] Input must have at least two dimensions (freq, frames).")
+    one = onesided is None or onesided
+    known = 2 * (node.shape[-2] - 1) if one else node.shape[-2]
+    n_fft, hop = _frame("istft", known if n_fft is None else n_fft, hop_length)
+    weights = _window("istft", window, win_length, n_fft)
+    count = node.shape[-1]
+    if count < 1:
+        raise ValueError("[istft] there are no frames; the last axis is empty.")
+    spectrum = swapaxes(wrap(_complex(node)), -1, -2)
+    frames = irfft(spectrum, n_fft, norm=norm) if one else e.real(ifft(spectrum, n_fft, norm=norm))
+    weights = ones((n_fft,), frames.dtype) if weights is None else e.astype(weights, frames.dtype)
+    places, total = _places(count, hop, n_fft), (count - 1) * hop + n_fft
+    added = zeros((*frames.shape[:-2], total), frames.dtype).at[..., places].add(frames * weights)
+    squares = broadcast_to(e.square(weights), places.shape)
+    envelope = zeros((total,), frames.dtype).at[places].add(squares)
+    found = added / e.maximum(envelope, _LEAST_ENVELOPE)
+    around = n_fft // 2 if center else 0
+    if length is None:
+        return found[..., around : total - around]
+    found = found[..., around:]
+    return wrap(_fitted(found._node, found.ndim - 1, _samples(length)))
+
+
+_LEAST_ENVELOPE = 1e-8
+"""What the sum of the squares of windows counts as where it is less: there is next to nothing to divide."""
+
+
+def _samples(length: Any) -> Size:
+    found: Size = whole_number("istft", "length", length)
+    if found < 0:
+        raise ValueError(f"[istft] length must not be negative; got {found}.")
+    return found
+
+
+def _frame(name: str, n_fft: Any, hop_length: Any) -> tuple[Any, Any]:
+    """(samples of a frame, samples from one to the next)."""
+    size = whole_number(name, "n_fft", n_fft)
+    if size < 1:
+        raise ValueError(f"[{name}] n_fft must be positive; got {size}.")
+    hop = size // 4 if hop_length is None else whole_number(name, "hop_length", hop_length)
+    if hop < 1:
+        raise ValueError(f"[{name}] hop_length must be positive; got {hop}.")
+    return size, hop
+
+
+def _window(name: str, window: Any, win_length: Any, n_fft: Any) -> array | None:
+    """The window with zeros around it, as long as a frame; None if it is all ones."""
+    if window is None and win_length is None:
+        return None
+    if window is None:
+        found = ones((whole_number(name, "win_length", win_length),))
+    else:
+        found = wrap(to_node(window))
+    if found.ndim != 1:
+        raise ValueError(f"[{name}] window must be a one-dimensional array; got {found.ndim} axes.")
+    given = found.shape[0]
+    if given > n_fft:
+        raise ValueError(f"[{name}] window length must not exceed n_fft; got {given} and {n_fft}.")
+    before = (n_fft - given) // 2
+    return pad(found, [(before, n_fft - given - before)])
+
+
+def _places(frames: Any, hop: Any, n_fft: Any) -> array:
+    """The numbers of the samples of each frame."""
+    return e.add(e.multiply(arange(frames), hop)[:, None], arange(n_fft))

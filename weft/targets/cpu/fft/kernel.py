@@ -171,15 +171,18 @@ class _Writer:
         self, radix: int, x: Value, y: Value, leg_in: Value, leg_out: Value, s: Value, factors: Sequence[Complex]
     ) -> None:
         b = self.b
-        legs_in = [leg_in * k for k in range(radix)]
-        legs_out = [leg_out * k for k in range(radix)]
         with b.loop(0, s * self.cell, self.cell) as loop:
-            q = loop.index
-            given = [self._load_cell(b.gep(b.gep(x, q), leg)) for leg in legs_in]
+            given = [self._load_cell(at) for at in self._legs(b.gep(x, loop.index), leg_in, radix)]
             found = butterfly(b, given)
-            for k, (value, leg) in enumerate(zip(found, legs_out, strict=True)):
-                result = times(b, value, factors[k - 1]) if factors and k else value
-                self._store_cell(result, b.gep(b.gep(y, q), leg))
+            for k, at in enumerate(self._legs(b.gep(y, loop.index), leg_out, radix)):
+                self._store_cell(times(b, found[k], factors[k - 1]) if factors and k else found[k], at)
+
+    def _legs(self, first: Value, step: Value, count: int) -> list[Value]:
+        """Addresses one step apart, each from the one before it: few registers."""
+        found = [first]
+        while len(found) < count:
+            found.append(self.b.gep(found[-1], step))
+        return found
 
     def _given(self) -> Value:
         """Where the cells lie that the first half of a long transform left for this unit."""
