@@ -63,6 +63,16 @@ def test_any_sizes(
     check(op, operands(keys, dtype, (groups * shared, queries, features), (groups, keys, features), width, mask, sinks))
 
 
+@given(
+    st.sampled_from(FLOATS), st.sampled_from(MASKS), st.booleans(), st.integers(1, 12), st.integers(1, 8),
+    st.integers(1, 1200), st.integers(1, 80),
+)  # fmt: skip
+def test_few_queries(dtype: Dtype, mask: str, sinks: bool, shared: int, queries: int, keys: int, features: int) -> None:
+    """Chunks of keys by themselves, then together."""
+    q, k = (2, 2 * shared, queries, features), (2, 2, keys, features)
+    check(Attention(0.25, mask, sinks), operands(keys, dtype, q, k, features // 2 + 1, mask, sinks))
+
+
 def of_gradient(given: list[np.ndarray], mask: str) -> list[np.ndarray]:
     """The operands of `AttentionGradient`, for those of `Attention` without sinks."""
     dtype = dt.from_numpy(given[0].dtype)
@@ -87,7 +97,11 @@ def test_gradients_of_any_sizes(
         set_threads(before)
 
 
-SHAPES = [((2, 4, 70, 24), (2, 2, 130, 24), 40), ((1, 4, 1, 16), (1, 2, 300, 16), 16), ((1, 6, 7, 5), (1, 2, 97, 5), 3)]
+SHAPES = [
+    ((2, 4, 70, 24), (2, 2, 130, 24), 40),
+    ((1, 4, 1, 16), (1, 2, 1100, 16), 16),
+    ((1, 6, 7, 5), (1, 2, 97, 5), 3),
+]
 
 
 def everything() -> list[np.ndarray]:

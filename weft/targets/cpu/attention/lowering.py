@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import struct
 from collections.abc import Sequence
 from typing import Final
@@ -10,21 +11,22 @@ from typing import Final
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
 from weft.dtypes import Dtype
-from weft.graph.dims import dim_max
-from weft.primitives.attention import Attention, AttentionGradient
+from weft.primitives.attention import Attention, AttentionGradient, wide_of
 from weft.runtime.engine import Source
 from weft.runtime.threads import get_threads
-from weft.targets.cpu.attention import forward, gradient
+from weft.targets.cpu.attention import few, forward, gradient
+from weft.targets.cpu.attention.few import Combine, Few
 from weft.targets.cpu.attention.forward import Forward
 from weft.targets.cpu.attention.gradient import Gradient, Half
 from weft.targets.cpu.attention.tiles import KEYS, LOG2_E, QUERIES, Shape
 from weft.targets.cpu.matmul.elements import elements_of
 from weft.targets.cpu.matmul.frame import Word, block
 from weft.targets.cpu.matmul.machine import machine
+from weft.targets.cpu.matmul.tasks import PARALLEL, STREAM, grain_of
 
-_TASK: Final = 1 << 17  # multiply-adds that are worth handing to a thread
 _SPAN: Final = 4  # blocks of queries that share what was copied of keys and values
 _WIDE: Final = 256  # features of keys and values up to which two blocks of them stay in the cache
+_FEW: Final = 8  # queries, of all heads that share keys, up to which lanes are features. It decides the bits.
 _FOLDED: Final = 32  # queries of a head up to which heads that share keys are taken together
 
 
@@ -42,18 +44,13 @@ def _strides(x: Layout) -> list[int]:
     return [stride * x.dtype.size for stride in x.strides]
 
 
-def _grain(work: int, tasks: int) -> int:
-    """How many tasks are worth a thread; 0 keeps them on one."""
-    return 0 if tasks == 1 or work < 8 * _TASK else dim_max(1, -(-_TASK * tasks // work))  # type: ignore[return-value]
-
-
 def _span(units: int, blocks: int, work: int) -> int:
     """Blocks of queries of a task: several, for which keys and values are copied once, where threads have enough to do
     with these."""
     threads = get_threads()
     if blocks == 1:
         return 1
-    if threads > 1 and work >= 8 * _TASK and units * blocks < 4 * _SPAN * threads:
+    if threads > 1 and work >= PARALLEL and units * blocks < 4 * _SPAN * threads:
         return 1 if units * blocks < 8 * threads else 2
     return _SPAN
 
@@ -68,6 +65,8 @@ def lower(op: Attention, operands: Sequence[Layout], *results: Layout) -> Loweri
         return Lowering(())
     kind = elements_of(q.dtype)
     shared = heads // groups
+    if queries <= _FEW:
+        return _few(op, operands)
     fold = shared if queries <= _FOLDED else 1
     parts = shared // fold
     blocks = -(-fold * queries // QUERIES)
@@ -100,7 +99,7 @@ def lower(op: Attention, operands: Sequence[Layout], *results: Layout) -> Loweri
     }  # fmt: skip
     axes = [(extent, *(s[i] for s in steps)) for i, extent in enumerate(lead) if extent != 1]
     source = Source(f"attention:{kernel.name}", kernel.name, kernel.ir)
-    return Lowering((Launch(source, block(forward.WORDS, words, axes[::-1]), _grain(work, tasks), scratch),))
+    return Lowering((Launch(source, block(forward.WORDS, words, axes[::-1]), grain_of(work, tasks), scratch),))
 
 
 def _names(op: Attention) -> list[str]:
@@ -111,6 +110,62 @@ def _names(op: Attention) -> list[str]:
 def _named(op: Attention, operands: Sequence[Layout]) -> tuple[Layout, Layout, Layout, Layout | None, Layout | None]:
     q, k, v, *more = operands
     return q, k, v, more[0] if op.has_mask else None, more[-1] if op.sinks else None
+
+
+# ---- few queries ----
+
+
+def _few(op: Attention, operands: Sequence[Layout]) -> Lowering:
+    """The same for a few queries: chunks of keys are tasks, and what becomes of them is put together."""
+    q, k, v, mask, sinks = _named(op, operands)
+    *lead, heads, _, features = q.shape
+    queries = operator.index(q.shape[-2])
+    groups, keys, values = k.shape[-3], k.shape[-2], v.shape[-1]
+    members, kind, shape, size = math.prod(lead), elements_of(q.dtype), _shape(q.dtype), wide_of(q.dtype).size
+    shared = operator.index(heads // groups)
+    fold = next(n for n in range(max(1, min(shared, _FEW // queries)), 0, -1) if shared % n == 0)
+    parts, rows, chunks = shared // fold, fold * queries, -(-keys // few.CHUNK)
+    units = members * groups * parts
+    processor = machine(config.cpu)
+    registers = processor.registers * processor.vector // (2 * few.LANES * size)
+    loose = (
+        q.strides[-1] != 1,
+        k.strides[-1] != 1 or v.strides[-1] != 1,
+        mask is not None and mask.strides[-1] != 1,
+    )
+    kernel = Few(kind, shape, op.mask, loose, 1 << (rows - 1).bit_length(), registers)
+    areas, scratch = kernel.areas(features)
+    given = [q, k, v, mask]
+    steps = [[0] * (len(lead) + 3) if x is None else _strides(x) for x in given]
+    numbers = {name: Pointer(i) for i, name in enumerate((*_names(op), "o", "peaks", "totals"))}
+    words: dict[str, Word] = {
+        "tasks": units * chunks, "q": numbers["q"], "k": numbers["k"], "v": numbers["v"],
+        "mask": numbers.get("mask", numbers["q"]), "o": numbers["o"], "peak": numbers["peaks"],
+        "total": numbers["totals"], "scale": _bits(op.scale * LOG2_E), "groups": groups, "parts": parts, "fold": fold,
+        "queries": queries, "keys": keys, "features": features, "values": values, "chunks": chunks, **areas,
+    }  # fmt: skip
+    for name, strides, last in zip(
+        ("q", "k", "v", "mask"), steps, ("feature", "feature", "feature", "key"), strict=True
+    ):
+        words |= zip((f"{name}_head", f"{name}_row", f"{name}_{last}"), strides[len(lead) :], strict=True)
+    table = [(extent, *(s[i] for s in steps)) for i, extent in enumerate(lead) if extent != 1][::-1]
+    work = STREAM * units * keys * (features + values)
+    source = Source(f"attention:{kernel.name}", kernel.name, kernel.ir)
+    first = Launch(source, block(few.WORDS, words, table), grain_of(work, units * chunks), scratch)
+    combine = Combine(kind, shape, op.sinks)
+    sink_steps = _strides(sinks) if sinks is not None else [0] * (len(lead) + 1)
+    words = {
+        "tasks": units * rows, "o": numbers["o"], "peaks": numbers["peaks"], "totals": numbers["totals"],
+        "sinks": numbers.get("sinks", numbers["q"]), "out": numbers["out"], "peak": numbers["peak"],
+        "total": numbers["total"], "keys": keys, "values": values, "chunks": chunks, "rows": rows, "queries": queries,
+        "heads": heads, "sinks_head": sink_steps[-1],
+    }  # fmt: skip
+    sink_table = [(extent, step) for extent, step in zip(lead, sink_steps, strict=False) if extent != 1][::-1]
+    source = Source(f"attention:{combine.name}", combine.name, combine.ir)
+    work = STREAM * units * rows * chunks * values
+    second = Launch(source, block(few.COMBINED, words, sink_table), grain_of(work, units * rows))
+    partial = units * chunks * rows * size
+    return Lowering((first, second) if keys != 0 else (second,), (partial * values, partial, partial))
 
 
 # ---- gradients ----
@@ -155,7 +210,7 @@ def lower_gradient(op: AttentionGradient, operands: Sequence[Layout], *results: 
         areas, scratch = kernel.areas(features, values, span)
         named = {**words, **areas, "tasks": tasks, "pieces": pieces, "per": per, "span": span}
         source = Source(f"attention:{kernel.name}", kernel.name, kernel.ir)
-        return Launch(source, block(gradient.WORDS, named, table), _grain(share * work, tasks), scratch)
+        return Launch(source, block(gradient.WORDS, named, table), grain_of(share * work, tasks), scratch)
 
     threads = get_threads()
     if threads == 1 or units >= 3 * threads or units % threads == 0:

@@ -68,15 +68,14 @@ class TileFrame(ProductFrame):
         return self.b.gep(at, vector * (self.shape.lanes * self.size))
 
     def panels(self, vectors: Value, body: Callable[[Value, int], None]) -> None:
-        """`body(first, count)` for all vectors of a row: as many as there are registers for at a time, then the
-        rest."""
-        b, most = self.b, self.shape.vectors
-        whole = vectors & -most
-        with b.loop(0, whole, most) as loop:
-            body(loop.index, most)
-        for count in range(1, most):
-            with b.when((vectors - whole).eq(count)):
-                body(whole, count)
+        """`body(first, count)` for all vectors of a row: as many as there are registers for at a time, then the rest by
+        powers of two."""
+        b, count = self.b, self.shape.vectors
+        with b.loop(0, vectors & -count, count) as loop:
+            body(loop.index, count)
+        while count := count // 2:
+            with b.when((vectors & count).ne(0)):
+                body(vectors & -(2 * count), count)
 
     # ---- products ----
 
