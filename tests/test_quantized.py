@@ -119,7 +119,7 @@ def test_every_packing(packing: Packing, transpose: bool) -> None:
     """A few rows and many; a chunk and a bit more than that."""
     n, k = (37, 4096 + packing.group) if transpose else (3 * packing.group, 300)
     parts = matrix(0, packing, (n, k) if transpose else (k, n), dt.float32)
-    for m in (3, 9):
+    for m in (3, 17):
         x = rows(m, (m, k), dt.float32)
         check(x, parts, packing, transpose, product(x, parts, packing, transpose))
 
@@ -129,14 +129,14 @@ def test_every_packing(packing: Packing, transpose: bool) -> None:
 def test_every_dtype(dtype: Dtype, packing: Packing) -> None:
     for transpose, shape in ((True, (21, 192)), (False, (192, 128))):
         parts = matrix(1, packing, shape, dtype)
-        for m in (1, 2, 8, 9, 17):
+        for m in (1, 2, 15, 16, 17):
             x = rows(m, (m, 192), dtype)
             check(x, parts, packing, transpose, product(x, parts, packing, transpose))
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    packing=st.sampled_from(QUICK), transpose=st.booleans(), m=st.integers(1, 20),
+    packing=st.sampled_from(QUICK), transpose=st.booleans(), m=st.integers(1, 24),
     n=st.integers(1, 130), groups=st.integers(1, 9), batch=st.integers(1, 3), shared=st.booleans(),
 )  # fmt: skip
 def test_sizes(packing: Packing, transpose: bool, m: int, n: int, groups: int, batch: int, shared: bool) -> None:
@@ -167,8 +167,8 @@ def test_small_floats(packing: Packing, dtype: Dtype) -> None:
     for transpose, whole in ((True, want.T), (False, want)):
         x = np.eye(len(whole), dtype=dtype.np)
         assert np.array_equal(product(x, parts, packing, transpose), whole)
-        for i in range(0, len(x), 8):
-            assert np.array_equal(product(x[i : i + 8], parts, packing, transpose), whole[i : i + 8])
+        for i in range(0, len(x), 16):
+            assert np.array_equal(product(x[i : i + 16], parts, packing, transpose), whole[i : i + 16])
 
 
 # ---- the same bits ----
@@ -178,12 +178,12 @@ def test_small_floats(packing: Packing, dtype: Dtype) -> None:
 def test_bits_depend_on_nothing_else(packing: Packing) -> None:
     """Threads, instructions, layouts, neighbours in a batch, and, among a few, the number of rows."""
     k, n = 4096 + 2 * packing.group, 100
-    parts, x = matrix(4, packing, (n, k), dt.float32), rows(4, (8, k), dt.float32)
+    parts, x = matrix(4, packing, (n, k), dt.float32), rows(4, (16, k), dt.float32)
     many = np.concatenate([x, x[:1]])
     few, tiled = product(x, parts, packing), product(many, parts, packing)
-    for m in range(1, 8):
+    for m in range(1, 16):
         assert same_bits(product(x[:m], parts, packing), few[:m])
-    assert same_bits(tiled[0], tiled[8])
+    assert same_bits(tiled[0], tiled[16])
     batch = product(np.stack([x, x[::-1]]), [np.stack([p, p]) for p in parts], packing)
     assert same_bits(batch[0], few)
     assert same_bits(batch[1], few[::-1])
@@ -223,7 +223,7 @@ def test_nothing_is_read_past_the_operands(end: bool) -> None:
         for transpose in (True, False):
             k = 3 * packing.group
             parts = [at_the_edge(p, end=end) for p in matrix(5, packing, (7, k), dt.float32)]
-            for m in (1, 3, 12):
+            for m in (1, 3, 20):
                 x = at_the_edge(rows(5, (m, k if transpose else 7), dt.float32), end=end)
                 check(x, parts, packing, transpose, run_alone(x, parts, packing, transpose))
 
@@ -232,7 +232,7 @@ def test_nothing_is_read_past_the_operands(end: bool) -> None:
 
 
 @pytest.mark.parametrize("packing", [FOUR_BITS, SMALL_FLOATS[2]], ids=str)
-@pytest.mark.parametrize("m", [1, 3, 9])
+@pytest.mark.parametrize("m", [1, 3, 17])
 def test_chosen_matrices_are_single_products(packing: Packing, m: int) -> None:
     """To the bit: neighbours that go to one matrix, in any order, change nothing."""
     rng = np.random.default_rng(6)
@@ -265,7 +265,7 @@ def test_one_program_for_all_sizes() -> None:
     """Shapeless: from one row to many, eager and compiled agree to the bit."""
     parts = [mx.array(p) for p in matrix(8, FOUR_BITS, (37, 128), dt.float32)]
     shapeless = mx.compile(lambda x: mx.quantized_matmul(x, *parts) + 1, shapeless=True)
-    for m in (3, 1, 8, 9, 64, 2):
+    for m in (3, 1, 8, 9, 64, 16, 2):
         x = mx.array(rows(m, (2, m, 128), dt.float32))
         assert same_bits(numpy_of(shapeless(x)), numpy_of(mx.quantized_matmul(x, *parts) + 1))
 

@@ -160,7 +160,7 @@ _AFFINE = {"mode": "affine", "group": 64, "bits": 4}
 _CASES: Final[dict[str, tuple[dict[str, Any], bool, tuple[int, ...], tuple[int, ...]]]] = {
     "row": (_AFFINE, True, (1, 128), (5, 128)),
     "rows": (_AFFINE, True, (3, 64), (37, 64)),
-    "tiled": ({**_AFFINE, "group": 32}, True, (9, 64), (21, 64)),
+    "tiled": ({**_AFFINE, "group": 32}, True, (17, 64), (21, 64)),
     "plain": (_AFFINE, False, (2, 5), (5, 64)),
     "batch": ({**_AFFINE, "group": 32, "bits": 3}, True, (2, 2, 32), (2, 6, 32)),
     "empty": (_AFFINE, True, (0, 64), (5, 64)),

@@ -20,13 +20,14 @@ _TWICE_FP4: Final = sum(int(2 * number) << 4 * code for code, number in enumerat
 
 
 class Codes:
-    """Writes the code for one packing, whose numbers are wanted as `work`. `tables`: the processor looks sixteen
-    numbers up in a register (AVX-512)."""
+    """Writes the code for one packing, whose numbers are wanted as `work`. `tables`: the processor looks numbers up in
+    a register, eight of them or sixteen (AVX2, AVX-512)."""
 
     def __init__(self, packing: Packing, work: Dtype, *, tables: bool = False) -> None:
         self.packing, self.work, self.tables = packing, work, tables
         self.words, self.codes = packing.unit
         self.units = packing.group // self.codes  # of a group
+        self.has_nan = packing.mode == "mxfp8"
 
     @property
     def name(self) -> str:
@@ -41,27 +42,41 @@ class Codes:
             return [loaded]
         return [b.shuffle(loaded, None, range(i, loaded.lanes, self.words)) for i in range(self.words)]
 
-    def number(self, b: Builder, words: list[Value], j: int) -> Value:
-        """Number j of every unit."""
+    def number(self, b: Builder, words: list[Value], j: int, *, exact: bool = False) -> Value:
+        """Number j of every unit; for one that is NaN any number, unless it shall be exact (or is asked for by
+        `is_nan`)."""
         bits = self.packing.bits
         first, shift = divmod(j * bits, 32)
+        if bits == 8 and not self.packing.affine and not exact:
+            return b.cast(_fp8_at(b, words[0], shift), self.work)
         code = words[first] >> shift if shift else words[first]
         if shift + bits > 32:
             code = code | (words[first + 1] << (32 - shift))
-        if self.tables and bits <= 4 and code.lanes == 16 and self.work is dt.float32:
-            return self._looked_up(b, code)
+        if self.tables and bits <= 4 and self.work is dt.float32 and code.lanes in (8, 16):
+            if bits < 4 or code.lanes == 16:
+                return self._looked_up(b, code)
+            if not self.packing.affine:
+                return _with_sign(b, self._looked_up(b, code), words[first], shift + 3)
         if shift + bits != 32:
             code = code & ((1 << bits) - 1)
         return self._number(b, code)
 
+    def is_nan(self, b: Builder, words: list[Value]) -> Value:
+        """Whether a unit has a NaN among its codes."""
+        (word,) = words
+        # Of a byte that is 0x7F or 0xFF, and of no other, seven bits overflow.
+        return (((word & 0x7F7F7F7F) + 0x01010101) & 0x80808080).ne(0)
+
     def _looked_up(self, b: Builder, code: Value) -> Value:
-        """The numbers of codes with more bits above them: the instruction sees the lowest four, and those that belong
-        to another code do not change what stands in the table."""
+        """The numbers of codes with more bits above them: the instruction sees as many as it has entries for, and those
+        that belong to another code do not change what stands in the table."""
+        entries = code.lanes
         mask = (1 << self.packing.bits) - 1
         small = [float(i) for i in range(16)] if self.packing.affine else [2 * x for x in (*FP4, *(-v for v in FP4))]
-        numbers = ", ".join(f"float {literal(dt.float32, small[i & mask])}" for i in range(16))
-        table = Value(b, f"<{numbers}>", dt.float32, 16)
-        return b.call("llvm.x86.avx512.permvar.sf.512", dt.float32, 16, table, code)
+        numbers = ", ".join(f"float {literal(dt.float32, small[i & mask])}" for i in range(entries))
+        table = Value(b, f"<{numbers}>", dt.float32, entries)
+        name = "llvm.x86.avx512.permvar.sf.512" if entries == 16 else "llvm.x86.avx2.permps"
+        return b.call(name, dt.float32, entries, table, code)
 
     # ---- lanes are codes ----
 
@@ -93,26 +108,40 @@ class Codes:
             return b.cast(loaded, self.work)
         wide = b.cast(loaded, dt.uint32)
         if self.packing.mode == "nvfp4":
-            step = _fp8(b, wide)
+            return b.cast(_fp8(b, wide) * 0.5, self.work)
+        # Powers of two by their exponents, of which the smallest are subnormal.
+        if self.packing.bits == 8:
+            step = b.choose(wide.eq(0), 1 << 22, wide << 23)
         else:
-            # Powers of two by their exponents; the smallest is subnormal.
-            step = b.bitcast(b.choose(wide.eq(0), 1 << 22, wide << 23), dt.float32)
-        return b.cast(step if self.packing.bits == 8 else step * 0.5, self.work)
+            step = b.choose(wide < 2, b.const(dt.uint32, 1 << 21, wide.lanes) << wide, (wide - 1) << 23)
+        return b.cast(b.bitcast(step, dt.float32), self.work)
 
 
 def _lanes(b: Builder, numbers: list[int]) -> Value:
     return Value(b, "<" + ", ".join(f"i32 {n}" for n in numbers) + ">", dt.uint32, len(numbers))
 
 
+def _fp8_at(b: Builder, word: Value, shift: int) -> Value:
+    """E4M3 codes that begin at a bit of words, as float32, but for NaN: the sign to the top, exponent and mantissa to
+    their places, and the exponent's offset made good."""
+    top = b.cast(word << (24 - shift) if shift != 24 else word, dt.int32)
+    bits = b.cast(top >> 4, dt.uint32) & 0x87F00000
+    return b.bitcast(bits, dt.float32) * 2.0**120
+
+
 def _fp8(b: Builder, code: Value) -> Value:
-    """E4M3 codes as float32: exponent and mantissa moved to their places, and the exponent's offset made good."""
-    size, sign = code & 0x7F, (code & 0x80) << 24
-    number = b.bitcast((size << 20) | sign, dt.float32) * 2.0**120
-    return b.choose(size.eq(0x7F), float("nan"), number)
+    """E4M3 codes as float32."""
+    return b.choose((code & 0x7F).eq(0x7F), float("nan"), _fp8_at(b, code, 0))
 
 
 def _twice_fp4(b: Builder, code: Value) -> Value:
     """E2M1 codes as float32, doubled, which makes integers of them."""
     table = b.const(dt.uint32, _TWICE_FP4, code.lanes)
     size = b.cast(b.cast((table >> ((code & 7) << 2)) & 15, dt.int32), dt.float32)
-    return b.bitcast(b.bitcast(size, dt.uint32) | ((code & 8) << 28), dt.float32)
+    return _with_sign(b, size, code, 3)
+
+
+def _with_sign(b: Builder, size: Value, word: Value, bit: int) -> Value:
+    """Numbers that are not negative, with signs that stand at a bit of words."""
+    sign = (word << (31 - bit) if bit != 31 else word) & 0x80000000
+    return b.bitcast(b.bitcast(size, dt.uint32) | sign, dt.float32)

@@ -256,6 +256,9 @@ class Few:
                 parts = [row * number for row, number in pairs]  # type: ignore[operator]
             else:
                 parts = [b.fma(row, number, s) for (row, number), s in zip(pairs, parts, strict=True)]  # type: ignore[arg-type]
+        if c.has_nan:
+            wrong = [c.is_nan(b, w) for w in words] * len(x)
+            parts = [b.choose(nan, float("nan"), s) for nan, s in zip(wrong, parts, strict=True)]
         if units is not None:
             first = f.least(first, units - 1)
         scales = [self._scale(m.scales, first, part) for m in matrices] * len(x)

@@ -29,7 +29,7 @@ from weft.targets.cpu.quantized.tiled import Tiled
 
 _AHEAD: Final = 8192  # bytes: enough for memory to answer, and little of a first-level cache
 
-FEW: Final = 8
+FEW: Final = 16
 """The most rows of x that are summed in the order of few.py."""
 
 Axes = tuple[tuple[int, ...], ...]
@@ -160,7 +160,7 @@ def _launch(kernel: Few | Tiled, words: tuple[Word, ...], work: int, scratch: in
 def _few(product: _Product) -> Launch:
     p = product.with_rows_of_batch()
     processor = machine(config.cpu)
-    codes = Codes(p.op.packing, p.kind.work, tables=processor.vector == 64)
+    codes = Codes(p.op.packing, p.kind.work, tables=processor.vector >= 32)
     lanes = min(few.LANES, processor.lanes(p.kind))
     single = not p.gathered and p.m == 1
     together = 4 if processor.registers == 32 or (single and lanes >= 8) else 2
@@ -200,17 +200,10 @@ def _ahead(size: int) -> int:
 
 def _tiled(product: _Product) -> Launch:
     p = product.with_rows_of_batch()
-    tile = machine(config.cpu).tile(p.kind)
+    processor = machine(config.cpu)
+    tile, codes = processor.tile(p.kind), Codes(p.op.packing, p.kind.work, tables=processor.vector >= 32)
     read = read_left(p.kind, p.m, p.n, p.k, p.rows["x"], p.x_k)
-    kernel = Tiled(
-        p.kind,
-        tile,
-        read,
-        Codes(p.op.packing, p.kind.work),
-        p.scales.dtype,
-        turned=p.op.transposed,
-        gathered=p.gathered,
-    )
+    kernel = Tiled(p.kind, tile, read, codes, p.scales.dtype, turned=p.op.transposed, gathered=p.gathered)
     work = max(p.terms, PARALLEL if p.members * p.n * p.k * STREAM >= PARALLEL else 0)
     block_m, block_n = output_blocks(p.kind, tile, p.members, p.m, p.n, work, kernel.step)
     blocks_m, blocks_n = -(-p.m // block_m), -(-p.n // block_n)

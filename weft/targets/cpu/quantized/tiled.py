@@ -122,7 +122,7 @@ class Tiled(Gemm):
                     at = b.gep(target, unit.index * (self.codes.codes * self.panel_row))
                     words = self._turned_words(unit.index)
                     for j in range(self.codes.codes):
-                        number = self._number(self.codes.number(b, words, j), scale, bias)
+                        number = self._number(self.codes.number(b, words, j, exact=True), scale, bias)
                         b.store(number, b.gep(at, j * self.panel_row))
 
     def _turn_words(self, rows: list[Value], count: Value) -> None:
