@@ -13,6 +13,7 @@ from typing import Any
 from weft import dtypes as dt
 from weft.array import array, wrap
 from weft.core._common import broadcast_node, broadcast_shapes
+from weft.core._remember import remembered_all
 from weft.core.elementwise import (
     abs as abs_,
 )
@@ -299,6 +300,14 @@ def quantized_matmul(
     >>> quantized_matmul(ones((1, 64)), *quantize(ones((2, 64))))
     array([[64, 64]], dtype=float32)
     """
+    return _product(x, w, scales, biases, transpose, group_size, bits, mode)
+
+
+@remembered_all(4)
+def _product(
+    x: array, w: array, scales: array, biases: array | None, transpose: bool, group_size: int | None, bits: int | None,
+    mode: str,
+) -> array:  # fmt: skip
     packing = _packing("quantized_matmul", mode, group_size, bits)
     left, *matrix = _operands("quantized_matmul", x, w, scales, biases, transpose, packing)
     op = QuantizedMatmul(bool(transpose), packing.mode, packing.group, packing.bits)
@@ -317,6 +326,18 @@ def gather_qmm(
     mode: str = "affine", global_scale: array | None = None, *, sorted_indices: bool = False, stream: Stream = None,
 ) -> array:  # fmt: skip
     """`gather_mm` with quantized matrices on the right."""
+    if lhs_indices is None and rhs_indices is None and global_scale is None:
+        return quantized_matmul(x, w, scales, biases, transpose, group_size, bits, mode)
+    return _chosen_products(
+        x, w, scales, biases, lhs_indices, rhs_indices, global_scale, transpose, group_size, bits, mode
+    )
+
+
+@remembered_all(7)
+def _chosen_products(
+    x: array, w: array, scales: array, biases: array | None, lhs_indices: array | None, rhs_indices: array | None,
+    global_scale: array | None, transpose: bool, group_size: int | None, bits: int | None, mode: str,
+) -> array:  # fmt: skip
     packing = _packing("gather_qmm", mode, group_size, bits)
     _arrays("gather_qmm", lhs_indices, rhs_indices, global_scale)
     left, *matrix = _operands("gather_qmm", x, w, scales, biases, transpose, packing)
