@@ -17,6 +17,8 @@ TRAFFIC = {
     "reduce_cols_4096x1024": 16 * MB,
     "reversed_stride_4M": 48 * MB,
     "transpose_add_2048": 48 * MB,
+    "qmm4_decode_4096": 10 * MB,
+    "qmm4_decode_head_1024x151936": 84 * MB,
 }
 
 # What each peer is made of: the module that has to be there, and the distribution whose version is printed.

@@ -185,14 +185,15 @@ def block_grad(mx):
     return call(mx, mx.compile(mx.grad(lambda p, x: mx.mean(mx.square(block(mx, p, x, 8))))), p, x)
 
 
-def quantized(mx, rows):
+def quantized(mx, rows, inputs=4096, outputs=4096, dtype="float32"):
     """4-bit weights, `rows` tokens at a time."""
-    weights = mx.quantize(mx.random.normal((4096, 4096)), group_size=64, bits=4)
+    kind = getattr(mx, dtype)
+    weights = mx.quantize(mx.random.normal((outputs, inputs)).astype(kind), group_size=64, bits=4)
 
     def product(x):
         return mx.quantized_matmul(x, *weights, transpose=True, group_size=64, bits=4)
 
-    return call(mx, mx.compile(product), mx.random.normal((rows, 4096)))
+    return call(mx, mx.compile(product), mx.random.normal((rows, inputs)).astype(kind))
 
 
 @workload
@@ -201,8 +202,33 @@ def qmm4_decode_4096(mx):
 
 
 @workload
+def qmm4_decode_head_1024x151936(mx):
+    """The scores of all tokens of a large vocabulary."""
+    return quantized(mx, 1, 1024, 151936, "bfloat16")
+
+
+@workload
+def qmm4_decode_8x4096(mx):
+    return quantized(mx, 8)
+
+
+@workload
 def qmm4_prefill_64x4096(mx):
     return quantized(mx, 64)
+
+
+@workload
+def qmm4_experts_256x8x2048x768(mx):
+    """256 tokens go to 8 of 32 experts each, in the order of the experts."""
+    weights = mx.quantize(mx.random.normal((32, 768, 2048)), group_size=64, bits=4)
+    chosen = mx.sort(mx.random.randint(0, 32, (256 * 8,)))
+
+    def products(x):
+        return mx.gather_qmm(
+            x, *weights, rhs_indices=chosen, transpose=True, group_size=64, bits=4, sorted_indices=True
+        )
+
+    return call(mx, mx.compile(products), mx.random.normal((256 * 8, 1, 2048)))
 
 
 def rnn(mx):
