@@ -182,6 +182,7 @@ from weft.core.fp8 import from_fp8, to_fp8
 from weft.core.gathering import ArrayAt, put_along_axis, slice_update, take, take_along_axis
 from weft.core.gathering import slice_ as slice
 from weft.core.hadamard import hadamard_transform
+from weft.core.incomplete import betainc, gammainc, gammaincc, logit
 from weft.core.jacobians import hessian, hvp, jacfwd, jacobian, jacrev, linearize
 from weft.core.joining import concat, concatenate, diag, diagonal, pad, repeat, roll, stack, tile, trace, unstack
 from weft.core.linalg import norm as matrix_norm  # as MLX has it: vectors too
