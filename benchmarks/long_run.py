@@ -187,15 +187,15 @@ class Clock:
 
 
 def watched() -> Clock:
-    from weft import evaluate
+    from weft import evaluate, targets
     from weft.runtime import engine
     from weft.runtime.program import Program
-    from weft.transforms import tracing, variant
+    from weft.transforms import tracing
 
     clock = Clock()
     clock.watch(tracing.Attempt, "run", "tracing")
     clock.watch(evaluate, "_compile", "planning")
-    clock.watch(variant, "compile_alike", "planning")
+    clock.watch(targets, "compile_alike", "planning")
     clock.watch(engine, "_compile", "code generation", lambda target, jobs: len(jobs))
     clock.watch(Program, "run", "kernels")
     return clock
