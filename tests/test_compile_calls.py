@@ -327,3 +327,70 @@ def test_programs_for_mlx_obey_its_own_switch(monkeypatch: pytest.MonkeyPatch) -
     f = mx.compile(lambda x: x * 2.0)
     f(X)
     assert f.traces == 0
+
+
+# ---- arrays that are not computed yet ----
+
+
+def is_pending(x: mx.array) -> bool:
+    return x._node.value is None
+
+
+@pytest.mark.parametrize("shapeless", [False, True])
+def test_a_small_function_does_not_wait_for_its_arguments(shapeless: bool) -> None:
+    """It becomes part of what is computed with them, and its Python code does not run again."""
+    calls: list[int] = []
+    body = gate if shapeless else gate_and_half
+    counted = mx.compile(body, shapeless=shapeless)
+    x, y = mx.array([1.0, -2.0, 3.0]), mx.array([0.5, 0.25, 4.0])
+    first = counted(x, y)  # traced on what is computed
+    calls.append(counted.traces)
+    pending = x * 2.0
+    made = counted(pending, y)
+    assert is_pending(pending)
+    assert all(is_pending(z) for z in (made if isinstance(made, tuple) else (made,)))
+    assert counted.traces == calls[0]
+    for got, wanted in zip(leaves(made), leaves(body(x * 2.0, y)), strict=True):
+        assert np.array(got).tobytes() == np.array(wanted).tobytes()
+    assert np.array(leaves(first)[0]).tobytes() == np.array(leaves(body(x, y))[0]).tobytes()
+
+
+def gate(x: mx.array, y: mx.array) -> mx.array:
+    return x * mx.sigmoid(x) * y
+
+
+def gate_and_half(x: mx.array, y: mx.array) -> tuple[mx.array, mx.array]:
+    return x * mx.sigmoid(x) * y, (x - 0.5).sum(keepdims=True)
+
+
+def leaves(made: Any) -> list[mx.array]:
+    return list(made) if isinstance(made, tuple) else [made]
+
+
+def by_size(x: mx.array) -> mx.array:
+    return x[1:] * x.shape[0] if x.shape[0] > 4 else mx.reshape(x, (1, -1)) - 1.0
+
+
+def test_what_a_small_function_decides_by_sizes_is_decided_for_pending_arrays_too() -> None:
+    compiled = mx.compile(by_size, shapeless=True)
+    for n in (3, 6, 4, 5, 9, 2, 7):
+        x = mx.array(np.arange(n, dtype=np.float32))
+        for given in (x, x + 1.0):
+            expected = by_size(mx.array(np.array(given + 0.0)))
+            got = compiled(given * 1.0)
+            assert got.shape == expected.shape
+            assert np.array(got).tobytes() == np.array(expected * 1.0).tobytes()
+
+
+def test_one_pending_array_in_two_places() -> None:
+    """The function may tell by `is`: it is not the trace for two arrays."""
+    compiled = mx.compile(same)
+    x, y = mx.array([1.0]), mx.array([2.0])
+    assert compiled(x, y).item() == 3.0
+    pending = x + 1.0
+    assert compiled(pending, pending).item() == 0.0
+    assert compiled(x + 1.0, y + 1.0).item() == 5.0
+
+
+def same(x: mx.array, y: mx.array) -> mx.array:
+    return x * 0.0 if x is y else x + y

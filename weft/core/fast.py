@@ -7,6 +7,7 @@ Halves are computed in float32 and rounded once.
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 from weft import dtypes as dt
@@ -31,6 +32,8 @@ from weft.core.shaping import expand_dims, squeeze, swapaxes
 from weft.dtypes import Dtype
 from weft.graph.dims import shape_text
 from weft.graph.node import Node, Shape
+from weft.graph.placement import current
+from weft.graph.trace import is_tracing
 from weft.primitives.attention import Attention
 from weft.primitives.base import bind_many
 from weft.primitives.creation import Iota
@@ -160,14 +163,46 @@ def rope(
         raise ValueError("[rope] Neither base nor freqs has a value.")
     if base is not None and freqs is not None:
         raise ValueError("[rope] Only one of base or freqs can have a value.")
-    half = dims // 2
+    c, s = _angles(a, dims // 2, base, scale, offset, freqs)
+    return _turned(a, c, s, dims, bool(traditional))
+
+
+class _Recent(threading.local):
+    """The last angles that a thread asked for: queries and keys of all layers are turned by the same."""
+
+    def __init__(self) -> None:
+        self.key: tuple[Any, ...] | None = None
+        self.made: tuple[array, array] | None = None
+
+
+_RECENT = _Recent()
+
+
+def _angles(
+    a: array, half: int, base: float | None, scale: float, offset: int | array, freqs: array | None
+) -> tuple[array, array]:
+    """Cosines and sines of the angles."""
+    length = a._node.shape[-2]
+    plain = type(offset) is int and type(length) is int and freqs is None
+    key = (length, half, base, scale, offset, current()) if plain and not is_tracing() else None
+    if key is not None and key == _RECENT.key and _RECENT.made is not None:
+        return _RECENT.made
     angles = expand_dims(_positions(a, offset) * scale, -1) * _inverse_frequencies(half, base, freqs)
+    made = cos(angles), sin(angles)
+    if key is not None:
+        _RECENT.key, _RECENT.made = key, made
+    return made
+
+
+@remembered_all(3)
+def _turned(a: array, c: array, s: array, dims: int, traditional: bool) -> array:
+    """Pairs among the first features turned by angles."""
+    shape, half = a._node.shape, dims // 2
     turned = a[..., :dims].astype(dt.float32)
     if traditional:
         x, y = turned[..., ::2], turned[..., 1::2]
     else:
         x, y = turned[..., :half], turned[..., half:]
-    c, s = cos(angles), sin(angles)
     first, second = (x * c - y * s).astype(a.dtype), (x * s + y * c).astype(a.dtype)
     if traditional:
         both = stack([first, second], axis=-1)

@@ -637,12 +637,21 @@ class Bindings:
 
 def closed_bindings(fun: Callable[..., Any]) -> Bindings | None:
     """The bindings of such a function; None if it sees more."""
+    found: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
+    return Bindings(fun, found) if _is_closed(fun, found, set()) else None  # type: ignore[arg-type]
+
+
+def _is_closed(fun: Any, found: dict[tuple[int, str], tuple[dict[str, Any], Any]], known: set[int]) -> bool:
+    """Whether a function sees nothing else, and neither do functions of Weft's in Python that it calls; what they are
+    bound to is added."""
+    if id(fun) in known:
+        return True
+    known.add(id(fun))
     if not isinstance(fun, types.FunctionType) or fun.__closure__ or _holds_state(fun):
-        return None
+        return False
     names = names_of(fun.__code__)
     if names.stores or names.imports or names.written or names.asks_type:
-        return None
-    found: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
+        return False
 
     def read(scope: dict[str, Any], name: str) -> Any:
         value = scope.get(name, _ABSENT)
@@ -653,17 +662,26 @@ def closed_bindings(fun: Callable[..., Any]) -> Bindings | None:
         value = read(fun.__globals__, name)
         if value is _ABSENT:
             if read(vars(builtins), name) is _ABSENT or builtin_changes(name):
-                return None
+                return False
             continue
         for attribute in attributes:
             if not isinstance(value, types.ModuleType):
                 break
             if not _never_changes(value) or changes(value.__name__, attribute):
-                return None
+                return False
             value = read(vars(value), attribute)
-        if not _never_changes(value):
-            return None
-    return Bindings(fun, found)
+        if not _never_changes(value) and not (_is_layer(value) and _is_closed(value, found, known)):
+            return False
+    return True
+
+
+def _is_layer(value: Any) -> bool:
+    """Whether it is a function of weft.nn, which is written in terms of weft.core."""
+    return (
+        isinstance(value, types.FunctionType)
+        and value.__module__.startswith("weft.nn.")
+        and is_ours(value.__code__.co_filename)
+    )
 
 
 def _is_public(function: types.FunctionType) -> bool:

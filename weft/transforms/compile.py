@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from weft import tree
-from weft.array import array
+from weft.array import array, wrap
 from weft.config import config
 from weft.evaluate import close, evaluate
 from weft.graph.node import Graph, Kind, Node, reachable
@@ -97,6 +97,8 @@ class Compiled:
         self._varying: frozenset[Slot] = frozenset()
         self._quick: dict[tuple[Any, ...], Entry] = {}
         """The same entries by shorter keys, for `_call_quickly`."""
+        self._small: dict[tuple[Any, ...], list[Variant]] = {}
+        """Traces of few operations, for `_call_lazily`."""
         self._numbers: dict[Slot, int | float] = {}
         self._last: tuple[tuple[Any, ...], Sequence[Any]] | None = None
         self._warned: set[str] = set()
@@ -110,6 +112,10 @@ class Compiled:
             return self.__wrapped_function__(*args, **kwargs)
         if self._quick and not kwargs:
             answer = self._call_quickly(args)
+            if answer is not _NOT_QUICK:
+                return answer
+        if self._small and not kwargs:
+            answer = self._call_lazily(args)
             if answer is not _NOT_QUICK:
                 return answer
         while True:
@@ -192,6 +198,36 @@ class Compiled:
             if numbers is not None:  # this is the trace that holds; others of the key may do more than return
                 return variant.run(variant.recipe, numbers, buffers, None) if variant.effects.alone else _NOT_QUICK
         return _NOT_QUICK
+
+    def _call_lazily(self, args: tuple[Any, ...]) -> Any:
+        """A call of a small function on arrays of which some have not been computed yet: its operations are made again
+        for these arrays, to be computed with whatever needs them, instead of computing what the arrays are first."""
+        if USED:
+            return _NOT_QUICK
+        nodes: list[Node] = []
+        waits = False
+        for argument in args:
+            if argument.__class__ is not array:
+                return _NOT_QUICK
+            node = argument._node
+            waits = waits or node.value is None
+            nodes.append(node)
+        if not waits:
+            return _NOT_QUICK
+        variants = self._small.get(self._small_key(nodes))
+        if variants is None or not self._bindings.hold() or len(set(map(id, args))) != len(args):  # type: ignore[union-attr]
+            return _NOT_QUICK
+        for variant in variants:
+            made = variant.again(nodes)
+            if made is not None:
+                return variant.effects.carry_out([wrap(node) for node in made], None, ())
+        return _NOT_QUICK
+
+    def _small_key(self, nodes: Sequence[Node]) -> tuple[Any, ...]:
+        """What tells small traces apart: kinds, or, where sizes are open, what is fixed of them."""
+        if not self._shapeless:
+            return tuple([node.kind for node in nodes])
+        return tuple([(node.dtype, *[n if n < 2 else -1 for n in node.shape]) for node in nodes])
 
     def _see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:
         """Walk over all that a call can see. None if it has to be done again."""
@@ -278,6 +314,9 @@ class Compiled:
             quick = not self._open and self._bindings.hold()  # type: ignore[union-attr]
             if quick and not self._shapeless and not kwargs and made.effects.alone:
                 self._remember_quickly(entry, args, seen.buffers)
+            alike = all(a.__class__ is array for a in args) and len(set(map(id, args))) == len(args)
+            if quick and not kwargs and made.is_small and alike:
+                self._small.setdefault(self._small_key([a._node for a in args]), []).insert(0, made)
         self._say_retracing(seen)
         return made, seen
 
@@ -329,6 +368,7 @@ class Compiled:
     def _forget(self) -> None:
         """Drop the oldest traces."""
         self._quick.clear()
+        self._small.clear()
         key = next(iter(self._variants))
         table = self._variants[key].table
         if len(self._variants) > 1 or not table:

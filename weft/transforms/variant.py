@@ -47,6 +47,8 @@ else:
     growing, template, verify = lazy("weft.passes.growing"), lazy("weft.passes.template"), lazy("weft.passes.verify")
 
 MOST_SIZES = 1024
+SMALL = 48
+"""Nodes of a trace whose operations are rather made again than that a call waits for its arguments."""
 STALE = object()
 """The answer of a call that has to be made again."""
 
@@ -171,7 +173,10 @@ class InPlace:
 class Variant:
     """A trace that holds for arrays of given shapes."""
 
-    __slots__ = ("_constants", "_marked", "_words", "conversions", "effects", "inputs", "numbers", "recipe", "updates")
+    __slots__ = (
+        "_constants", "_marked", "_traced", "_words", "conversions", "effects", "inputs", "is_small", "numbers",
+        "recipe", "updates",
+    )  # fmt: skip
 
     def __init__(
         self, traced: Trace, effects: Effects, numbers: Numbers | None, wants: list[tuple[int, Dtype]], updates: Updates
@@ -185,6 +190,15 @@ class Variant:
         self._words: Sequence[int] = ()
         self._constants = traced.constants
         self._marked = marked(traced.order)
+        self.is_small = (
+            len(traced.order) <= SMALL
+            and effects.alone
+            and not wants
+            and all(i.__class__ is int for i in traced.inputs)
+            and all(n.value.__class__ is ConstantValue for n in traced.order if isinstance(n.op, Constant))
+        )
+        """Whether it is worth making its operations again, and all that a call does."""
+        self._traced = traced if self.is_small else None
 
     def program(self, recipe: Planned) -> Variant:
         """Set the program."""
@@ -217,6 +231,26 @@ class Variant:
     def recipe_for(self, kinds: Sequence[Kind]) -> Planned | None:
         """The program for arrays of these kinds; None if the trace does not hold for them."""
         return self.recipe
+
+    def again(self, nodes: Sequence[Node]) -> list[Node] | None:
+        """The operations of a small trace, made for these arrays; None if it does not hold for them."""
+        return self._again(nodes, lambda kind: kind, lambda op: op)
+
+    def _again(
+        self, nodes: Sequence[Node], kind_of_: Callable[[Kind], Kind], op_of: Callable[[Any], Any]
+    ) -> list[Node]:
+        traced = self._traced
+        assert traced is not None
+        inputs = iter(self.inputs)
+        new: dict[Node, Node] = {}
+        for node in traced.order:
+            if isinstance(node.op, Constant):
+                new[node] = Node(node.op, (), kind_of_(node.kind), node.value)
+            elif isinstance(node.op, Placeholder) or node.value is not None:
+                new[node] = nodes[next(inputs)]  # type: ignore[index]
+            else:
+                new[node] = bind(op_of(node.op), *[new[i] for i in node.inputs])
+        return [new[node] for node in traced.outputs]
 
     def words(self, recipe: Recipe, numbers: Sequence[Any]) -> list[int]:
         """The words of the program's constants in a call with these numbers."""
@@ -360,14 +394,15 @@ class ShapelessVariant(Variant):
     """One trace for all sizes that satisfy its guards. Machine code is the same for all of them; the plan of a new size
     is filled in from that of others (passes/template.py) where one fits, and made anew where none does."""
 
-    __slots__ = ("_at_home", "_check", "_over", "_sizes", "_traced", "recipes", "templates")
+    __slots__ = ("_at_home", "_check", "_over", "_sizes", "recipes", "templates")
 
     def __init__(
         self, traced: Trace, effects: Effects, numbers: Numbers | None, wants: list[tuple[int, Dtype]],
         updates: Updates, sizes: SymbolicSizes,
     ) -> None:  # fmt: skip
         super().__init__(traced, effects, numbers, wants, updates)
-        self._traced, self._sizes = traced, sizes
+        self._traced: Trace = traced
+        self._sizes = sizes
         self._check = sizes.env.compiled_check()
         self.recipes: dict[tuple[int, ...], Planned] = {}
         self.templates = template.Templates(sizes.env, self._graph, targets.CPU)
@@ -375,6 +410,18 @@ class ShapelessVariant(Variant):
         """Whether all of it is for the host: templates are."""
         self._over: dict[tuple[int, ...], Templates] = {}
         """Templates by the inputs that they may overwrite."""
+
+    def again(self, nodes: Sequence[Node]) -> list[Node] | None:
+        sizes = self._sizes.read([node.kind for node in nodes])
+        if not self._check(*sizes):
+            return None
+        env = self._sizes.env
+        values = dict(zip(env.symbols, sizes, strict=True))
+
+        def number(n: Any) -> Any:
+            return env.evaluate(n, values)
+
+        return self._again(nodes, lambda kind: fill_kind(kind, number), lambda op: fill_primitive(op, number))
 
     def recipe_for(self, kinds: Sequence[Kind]) -> Planned | None:
         sizes = self._sizes.read(kinds)
