@@ -146,6 +146,18 @@ def test_sizes(packing: Packing, transpose: bool, m: int, n: int, groups: int, b
     check(x, parts, packing, transpose, product(x, parts, packing, transpose))
 
 
+def test_batches_are_broadcast() -> None:
+    """As caches of quantized keys and values are: one matrix for several heads."""
+    for transpose, shape in ((True, (10, 64)), (False, (10, 128))):
+        parts = matrix(10, FOUR_BITS, (2, 3, 1, *shape), dt.float32)
+        for m in (1, 5, 20):
+            for lead in ((2, 3, 4), (1, 3, 4), (4,), ()):
+                x = rows(m, (*lead, m, 64 if transpose else 10), dt.float32)
+                check(x, parts, FOUR_BITS, transpose, product(x, parts, FOUR_BITS, transpose))
+    vector, flat = rows(11, (64,), dt.float32), matrix(11, FOUR_BITS, (10, 64), dt.float32)
+    assert same_bits(product(vector, flat, FOUR_BITS), product(vector[None], flat, FOUR_BITS)[0])
+
+
 @pytest.mark.parametrize("packing", SMALL_FLOATS, ids=str)
 @pytest.mark.parametrize("dtype", [dt.float64, dt.float32], ids=lambda d: d.name)
 def test_small_floats(packing: Packing, dtype: Dtype) -> None:
@@ -256,6 +268,32 @@ def test_indices_out_of_range_stay_inside() -> None:
         left, right = (resolved(np.array(index), n) for n in (2, 3))
         each = [product(x[i], [p[j] for p in parts], FOUR_BITS) for i, j in zip(left, right, strict=True)]
         assert same_bits(got, np.stack(each))
+
+
+# ---- derivatives ----
+
+
+@pytest.mark.parametrize("transpose", [True, False], ids=["turned", "plain"])
+@pytest.mark.parametrize("m", [2, 20])
+def test_gradients_are_those_of_the_plain_product(transpose: bool, m: int) -> None:
+    packing = Packing("affine", 32, 3)
+    w, *steps = (mx.array(p) for p in matrix(12, packing, (64, 96), dt.float32))
+    x = mx.array(rows(12, (m, 96 if transpose else 64), dt.float32))
+
+    def quantized(x: mx.array, scales: mx.array, biases: mx.array) -> mx.array:
+        made = mx.quantized_matmul(x, w, scales, biases, transpose=transpose, **options_of(packing))
+        return mx.sum(mx.sin(made / 100))
+
+    def plain(x: mx.array, scales: mx.array, biases: mx.array) -> mx.array:
+        numbers = mx.dequantize(w, scales, biases, **options_of(packing))
+        return mx.sum(mx.sin(x @ (numbers.T if transpose else numbers) / 100))
+
+    got, want = (mx.grad(f, argnums=(0, 1, 2))(x, *steps) for f in (quantized, plain))
+    for a, b in zip(got, want, strict=True):
+        assert np.allclose(numpy_of(a), numpy_of(b), rtol=1e-4, atol=1e-4 * np.abs(numpy_of(b)).max())
+    compiled = mx.compile(mx.grad(quantized, argnums=(0, 1, 2)))(x, *steps)
+    for a, b in zip(got, compiled, strict=True):
+        assert same_bits(numpy_of(a), numpy_of(b))
 
 
 # ---- compile ----
