@@ -45,7 +45,7 @@ from weft.core.reducing import min as min_
 from weft.core.reducing import sum as sum_
 from weft.core.shaping import expand_dims, swapaxes
 from weft.dtypes import Dtype
-from weft.graph.dims import prod
+from weft.graph.dims import prod, provably_equal
 from weft.graph.node import Node, Shape
 from weft.primitives.base import bind
 from weft.primitives.creation import Iota
@@ -286,11 +286,6 @@ def _operands(
     return found if biases is None else [*found, astype(biases._node, scales.dtype)]
 
 
-def _rows(x: Node) -> Node:
-    """The rows of all matrices of x, as those of one."""
-    return reshape(x, (prod(x.shape[:-1]), x.shape[-1]))
-
-
 def quantized_matmul(
     x: array, w: array, /, scales: array, biases: array | None = None, transpose: bool = True,
     group_size: int | None = None, bits: int | None = None, mode: str = "affine", *, stream: Stream = None,
@@ -311,13 +306,23 @@ def _product(
     packing = _packing("quantized_matmul", mode, group_size, bits)
     left, *matrix = _operands("quantized_matmul", x, w, scales, biases, transpose, packing)
     op = QuantizedMatmul(bool(transpose), packing.mode, packing.group, packing.bits)
-    if w.ndim == 2:
-        made = bind(op, _rows(left), *matrix)
-        return wrap(reshape(made, (*left.shape[:-1], made.shape[-1])))
-    left = left if left.ndim > 1 else _rows(left)
-    lead = broadcast_shapes("quantized_matmul", left.shape[:-2], w._node.shape[:-2])
+    shared = _shared_axes(left.shape[:-2], w._node.shape[:-2])
+    first = max(0, left.ndim - 2 - shared)
+    outer, rows = left.shape[:first], left.shape[first:-1]
+    left = reshape(left, (*outer, prod(rows), left.shape[-1]))
+    kept = max(0, w.ndim - 2 - shared)
+    matrix = [reshape(part, (*part.shape[:kept], *part.shape[-2:])) for part in matrix]
+    lead = broadcast_shapes("quantized_matmul", outer, w._node.shape[:kept])
     made = bind(op, *[broadcast_node(part, (*lead, *part.shape[-2:])) for part in (left, *matrix)])
-    return wrap(made if x.ndim > 1 else reshape(made, (*lead, made.shape[-1])))
+    return wrap(reshape(made, (*lead, *rows, made.shape[-1])))
+
+
+def _shared_axes(x: Shape, w: Shape) -> int:
+    """How many batch axes of x, the last ones, meet one and the same matrix: they are rows of one product."""
+    count = 0
+    while count < len(x) and (count >= len(w) or provably_equal(w[-1 - count], 1)):
+        count += 1
+    return count
 
 
 def gather_qmm(
