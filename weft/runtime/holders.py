@@ -85,7 +85,7 @@ def _verify(
 
 def _unknown(objects: Sequence[Any], numbers: Sequence[int], holders: Sequence[set[int]]) -> list[tuple[int, str]]:
     """The holders of some objects that no rule names, in words."""
-    asked = [objects[i] for i in numbers]
+    asked = tuple([objects[i] for i in numbers])  # which the call below hands on: of a list it would make another one
     ours = {id(objects), id(asked)}
     found = []
     for holder in gc.get_referrers(*asked):
