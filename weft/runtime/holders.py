@@ -90,8 +90,17 @@ def _unknown(objects: Sequence[Any], numbers: Sequence[int], holders: Sequence[s
     found = []
     for holder in gc.get_referrers(*asked):
         inside = set() if id(holder) in ours else {id(x) for x in gc.get_referents(holder)}
-        found += [(i, _described(holder)) for i in numbers if id(objects[i]) in inside and id(holder) not in holders[i]]
+        names = {id(holder), id(_attributes(holder))}
+        found += [(i, _described(holder)) for i in numbers if id(objects[i]) in inside and not names & holders[i]]
     return found
+
+
+def _attributes(holder: Any) -> Any:
+    """The dict of an object's attributes. From Python 3.13 on the object itself holds them, and the dict shows them."""
+    try:
+        return object.__getattribute__(holder, "__dict__")
+    except AttributeError:
+        return holder
 
 
 def _described(holder: Any) -> str:
