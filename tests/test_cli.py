@@ -289,3 +289,68 @@ def test_bench_reports_what_a_peer_cannot_do(tmp_path: Path) -> None:
     assert "jax stays out: cannot run /no/such/python" in result.stdout
     assert re.search(r"error softmax_4096x1024, mlx: AttributeError", result.stdout)
     assert re.search(r"│ dispatch +│ +[\d.]+ │ +[\d.]+ │ +[\d.]+ │", result.stdout)
+
+
+# ---- what a program run by `weft run` starts ----
+
+PARENT = """
+import multiprocessing, subprocess, sys
+
+def child(queue):
+    import mlx.core as mx
+    queue.put((mx.__name__, mx.sum(mx.arange(4)).item()))
+
+if __name__ == "__main__":
+    code = "import mlx.core as mx; print(mx.__name__, mx.sum(mx.arange(4)).item())"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"])
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=child, args=(queue,))
+    process.start()
+    print(*queue.get(timeout=100))
+    process.join()
+"""
+
+
+def test_children_of_a_program_have_weft_for_mlx_too(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    result = weft("run", str(script))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == ["weft.core 6"] * 3
+
+
+def test_children_keep_their_own_sitecustomize(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.mine = 'mine'\n")
+    script = tmp_path / "parent.py"
+    code = "import sys, mlx.core; print(sys.mine, mlx.core.__name__)"
+    script.write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {code!r}], check=True)\n")
+    result = weft("run", str(script), PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["mine", "weft.core"]
+
+
+def test_the_version_of_mlx_is_the_one_stood_in_for(tmp_path: Path) -> None:
+    script = tmp_path / "version.py"
+    script.write_text(
+        "from importlib.metadata import distribution, version\n"
+        "print(version('mlx'), distribution('mlx').metadata['Name'], version('numpy') != version('mlx'))\n"
+    )
+    result = weft("run", str(script))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["0.32.4", "mlx", "True"]
+
+
+def test_quiet_runs_show_none_of_our_warnings(tmp_path: Path) -> None:
+    script = tmp_path / "warn.py"
+    script.write_text(
+        "import warnings\n"
+        "warnings.warn('[compile] f runs plain', stacklevel=1)\n"
+        "warnings.warn('a warning of the program', stacklevel=1)\n"
+    )
+    plain, quiet = weft("run", str(script)), weft("run", "--quiet", str(script))
+    assert "[compile]" in plain.stderr
+    assert "[compile]" not in quiet.stderr
+    assert "a warning of the program" in quiet.stderr
+    assert weft("run", "--quiet").returncode == 2

@@ -10,6 +10,7 @@ import os
 import runpy
 import subprocess
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,8 +24,9 @@ usage: weft COMMAND [argument ...]
 
 The MLX array API on any Linux machine.
 
-  weft run script.py [argument ...]      run a program written for MLX, unchanged
+  weft run script.py [argument ...]      run a program written for MLX, unchanged; Pythons that it starts do the same
   weft run -m module [argument ...]      the same, for a module as `python -m` runs it
+      --quiet                            (before the program) without Weft's own warnings
   weft explain script.py [argument ...]  run it and show what the compiler made of it
       --html FILE                        as a page to look at in a browser
       --llvm, --asm                      as text, with the code of every kernel
@@ -72,6 +74,8 @@ def usage(message: str) -> int:
 
 def run(command: Sequence[str], name: str = "run") -> int:
     """Run `script.py args...` or `-m module args...` with MLX's names resolved by Weft."""
+    quiet = command[:1] in (["--quiet"], ["-q"])
+    command = command[1:] if quiet else command
     as_module = command[:1] == ["-m"]
     target, *arguments = (command[1:] if as_module else command) or [""]
     if not target or target.startswith("-"):
@@ -82,6 +86,9 @@ def run(command: Sequence[str], name: str = "run") -> int:
     from weft.frontends import mlx  # reads the settings, and a wrong one must not keep `weft doctor` from saying so
 
     mlx.install()
+    mlx.install_in_children()
+    if quiet:
+        warnings.filterwarnings("ignore", message=r"\[(compile|export)\] ")
     sys.argv = [target, *arguments]
     if not sys.flags.safe_path:  # under `python -P`, the first entry is the standard library and stays
         sys.path[0] = os.getcwd() if as_module else str(Path(target).resolve().parent)

@@ -10,15 +10,19 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from weft.config import config
+from weft.config import config, lead_children
 
 # The public modules of MLX below `mlx`; anything else under that name is as unknown here as it is there.
 PARTS = ("core", "nn", "optimizers", "utils")
+VERSION = "0.32.4"
+"""The MLX whose names these are: what programs are told that ask which one is installed."""
 
 
 def install() -> None:
@@ -38,6 +42,11 @@ def install() -> None:
         config.disable_compile = True
     sys.meta_path.insert(0, _FINDER)
     _name_dtypes("mlx.core")
+
+
+def install_in_children() -> None:
+    """Make `mlx` mean Weft in the Python processes that this one starts as well, however it starts them."""
+    lead_children(str(Path(__file__).resolve().parent / "children"))
 
 
 def uninstall() -> None:
@@ -84,6 +93,26 @@ class _Finder(MetaPathFinder):
                 name=fullname,
             )
         return ModuleSpec(fullname, _Alias(own))
+
+    def find_distributions(self, context: Any = None) -> Iterable[Any]:
+        """For `importlib.metadata`: the distribution `mlx`, whose version is the one that Weft stands in for."""
+        wanted = getattr(context, "name", None)
+        return [_distribution()] if wanted is None or wanted.lower() == "mlx" else []
+
+
+def _distribution() -> Any:
+    from importlib.metadata import Distribution  # takes long to import, and few programs ask
+
+    class Named(Distribution):
+        """Metadata without a file."""
+
+        def read_text(self, filename: str) -> str | None:
+            return f"Metadata-Version: 2.1\nName: mlx\nVersion: {VERSION}\n" if filename == "METADATA" else None
+
+        def locate_file(self, path: Any) -> Path:
+            return Path(__file__).parent / path
+
+    return Named()
 
 
 class _Package(Loader):
