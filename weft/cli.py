@@ -88,7 +88,7 @@ def run(command: Sequence[str], name: str = "run") -> int:
     mlx.install()
     mlx.install_in_children()
     if quiet:
-        warnings.filterwarnings("ignore", message=r"\[(compile|export)\] ")
+        warnings.filterwarnings("ignore", message=r"\[(compile|export_function)\] ")
     sys.argv = [target, *arguments]
     if not sys.flags.safe_path:  # under `python -P`, the first entry is the standard library and stays
         sys.path[0] = os.getcwd() if as_module else str(Path(target).resolve().parent)

@@ -302,6 +302,50 @@ from weft.version import __version__
 inf, nan, pi, e, euler_gamma = math.inf, math.nan, math.pi, math.e, 0.5772156649015329
 newaxis = None
 
+__all__ = [
+    "ArrayAt", "ArrayIterator", "ArrayLike", "Device", "DeviceType", "Dtype", "DtypeCategory", "FunctionExporter",
+    "PrintOptions", "Stream", "StreamContext", "ThreadLocalStream", "abs", "acos", "acosh", "add", "addmm", "all",
+    "allclose", "any", "arange", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax",
+    "argmin", "argpartition", "argsort", "argwhere", "array", "array_equal", "as_strided", "asarray", "asin", "asinh",
+    "associative_scan", "astype", "async_eval", "atan", "atan2", "atanh", "atleast_1d", "atleast_2d", "atleast_3d",
+    "bartlett", "betainc", "bfloat16", "bincount", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
+    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "blackman", "block_masked_mm", "bool_", "broadcast_arrays",
+    "broadcast_shapes", "broadcast_to", "can_cast", "ceil", "checkpoint", "clear_cache", "clear_streams", "clip",
+    "compile", "complex64", "complex128", "complexfloating", "concat", "concatenate", "cond", "conj", "conjugate",
+    "contiguous", "conv1d", "conv2d", "conv3d", "conv_general", "conv_transpose1d", "conv_transpose2d",
+    "conv_transpose3d", "convolve", "corrcoef", "cos", "cosh", "count_nonzero", "cov", "cpu", "cuda", "cummax",
+    "cummin", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "custom_function", "default_device",
+    "default_stream", "degrees", "depends", "dequantize", "device_count", "device_info", "diag", "diagonal", "diff",
+    "digamma", "disable_compile", "distributed", "divide", "divmod", "e", "einsum", "einsum_path", "empty",
+    "empty_like", "enable_compile", "equal", "erf", "erfc", "erfcx", "erfinv", "euler_gamma", "eval", "exp",
+    "expand_dims", "expm1", "export_function", "export_to_dot", "exporter", "eye", "fast", "fft", "finfo", "flatten",
+    "flip", "float16", "float32", "float64", "floating", "floor", "floor_divide", "fori_loop", "from_dlpack",
+    "from_fp8", "full", "full_like", "gammainc", "gammaincc", "gammaln", "gather_mm", "gather_qmm", "gather_qqmm",
+    "generic", "get_active_memory", "get_array_buffer_size", "get_cache_memory", "get_memory_limit",
+    "get_peak_memory", "get_printoptions", "gpu", "grad", "greater", "greater_equal", "hadamard_transform", "hamming",
+    "hanning", "hessian", "histogram", "hvp", "i0", "i0e", "i1", "i1e", "identity", "iinfo", "imag",
+    "import_function", "inexact", "inf", "inner", "int8", "int16", "int32", "int64", "integer", "interp",
+    "is_available", "isclose", "isdtype", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "issubdtype",
+    "jacfwd", "jacobian", "jacrev", "jvp", "kron", "left_shift", "less", "less_equal", "linalg", "linearize",
+    "linspace", "load", "log", "log1mexp", "log1p", "log2", "log10", "logaddexp", "logcumsumexp", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "logit", "logsumexp", "map", "matmul", "matrix_norm",
+    "matrix_transpose", "max", "maximum", "mean", "median", "meshgrid", "metal", "min", "minimum", "minmax",
+    "moveaxis", "multiply", "nan", "nan_to_num", "nanmax", "nanmean", "nanmedian", "nanmin", "nanprod", "nanquantile",
+    "nanstd", "nansum", "nanvar", "negative", "new_stream", "new_thread_local_stream", "new_thread_unsafe_stream",
+    "newaxis", "nonzero", "not_equal", "number", "ones", "ones_like", "outer", "pad", "partition", "percentile",
+    "permute_dims", "pi", "polygamma", "positive", "pow", "power", "printoptions", "prod", "put_along_axis", "qqmm",
+    "quantile", "quantize", "quantized_matmul", "radians", "random", "real", "reciprocal", "remainder", "repeat",
+    "reset_peak_memory", "reshape", "result_type", "right_shift", "roll", "round", "rsqrt", "save", "save_gguf",
+    "save_safetensors", "savez", "savez_compressed", "scan", "searchsorted", "segmented_mm", "set_cache_limit",
+    "set_default_device", "set_default_stream", "set_memory_limit", "set_printoptions", "set_wired_limit", "sigmoid",
+    "sign", "signedinteger", "sin", "sinh", "slice", "slice_update", "softmax", "sort", "split", "sqrt", "square",
+    "squeeze", "stack", "std", "stop_gradient", "stream", "subtract", "sum", "swapaxes", "switch", "synchronize",
+    "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "to_fp8", "topk", "trace", "transpose", "tri",
+    "tril", "triu", "trunc", "uint8", "uint16", "uint32", "uint64", "unflatten", "unique", "unsignedinteger",
+    "unstack", "value_and_grad", "var", "vecdot", "view", "vjp", "vmap", "where", "while_loop", "xlogy", "zeros",
+    "zeros_like",
+]  # fmt: skip
+
 attach()
 NAMESPACE.append(sys.modules[__name__])
 if USED:  # a device that was chosen from outside

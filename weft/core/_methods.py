@@ -23,7 +23,7 @@ _BINARY = {
 }  # fmt: skip
 _COMPARE = {"lt": e.less, "le": e.less_equal, "gt": e.greater, "ge": e.greater_equal}
 _COMPARABLE = frozenset({array, bool, int, float, complex, Dim, *SCALARS})
-_UFUNCS = {
+_UFUNCS: dict[Any, Any] = {
     np.add: e.add, np.subtract: e.subtract, np.multiply: e.multiply, np.divide: e.divide, np.power: e.power,
     np.bitwise_and: e.bitwise_and, np.bitwise_or: e.bitwise_or, np.bitwise_xor: e.bitwise_xor,
     np.left_shift: e.left_shift, np.right_shift: e.right_shift, np.remainder: e.remainder,
@@ -31,8 +31,8 @@ _UFUNCS = {
     np.greater: e.greater, np.greater_equal: e.greater_equal, np.equal: e.equal, np.not_equal: e.not_equal,
 }  # fmt: skip
 """What NumPy's operators call."""
-_UNARY = {"neg": e.negative, "abs": e.abs, "invert": e.bitwise_invert, "pos": e.positive}
-_METHODS = {
+_UNARY: dict[str, Any] = {"neg": e.negative, "abs": e.abs, "invert": e.bitwise_invert, "pos": e.positive}
+_METHODS: dict[str, Any] = {
     "abs": e.abs,
     "square": e.square,
     "sqrt": e.sqrt,
@@ -195,28 +195,29 @@ def _array_function(self: array, function: Any, types: Any, args: Any, kwargs: A
 
 def attach() -> None:
     """Give the array class its operators and methods."""
-    for name, function in _BINARY.items():
-        forward, reflected, in_place = _binary(function)
-        setattr(array, f"__{name}__", forward)
-        setattr(array, f"__r{name}__", _guarded(reflected))
-        setattr(array, f"__i{name}__", _guarded(in_place))
-    for name, function in _COMPARE.items():
-        setattr(array, f"__{name}__", _binary(function)[0])
+    owner: Any = array
+    for name, binary in _BINARY.items():
+        forward, reflected, in_place = _binary(binary)
+        setattr(owner, f"__{name}__", forward)
+        setattr(owner, f"__r{name}__", _guarded(reflected))
+        setattr(owner, f"__i{name}__", _guarded(in_place))
+    for name, binary in _COMPARE.items():
+        setattr(owner, f"__{name}__", _binary(binary)[0])
     for name, function in _UNARY.items():
-        setattr(array, f"__{name}__", lambda self, f=function: f(self))
+        setattr(owner, f"__{name}__", lambda self, f=function: f(self))
     for name, function in _METHODS.items():
-        setattr(array, name, function)
-    array.reshape, array.transpose = reshape, transpose  # type: ignore[attr-defined]
-    array.__eq__, array.__ne__ = _eq, _ne  # type: ignore[assignment]
+        setattr(owner, name, function)
+    owner.reshape, owner.transpose = reshape, transpose
+    owner.__eq__, owner.__ne__ = _eq, _ne
     special: dict[str, Any] = {"matmul": _matmul, "rmatmul": _rmatmul, "imatmul": _imatmul}
     special |= {"getitem": indexing.getitem, "setitem": indexing.setitem}
     special |= {"divmod": _guarded(_divmod), "rdivmod": _guarded(_rdivmod)}
     special |= {"array_ufunc": _array_ufunc, "array_function": _array_function}
     special |= {"div": array.__truediv__, "rdiv": array.__rtruediv__}
     for name, method in special.items():
-        setattr(array, f"__{name}__", method)
-    array.at = property(gathering.ArrayAt, doc="Updates of parts: `a.at[index].add(value)` and others.")  # type: ignore[attr-defined]
-    array.mT = property(shaping.matrix_transpose, doc="The array with its last two axes exchanged.")  # type: ignore[attr-defined]
-    array.T = property(shaping.transpose, doc="The array with its axes reversed.")  # type: ignore[attr-defined]
-    array.real = property(e.real, doc="The real part.")  # type: ignore[attr-defined]
-    array.imag = property(e.imag, doc="The imaginary part.")  # type: ignore[attr-defined]
+        setattr(owner, f"__{name}__", method)
+    owner.at = property(gathering.ArrayAt, doc="Updates of parts: `a.at[index].add(value)` and others.")
+    owner.mT = property(shaping.matrix_transpose, doc="The array with its last two axes exchanged.")
+    owner.T = property(shaping.transpose, doc="The array with its axes reversed.")
+    owner.real = property(e.real, doc="The real part.")
+    owner.imag = property(e.imag, doc="The imaginary part.")

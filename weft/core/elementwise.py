@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from typing import Any
+from typing import Any, Protocol, cast
 
 from weft import dtypes as dt
 from weft.core._common import (
@@ -38,7 +38,27 @@ from weft.primitives import elementwise as p
 Stream = Any
 
 
-def _unary(op: Any, name: str, doc: str, inexact: bool = False) -> Any:
+class UnaryFunction(Protocol):
+    """A function of one array."""
+
+    def __call__(self, a: ArrayLike, /, *, stream: Stream = None) -> array: ...
+
+
+class BinaryFunction(Protocol):
+    """A function of two arrays."""
+
+    operator: Binary
+
+    def __call__(self, a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> array: ...
+
+
+class Classifier(Protocol):
+    """A question to every element."""
+
+    def __call__(self, a: ArrayLike, stream: Stream = None) -> array: ...
+
+
+def _unary(op: Any, name: str, doc: str, inexact: bool = False) -> UnaryFunction:
     compute = Unary(op, name, inexact).call
 
     def function(a: ArrayLike, /, *, stream: Stream = None) -> array:
@@ -49,11 +69,11 @@ def _unary(op: Any, name: str, doc: str, inexact: bool = False) -> Any:
     return function
 
 
-def _binary(op: Any, name: str, doc: str, inexact: bool = False) -> Any:
+def _binary(op: Any, name: str, doc: str, inexact: bool = False) -> BinaryFunction:
     return _function(Binary(op, name, inexact), doc)
 
 
-def _function(compute: Binary, doc: str) -> Any:
+def _function(compute: Binary, doc: str) -> BinaryFunction:
     """A public function for a binary operation; operators of arrays find the operation in `operator`."""
 
     call = compute.call
@@ -64,7 +84,7 @@ def _function(compute: Binary, doc: str) -> Any:
     function.__name__ = function.__qualname__ = compute.name
     function.__doc__ = doc
     function.operator = compute  # type: ignore[attr-defined]
-    return function
+    return cast(BinaryFunction, function)
 
 
 class _FloorDivision(Binary):
@@ -190,7 +210,7 @@ def divmod(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> list[arra
 # ---- rounding ----
 
 
-def _rounding(op: Any, name: str, doc: str) -> Any:
+def _rounding(op: Any, name: str, doc: str) -> UnaryFunction:
     def function(a: ArrayLike, /, *, stream: Stream = None) -> array:
         x = to_node(a)
         if not x.dtype.is_inexact:
@@ -276,7 +296,7 @@ def logical_xor(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> arra
 # ---- infinities and NaN ----
 
 
-def _classifier(op: Any, name: str, doc: str, of_integers: bool) -> Any:
+def _classifier(op: Any, name: str, doc: str, of_integers: bool) -> Classifier:
     def function(a: ArrayLike, stream: Stream = None) -> array:
         x = to_node(a)
         return apply(op, x) if x.dtype.is_inexact else wrap(constant(of_integers, kind_of(x.shape, dt.bool_)))

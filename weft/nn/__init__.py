@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from weft.nn import init, losses
+from weft.nn import init, layers, losses
 from weft.nn.layers import *  # noqa: F403  (all layers; weft/nn/layers/__init__.py is the list)
 from weft.nn.layers import (
     activations,
@@ -30,3 +30,10 @@ from weft.nn.layers import (
     upsample,
 )
 from weft.nn.utils import average_gradients, value_and_grad
+
+__all__ = [
+    "activations", "average_gradients", "base", "containers", "convolution", "convolution_transpose", "distributed",
+    "dropout", "embedding", "init", "linear", "losses", "normalization", "pooling", "positional_encoding",
+    "quantized", "recurrent", "transformer", "upsample", "value_and_grad",
+]  # fmt: skip
+__all__ += layers.__all__

@@ -24,3 +24,9 @@ from weft.optimizers.schedulers import (
     linear_schedule,
     step_decay,
 )
+
+__all__ = [
+    "SGD", "AdaDelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "MultiOptimizer", "Muon",
+    "Optimizer", "RMSprop", "clip_grad_norm", "cosine_decay", "exponential_decay", "join_schedules",
+    "linear_schedule", "optimizers", "schedulers", "step_decay",
+]  # fmt: skip

@@ -85,3 +85,19 @@ from weft.nn.layers.transformer import (
     TransformerEncoderLayer,
 )
 from weft.nn.layers.upsample import Upsample
+
+__all__ = [
+    "CELU", "ELU", "GELU", "GLU", "GRU", "LSTM", "RNN", "SELU", "ALiBi", "AllToShardedLinear", "AvgPool1d",
+    "AvgPool2d", "AvgPool3d", "BatchNorm", "Bilinear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d",
+    "ConvTranspose2d", "ConvTranspose3d", "Dropout", "Dropout2d", "Dropout3d", "Embedding", "FullyShardedModule",
+    "GroupNorm", "HardShrink", "HardTanh", "Hardswish", "Identity", "InstanceNorm", "LayerNorm", "LeakyReLU",
+    "Linear", "LogSigmoid", "LogSoftmax", "MaxPool1d", "MaxPool2d", "MaxPool3d", "Mish", "Module",
+    "MultiHeadAttention", "PReLU", "QQLinear", "QuantizedAllToShardedLinear", "QuantizedEmbedding", "QuantizedLinear",
+    "QuantizedShardedToAllLinear", "RMSNorm", "ReLU", "ReLU2", "ReLU6", "RoPE", "Sequential", "ShardedToAllLinear",
+    "SiLU", "Sigmoid", "SinusoidalPositionalEncoding", "Softmax", "Softmin", "Softplus", "Softshrink", "Softsign",
+    "Step", "Tanh", "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder",
+    "TransformerEncoderLayer", "Upsample", "celu", "elu", "fully_shard", "gelu", "gelu_approx", "gelu_fast_approx",
+    "glu", "hard_shrink", "hard_tanh", "hardswish", "leaky_relu", "log_sigmoid", "log_softmax", "mish", "prelu",
+    "quantize", "relu", "relu2", "relu6", "selu", "sigmoid", "silu", "softmax", "softmin", "softplus", "softshrink",
+    "softsign", "step", "tanh",
+]  # fmt: skip
