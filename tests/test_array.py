@@ -221,6 +221,17 @@ def test_functions_of_numpy(name: str) -> None:
         np.testing.assert_array_equal(got, expected)
 
 
+def test_numpy_asks_for_shapes_without_elements() -> None:
+    """So it may while a function is traced, which has none."""
+
+    def f(x: mx.array) -> mx.array:
+        assert (np.shape(x), np.ndim(a=x), np.size(x)) == ((2, 3), 2, 6)
+        return x + np.size(x)
+
+    assert mx.compile(f)(mx.zeros((2, 3))).tolist() == [[6.0] * 3] * 2
+    assert np.size(mx.zeros((2, 3)), 1) == 3
+
+
 def test_functions_of_numpy_take_arrays_in_lists() -> None:
     x = mx.array([1.0, 2.0])
     np.testing.assert_array_equal(np.concatenate([x, np.zeros(1)]), [1, 2, 0])

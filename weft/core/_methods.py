@@ -189,7 +189,10 @@ def _array_ufunc(self: array, ufunc: Any, method: str, *inputs: Any, **options: 
 
 
 def _array_function(self: array, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    """NumPy's functions take our arrays as its own."""
+    """NumPy's functions take our arrays as its own. What is known without the elements is not computed for them."""
+    if function in (np.shape, np.ndim) or (function is np.size and len(args) == 1 and not kwargs):
+        given = args[0] if args else next(iter(kwargs.values()))
+        return getattr(given, function.__name__)
     return function(*_seen_by_numpy(args), **_seen_by_numpy(kwargs))
 
 
