@@ -126,6 +126,8 @@ class Forward(Pairs):
             b.store(first, b.gep(block.peak, lane * f.size))
             b.store(total, b.gep(block.total, lane * f.size))
             self.put_limit(block, lane, query)
+        with b.when(f["keys"].eq(0)), b.loop(0, f["values"] * f.row, f.row) as row, b.loop(0, f.row, f.size) as lane_at:
+            b.store(b.const(f.work, 0, 1), b.gep(block.o, row.index + lane_at.index))
 
     def _finish(self, block: Attended, first: Value) -> None:
         """`first` is the number of the first query among all."""
@@ -134,6 +136,7 @@ class Forward(Pairs):
         with b.loop(0, block.count, f.turn) as lane:
             place = lane.index * f.size
             inverse = 1.0 / f.get(b.gep(block.total, place), f.turn)
+            inverse = b.choose(f["keys"] > 0, inverse, 0.0)
             source = b.gep(block.o, place)
             rows = [b.gep(out, (lane.index + i) * f["values"] * memory) for i in range(f.turn)]
             here = [lane.index + i < block.count for i in range(f.turn)]
@@ -143,7 +146,6 @@ class Forward(Pairs):
                 rows: list[Value] = rows, here: list[Value] = here,
             ) -> None:  # fmt: skip
                 columns = [f.get(b.gep(source, (column + c) * f.row), f.turn) * inverse for c in range(f.turn)]
-                columns = [b.choose(f["keys"] > 0, x, 0.0) for x in columns]
                 for row, x, wanted in zip(rows, el.turned(b, columns), here, strict=True):
                     with b.when(wanted):
                         f.store(self.kind, x, b.gep(row, column * memory), part)
@@ -161,31 +163,33 @@ class Forward(Pairs):
 
     def _keys(self, number: Value, span: Value, first: Value, count: Value) -> None:
         f, b = self.frame, self.b
-        k = self._packed(b.gep(self.k, first * f["k_row"]), "k", count, f["features"])
-        v = self._packed(b.gep(self.v, first * f["v_row"]), "v", count, f["values"])
+        k = self._packed(b.gep(self.k, first * f["k_row"]), "k", count, f["features"], span)
+        v = self._packed(b.gep(self.v, first * f["v_row"]), "v", count, f["values"], span)
         with b.loop(0, span, 1) as loop:
             block = self._block(number + loop.index, loop.index)
             left = f.least(self.end_of(block.start, block.count) - first, count)
             with b.when(left > 0):
                 self.turn_mask(block, first, left)
-                f.panels(block.vectors, lambda at, n: self._scores(block, at, n, first, left, k))
+                f.panels(block.vectors, lambda at, n: self._scores(block, at, n, first, left, *k))
                 f.panels(block.vectors, lambda at, n: self._weights(block, at, n, left))
-                f.panels(block.vectors, lambda at, n: self._add(block, at, n, first, left, v))
+                f.panels(block.vectors, lambda at, n: self._add(block, at, n, first, left, *v))
 
-    def _packed(self, source: Value, name: str, count: Value, width: Value) -> Value:
-        """A block of keys or values without gaps: where it lies, or copied. Rows that are far apart come one from each
-        page, and share few places in the caches."""
+    def _packed(self, source: Value, name: str, count: Value, width: Value, uses: Value) -> tuple[Value, Value]:
+        """A block of keys or values, and the bytes from row to row: where it lies, or copied without gaps, if that is
+        worth it. Rows that are far apart come one from each page, and share few places in the caches."""
         f, b = self.frame, self.b
         row, step = f[f"{name}_row"], f[f"{name}_feature"]
         if self.kind.narrow or self.loose[1]:
             f.widened(source, row, step if self.loose[1] else None, count, width, self.at[name])
-            return self.at[name]
-        compact = row.eq(width * f.size)
-        with b.when(~compact):
+            return self.at[name], width * f.size
+        there = row.eq(width * f.size) | uses.eq(1)
+        with b.when(~there):
             f.widened(source, row, None, count, width, self.at[name])
-        return b.choose(compact, source, self.at[name])
+        return b.choose(there, source, self.at[name]), b.choose(there, row, width * f.size)
 
-    def _scores(self, block: Attended, vector: Value, vectors: int, first: Value, count: Value, k: Value) -> None:
+    def _scores(
+        self, block: Attended, vector: Value, vectors: int, first: Value, count: Value, k: Value, k_row: Value
+    ) -> None:
         """Scores of a block of keys for some vectors of queries, and the largest of them so far."""
         f, b, at = self.frame, self.b, self.at
         height = self.shape.rows(vectors)
@@ -194,7 +198,7 @@ class Forward(Pairs):
             b.store(f.get(f.across(peak, v)), f.across(following, v))
         with b.loop(0, count, height) as tile:
             keys = [f.least(tile.index + r, count - 1) for r in range(height)]  # past the last, it is repeated
-            offsets = [key * f["features"] * f.size for key in keys]
+            offsets = [key * k_row for key in keys]
             sums = f.sums(offsets, k, f.size, f.lanes_at(block.q, vector), f.row, f["features"], vectors)
             for v in range(vectors):
                 most = f.get(f.across(following, v))
@@ -229,14 +233,16 @@ class Forward(Pairs):
             place = f.across(total, v)
             b.store(b.fma(f.get(place), f.get(f.across(factor, v)), more), place)
 
-    def _add(self, block: Attended, vector: Value, vectors: int, first: Value, count: Value, values: Value) -> None:
+    def _add(
+        self, block: Attended, vector: Value, vectors: int, first: Value, count: Value, values: Value, row: Value
+    ) -> None:
         """Values, weighted, join the sums over the blocks before."""
         f, b = self.frame, self.b
         height = self.shape.rows(vectors)
         factor, scores, o = (f.lanes_at(x, vector) for x in (self.at["factor"], self.at["scores"], block.o))
         with b.loop(0, f["values"], height) as tile:
             offsets = [f.least(tile.index + r, f["values"] - 1) * f.size for r in range(height)]
-            sums = f.sums(offsets, values, f["values"] * f.size, scores, f.row, count, vectors)
+            sums = f.sums(offsets, values, row, scores, f.row, count, vectors)
             factors = [f.get(f.across(factor, v)) for v in range(vectors)]
             for r in range(height):
                 at = b.gep(o, (tile.index + r) * f.row)  # rows past the last are not read

@@ -32,8 +32,7 @@ _FOLDED: Final = 32  # queries of a head up to which heads that share keys are t
 
 def _shape(dtype: Dtype) -> Shape:
     processor = machine(config.cpu)
-    most = 4 if processor.registers == 32 else 2
-    return Shape(processor.lanes(elements_of(dtype)), most, 6 * most)
+    return Shape(processor.lanes(elements_of(dtype)), 4 if processor.registers == 32 else 2)
 
 
 def _bits(number: float) -> int:

@@ -41,7 +41,7 @@ class Pairs:
     @property
     def name(self) -> str:
         loose = "".join("nu"[not x] for x in self.loose)
-        shape = f"{self.shape.sums}x{self.shape.vectors}x{self.shape.lanes}"
+        shape = f"{self.shape.vectors}x{self.shape.lanes}"
         return f"{self.title}_{self.kind.memory.name}_{self.mask}_{loose}_{shape}"
 
     def fixed(self) -> dict[str, int]:

@@ -30,15 +30,15 @@ LN_2: Final = 0.6931471805599453
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The vectors of a processor: `lanes` of one, the most `vectors` side by side in a tile, `sums` in registers."""
+    """The vectors of a processor: `lanes` of one, and the most `vectors` side by side in a tile."""
 
     lanes: int
     vectors: int
-    sums: int
 
     def rows(self, vectors: int) -> int:
-        """Rows of a tile that is so many vectors wide."""
-        return min(self.sums // vectors, 12)
+        """Rows of a tile that is so many vectors wide: enough sums to keep multipliers busy, few enough for
+        registers, and for short sequences not to end in the middle of many."""
+        return 12 if vectors == 1 else 6
 
 
 class TileFrame(ProductFrame):
