@@ -77,6 +77,30 @@ def test_attention(dtype: str, mask: str) -> None:
         alike(ours, theirs, dtype, 4.0)
 
 
+@pytest.mark.parametrize("mask", ["none", "causal", "truths", "numbers", "nothing"])
+@pytest.mark.parametrize("queries", [3, 70])
+def test_attention_over_many_keys(mask: str, queries: int) -> None:
+    """Several blocks of queries and of keys, and gradients: by the mask too, where it is numbers."""
+    (q, q2), (k, k2), (v, v2) = (
+        pair((2, h, t, 16), "float32", i) for i, (h, t) in enumerate([(4, queries), (2, 600), (2, 600)])
+    )
+    seen = np.random.default_rng(5).random((queries, 600)) > 0.7
+    if mask == "nothing":
+        seen[0] = False
+
+    def values(m: Any, q: Any, k: Any, v: Any, *masks: Any) -> Any:
+        given = masks[0] if masks else None if mask == "none" else mask if mask == "causal" else m.array(seen)
+        return m.fast.scaled_dot_product_attention(q, k, v, scale=0.25, mask=given)
+
+    def gradients(m: Any, *args: Any) -> Any:
+        return m.grad(lambda *xs: m.sin(values(m, *xs)).sum(), argnums=list(range(len(args))))(*args)
+
+    masks, masks2 = ((x,) for x in pair((queries, 600), "float32", 6)) if mask == "numbers" else ((), ())
+    alike(values(wx, q, k, v, *masks), values(mx, q2, k2, v2, *masks2), "float32", 4.0)
+    for ours, theirs in zip(gradients(wx, q, k, v, *masks), gradients(mx, q2, k2, v2, *masks2), strict=True):
+        alike(ours, theirs, "float32", 64.0)
+
+
 def test_gated_delta_and_cross_entropy() -> None:
     (q, q2), (k, k2) = (pair((2, 6, 2, 8), "float32", i) for i in range(2))
     v, v2 = pair((2, 6, 4, 5), "float32", 2)
