@@ -122,7 +122,7 @@ class Pairs:
             b.store(b.cast(query + (f["keys"] - f["queries"]), dt.int32), b.gep(block.limit, lane * 4))
 
     def turn_mask(self, block: Block, first: Value, count: Value) -> None:
-        """The mask of a block of keys as rows of lanes: 1 and 0 for truths, else what is added to scores."""
+        """The mask of a block of keys as rows of lanes; truths are numbers there, of which all but 0 are true."""
         if self.mask not in ("truths", "numbers"):
             return
         f, b = self.frame, self.b
@@ -133,7 +133,7 @@ class Pairs:
             offsets = [head * f["mask_head"] + query * f["mask_row"] + first * f["mask_key"] for head, query in rows]
             starts = [b.gep(self.mask_at, offset) for offset in offsets]
             target = b.gep(self.at["mask"], lane * f.size)
-            f.columns_of(starts, step, count, target, lambda x: x if truths else in_bits(b, x), kind)
+            f.columns_of(starts, step, count, target, lambda x: x, kind)
 
     def visible(self, block: Block, first: Value, key: Value, vector: Value) -> Value | None:
         """Which lanes of a vector see a key of a block; None if all do."""
@@ -147,7 +147,7 @@ class Pairs:
 
     def masked(self, block: Block, score: Value, first: Value, key: Value, vector: Value) -> Value:
         if self.mask == "numbers":
-            return score + self._given(key, vector)
+            return score + in_bits(self.b, self._given(key, vector))
         seen = self.visible(block, first, key, vector)
         return score if seen is None else self.b.choose(seen, score, lowest(self.frame.work))
 
