@@ -301,3 +301,14 @@ def test_gradients_of_queries_that_see_nothing() -> None:
         if mask.dtype is mx.bool_:
             assert not dq.any()
             assert not dk.any()
+
+
+@pytest.mark.parametrize("queries", [2, 20])
+def test_weights_of_gradients_add_up(queries: int) -> None:
+    """Scores that are made again are those of before, to the bit, however large: else weights would not sum to 1."""
+    q, k, v = mx.ones((1, 1, queries, 301)) * 3, mx.ones((1, 1, 50, 301)), mx.ones((1, 1, 50, 4))
+
+    def loss(v: mx.array) -> mx.array:
+        return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.7).sum()
+
+    assert np.allclose(np.asarray(mx.grad(loss)(v)).sum(2), queries, rtol=1e-6)

@@ -3,7 +3,7 @@
 For queries that are lanes, and with what the forward kernel left of each (peak, total) and the mean of the cotangents
 of its weights (delta),
 
-    p  = 2 ** (score - peak) * (1 / total)         score as in the forward kernel, to the bit
+    p  = 2 ** (score - peak) * (1 / total)         score as in the forward kernels, to the bit
     ds = p * (ct · v - delta)                      0 where the score is masked
     dv = sum over queries of p ct,   dk = scale * sum over queries of ds q,   dq = scale * sum over keys of ds k
 
@@ -55,20 +55,21 @@ class _Keys:
 
 
 class Gradient(Pairs):
-    """Writes the kernel for one `half`, or for all."""
+    """Writes the kernel for one `half`, or for all. `few`: scores are in the order of few.py, as they were before."""
 
     words = WORDS
     operands = 8  # q, k, v, mask, peak, total, delta, ct
 
     def __init__(
-        self, kind: Elements, shape: Shape, mask: str, loose: tuple[bool, bool, bool], loose_ct: bool, half: Half
-    ) -> None:
+        self, kind: Elements, shape: Shape, mask: str, loose: tuple[bool, bool, bool], loose_ct: bool, half: Half,
+        few: bool,
+    ) -> None:  # fmt: skip
         super().__init__(kind, shape, mask, loose)
-        self.half, self.loose_ct = half, loose_ct
+        self.half, self.loose_ct, self.few = half, loose_ct, few
 
     @property
     def title(self) -> str:  # type: ignore[override]
-        return f"attention_gradient_{self.half}{'_loose' * self.loose_ct}"
+        return f"attention_gradient_{self.half}{'_loose' * self.loose_ct}{'_few' * self.few}"
 
     # ---- scratch memory ----
 
@@ -294,13 +295,17 @@ class Gradient(Pairs):
 
     def _weights(self, block: Block, keys: _Keys, count: Value, vector: Value, vectors: int) -> None:
         f, b, at = self.frame, self.b, self.at
-        height = self.shape.rows(vectors)
+        height = 1 if self.few else self.shape.rows(vectors)
         peaks, inverses = ([f.get(f.across(f.lanes_at(at[x], vector), v)) for v in range(vectors)]
                            for x in ("peak", "inverse"))  # fmt: skip
         p, q = f.lanes_at(at["p"], vector), f.lanes_at(at["q"], vector)
         with b.loop(0, count, height) as tile:
             numbers = [f.least(tile.index + r, count - 1) for r in range(height)]
-            sums = f.sums([n * f["wide_k"] for n in numbers], keys.k, f.size, q, f.row, f["features"], vectors)
+            offsets = [number * f["wide_k"] for number in numbers]
+            if self.few:
+                sums = [f.interleaved_sums(b.gep(keys.k, offsets[0]), q, f.row, f["features"], vectors)]
+            else:
+                sums = f.sums(offsets, keys.k, f.size, q, f.row, f["features"], vectors)
             for r, key in enumerate(numbers):
                 for v in range(vectors):
                     s = self.masked(block, sums[r][v], keys.first, key, vector + v)

@@ -205,7 +205,7 @@ def lower_gradient(op: AttentionGradient, operands: Sequence[Layout], *results: 
     spans = -(-keys // (span * KEYS))
 
     def launch(half: Half, tasks: int, pieces: int, per: int, share: int) -> Launch:
-        kernel = Gradient(kind, _shape(q.dtype), op.mask, loose, operands[-1].strides[-1] != 1, half)
+        kernel = Gradient(kind, _shape(q.dtype), op.mask, loose, operands[-1].strides[-1] != 1, half, queries <= _FEW)
         areas, scratch = kernel.areas(features, values, span)
         named = {**words, **areas, "tasks": tasks, "pieces": pieces, "per": per, "span": span}
         source = Source(f"attention:{kernel.name}", kernel.name, kernel.ir)

@@ -110,6 +110,34 @@ class TileFrame(ProductFrame):
         flat = loop.carried[2:]
         return [list(flat[i * vectors : (i + 1) * vectors]) for i in range(len(rows))]
 
+    def interleaved_sums(self, left: Value, right: Value, right_step: int, depth: Value, vectors: int) -> list[Value]:
+        """The same for one row, whose terms are contiguous, in the order of few.py: term i joins sum i mod 16, and a
+        tree adds these up."""
+        b, lanes, ways = self.b, self.shape.lanes, 16
+        nothing = b.const(self.work, 0, lanes)
+
+        def added(sums: Sequence[Value], k: Value, most: Value | None) -> list[Value]:
+            found = list(sums)
+            for i in range(ways):
+                here = k + i if most is None else self.least(k + i, most - 1)
+                x = b.splat(self.get(b.gep(left, here * self.size), 1), lanes)
+                for v in range(vectors):
+                    y, old = self.get(self.across(b.gep(right, here * right_step), v)), found[i * vectors + v]
+                    total = b.fma(x, y, old)
+                    found[i * vectors + v] = total if most is None else b.choose(k + i < most, total, old)
+            return found
+
+        whole = depth & -ways
+        with b.loop(0, whole, ways, *[nothing] * (ways * vectors)) as loop:
+            loop.carry(*added(loop.carried, loop.index, None))
+        with b.loop(whole, depth, ways, *loop.carried) as rest:  # once, or not at all
+            rest.carry(*added(rest.carried, rest.index, depth))
+        sums = list(rest.carried)
+        while len(sums) > vectors:
+            half = len(sums) // 2
+            sums = [x + y for x, y in zip(sums[:half], sums[half:], strict=True)]
+        return sums
+
     # ---- blocks that are turned round ----
 
     def columns_of(
