@@ -11,7 +11,6 @@ at the level that WEFT_LLVM_LEVEL says.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import os
 import signal
@@ -97,34 +96,66 @@ def programs(kind: str, count: int, every: int) -> None:
 
 
 def work(mx: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Native work that takes a second or more, and the arrays that it gives."""
-    n = 3000
-    a, b = mx.random.normal((n, n)), mx.random.normal((n, n))
-    big = mx.random.normal((40_000_000,))
-    wide = mx.random.normal((4, 10_000_000))
-    at = mx.random.randint(0, 40_000_000, (60_000_000,))
-    mx.eval(a, b, big, wide, at)
-    yield "product", lambda: a @ b @ a
-    yield "elementwise", lambda: mx.tan(mx.sin(mx.exp(mx.sin(mx.tan(mx.sin(big))))))
-    yield "sum of one row", lambda: mx.sum(mx.sin(mx.tan(mx.sin(mx.exp(mx.sin(big))))))
-    yield "softmax of rows", lambda: mx.softmax(mx.sin(mx.tan(wide)), axis=-1)
-    yield "sort of one row", lambda: mx.sort(big)
-    yield "argsort of rows", lambda: mx.argsort(wide, axis=-1)
-    yield "cumulative sum", lambda: mx.cumsum(mx.sin(mx.exp(big)))
-    yield "gather", lambda: mx.take(big, at)
+    """Native work that takes long, and the arrays that it gives; each makes its own operands."""
+
+    def normal(*shape: int) -> Any:
+        x = mx.random.normal(shape)
+        mx.eval(x)
+        return x
+
+    a = normal(6000, 6000)
+    yield "product of 6000 x 6000", lambda: a @ a
+    a = normal(256, 200_000)
+    yield "product, sums of 200,000", lambda: a @ a.T
+    a = normal(250_000_000)  # 1 GB
+    yield "elementwise, 1 GB", lambda: mx.tan(mx.sin(a * 0.5)) + mx.exp(mx.sin(a))
+    yield "the same in place", lambda: mx.tan(mx.sin((a + 1) * 0.5) * 0.3)
+    yield "sum of one row, 1 GB", lambda: mx.sum(mx.tan(mx.sin(a)))
+    a = normal(20_000_000)
+    yield "sort of one row", lambda: mx.sort(a)
+    yield "argsort of one row", lambda: mx.argsort(a)
+    yield "cumulative sum of one row", lambda: mx.cumsum(mx.sin(mx.exp(a)))
+    yield "logcumsumexp of one row", lambda: mx.logcumsumexp(a)
+    at = mx.random.randint(0, 20_000_000, (60_000_000,))
+    mx.eval(at)
+    yield "gather", lambda: mx.take(a, at)
+    yield "scatter", lambda: mx.zeros((20_000_000,)).at[at].add(1.0)
+    a = normal(4, 10_000_000)
+    yield "argsort of rows", lambda: mx.argsort(a, axis=-1)
+    yield "softmax of rows", lambda: mx.softmax(mx.sin(mx.tan(a)), axis=-1)
+    a = normal(40_000_000, 2)
+    yield "sum of long columns", lambda: mx.sum(mx.sin(a), axis=0)
+    a, w = normal(8, 256, 256, 32), normal(64, 5, 5, 32)
+    yield "convolution", lambda: mx.conv2d(a, w)
     yield "random numbers", lambda: mx.random.normal((120_000_000,))
-    yield "loop", lambda: mx.fori_loop(0, 10_000_000, lambda i, c: mx.sin(c), big[:64])
+    a = normal(64)
+    yield "loop, elementwise steps", lambda: mx.fori_loop(0, 10_000_000, lambda i, c: mx.sin(c), a)
+    yield "loop, sorting steps", lambda: mx.fori_loop(0, 10_000_000, lambda i, c: mx.sort(mx.sin(c)), a)
+    a = normal(3000, 3000)
+    yield "LAPACK, one matrix", lambda: mx.linalg.inv(a)
+
+
+def compiling(mx: Any) -> Callable[[], Any]:
+    """A program of many kernels, new at each call: nothing but LLVM's work."""
+    numbers = itertools.count()
+
+    def make() -> Any:
+        x = mx.random.normal((8, 8))
+        return [mx.softmax(expression(mx, next(numbers) * 7919 % 8**7, x, x) @ x) for _ in range(100)]
+
+    return make
 
 
 def interrupts(rounds: int) -> None:
     import weft.core as mx
 
     table("work", "whole, ms", "median after Ctrl-C, ms", "longest, ms")
-    for name, make in work(mx):
+    for name, make in itertools.chain(work(mx), [("compiling 200 kernels", compiling(mx))]):
         result = make()
         start = time.perf_counter()
         mx.eval(result)
         whole = time.perf_counter() - start
+        del result
         late = [found for found in (_struck(mx, make, whole * (k + 1) / (rounds + 2)) for k in range(rounds)) if found]
         row(name, whole * 1e3, statistics.median(late) * 1e3 if late else "-", max(late, default=0.0) * 1e3)
 
@@ -139,16 +170,17 @@ def _struck(mx: Any, make: Callable[[], Any], after: float) -> float | None:
 
     result = make()
     timer = threading.Timer(after, strike)
-    timer.start()
+    done = 0.0
     try:
+        timer.start()
         mx.eval(result)
         done = time.perf_counter()
         timer.cancel()
         timer.join()
-    except KeyboardInterrupt:
-        return time.perf_counter() - sent[0]
-    with contextlib.suppress(KeyboardInterrupt):
         time.sleep(0.05)
+    except KeyboardInterrupt:
+        done = done or time.perf_counter()
+    timer.join()
     return None if not sent or sent[0] > done else done - sent[0]
 
 

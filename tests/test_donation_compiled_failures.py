@@ -25,7 +25,7 @@ from weft.transforms import state, updating
 
 # ---- failures ----
 
-FOLLOW = updating._Progress.follow
+FOLLOW = Progress.follow
 
 
 def after_finishing(self: Progress, execute: Any, arguments: Any) -> int:
@@ -48,7 +48,7 @@ def test_an_interrupted_call_has_happened_or_not(name: str, interrupted: Any, mo
     way = WAYS[name](fresh())
     way.call()
     with monkeypatch.context() as patch:
-        patch.setattr(updating._Progress, "follow", interrupted)
+        patch.setattr(Progress, "follow", interrupted)
         with pytest.raises((KeyboardInterrupt, MemoryError)):
             way.call()
     calls = 2 if interrupted is after_finishing else 1
@@ -91,7 +91,7 @@ def test_all_changes_are_made_when_a_call_is_interrupted_late(monkeypatch: pytes
 
     step()
     with monkeypatch.context() as patch:
-        patch.setattr(updating._Progress, "follow", after_finishing)
+        patch.setattr(Progress, "follow", after_finishing)
         with pytest.raises(KeyboardInterrupt):
             step()
     assert state["count"].item() == 2
@@ -115,7 +115,7 @@ def test_a_program_that_failed_has_changed_nothing(monkeypatch: pytest.MonkeyPat
 
     step()
     with monkeypatch.context() as patch:
-        patch.setattr(updating._Progress, "follow", failing)
+        patch.setattr(Progress, "follow", failing)
         with pytest.raises(ProgramError):
             step()
     same(state["k"], stepped(large()))
@@ -148,7 +148,7 @@ def test_a_handler_that_looks_at_the_state_in_the_middle_of_a_call(
         return FOLLOW(self, execute, arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(updating._Progress, "follow", nosy)
+        patch.setattr(Progress, "follow", nosy)
         way.call()
     same(way.read(), stepped(large(), 2))
     np.testing.assert_array_equal(seen[0], stepped(large(), 1 + late))
@@ -175,7 +175,7 @@ def test_ctrl_c_where_nobody_can_catch_it(finished: bool, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(updating.Claim, "end", end)
         if not finished:
-            patch.setattr(updating._Progress, "follow", before_starting)
+            patch.setattr(Progress, "follow", before_starting)
         with pytest.raises(KeyboardInterrupt):
             way.call()
     gc.collect()

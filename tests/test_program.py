@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from tests import processes
-from weft.runtime import blas, buffer, engine, program, threads
+from weft.runtime import blas, buffer, engine, interpreter, threads
 from weft.runtime.code import Code
 from weft.runtime.program import INLINE, Command, Kind, Program, ProgramError, Reloc
 
@@ -506,7 +506,7 @@ def test_interpreter_for_every_machine(machine: str) -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     target = llvm.Target.from_triple(f"{machine}-unknown-linux-gnu").create_target_machine(codemodel="large")
-    texts = {"weft_program": program.native_code(machine), **{blas.gemm(x).name: blas.gemm(x).ir() for x in "sdcz"}}
+    texts = {"weft_program": interpreter.native_code(machine), **{blas.gemm(x).name: blas.gemm(x).ir() for x in "sdcz"}}
     for name, text in texts.items():
         with llvm.create_context() as context, llvm.parse_assembly(text, context) as module:
             module.triple, module.data_layout = target.triple, str(target.target_data)

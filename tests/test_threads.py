@@ -152,7 +152,8 @@ class Meeting:
         """Whether all met all."""
         self.counter[:] = self.met[:] = 0
         arrays = self.counter, self.wanted, self.met, self.tiny
-        self.program.run([0, *(array.ctypes.data for array in arrays)])
+        with threads.patience(1 << 60):  # a run that pauses sends all threads away, and some have not met then
+            self.program.run([0, *(array.ctypes.data for array in arrays)])
         return bool(self.met.all())
 
 
@@ -203,9 +204,9 @@ def test_every_index_is_visited_once(team: Callable[[int], None], size: int) -> 
             assert (counts == 1).all(), (extent, grain)
             begins = np.flatnonzero(ends)
             assert [0, *ends[begins]] == [*begins, extent] if extent else len(begins) == 0
-            if size > 1 and grain and extent >= 2 * grain:
+            if grain and extent >= 2 * grain:
                 assert (begins % grain == 0).all()
-                assert 2 <= len(begins) <= size * threads.CHUNKS_PER_THREAD + 1  # and one to measure
+                assert len(begins) >= min(size, 2)
             else:
                 assert len(begins) == min(extent, 1)
 
@@ -250,9 +251,8 @@ def test_busy_pool_keeps_nobody_waiting(team: Callable[[int], None]) -> None:
     other = threading.Thread(target=meeting.run)
     other.start()
     assert eventually(lambda: meeting.counter[0] == 2)
-    counts, ends = visits(1000, 1)
+    counts, _ = visits(1000, 1)
     assert (counts == 1).all()
-    assert ends[0] == 1000  # in one piece
     meeting.counter[0] = 3
     other.join()
     assert meeting.met.all()

@@ -46,7 +46,7 @@ from weft.primitives.filling import fill_kind, fill_primitive
 from weft.primitives.views import Slice, SliceUpdate
 from weft.runtime.data import Buffer, Busy, Taken, is_whole, moved
 from weft.runtime.holders import BASE, COUNTED, LEAF, OPERAND, free
-from weft.runtime.program import Progress
+from weft.runtime.program import Cancelled, Progress
 
 if TYPE_CHECKING:
     from weft import reference, targets
@@ -489,8 +489,11 @@ def _evaluate_large(
         order.clear()
         leaves.clear()
         evaluate((node,))
-        return None
-    return _run(recipe, [node], leaves, constants, claim)
+        return
+    try:
+        _run(recipe, [node], leaves, constants, claim)
+    except _Disturbed:
+        evaluate((node,))
 
 
 def _leaf_key(node: Node, value: Any) -> tuple[Any, Any, Any]:
@@ -513,14 +516,14 @@ class Claim:
     """Leaves that a program is about to overwrite, with what they held. From now on, and until the program has run,
     nobody sees that.
 
-    If the program has run to its end its results are there, whatever was raised since; else it has overwritten nothing,
-    and the leaves have their values again.
+    If the program has run to its end its results are there, whatever was raised since. If it has overwritten something
+    it is paused: those who need its results carry it on. Else the leaves have their values again.
     """
 
-    __slots__ = ("held", "progress", "results", "taken")
+    __slots__ = ("__weakref__", "held", "progress", "results", "taken")
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self.progress, self.taken = Progress(), Taken()
+        self.progress, self.taken = Progress(), Taken(self)
         self.results: Sequence[Node] = ()
         self.held = [(node, node.value) for node in nodes]
         for node in nodes:
@@ -530,8 +533,10 @@ class Claim:
         """The program will not run, any more."""
         with LOCK:
             progress = self.progress
+            if progress.paused:
+                return self.taken.pause(self)
             if progress.finished:
-                for node, buffer in zip(self.results, progress.results, strict=True):
+                for node, buffer in zip(self.results, progress.results, strict=False):  # no results the second time
                     if node.value is None:
                         node.value = buffer
                     node.inputs, node.op = (), DATA
@@ -541,10 +546,15 @@ class Claim:
                         node.value = buffer
             self.results = ()
             self.held.clear()
-            self.taken.end()
+            return self.taken.end()
+
+    def hurry(self) -> None:
+        """There must be values: the new ones, or the old ones if nothing has been overwritten."""
+        self.progress.hurry()
+        self.settle()
 
     def __del__(self) -> None:
-        if getattr(self, "held", None) or getattr(self, "results", None):  # Ctrl-C has struck where nobody could do it
+        if (getattr(self, "held", None) or getattr(self, "results", None)) and not self.taken.is_paused:  # Ctrl-C
             self.settle()
 
 
@@ -679,6 +689,8 @@ def _run_over(claim: Claim, results: Sequence[Node], run: Callable[[Progress], A
     claim.results = results
     try:
         run(claim.progress)
+    except Cancelled:  # a signal's handler or a finalizer wanted to see what was to be overwritten
+        raise _Disturbed from None
     except ComputationError as error:
         locate(error, marked(reachable(results)))
         raise
@@ -878,6 +890,7 @@ def _update(node: Node) -> None:
 
     def run(progress: Progress) -> None:
         progress.results = [Buffer(target.storage, target.address, target.strides)]
+        progress.keep.append(new)
         copies.copy(part.kind, new, place, progress)
 
     return _run_over(claim, [node], run)

@@ -906,6 +906,20 @@ class Builder:
         self.raw(f"br label %{tag}.end")
         self.start_block(f"{tag}.end")
 
+    def leave_when(self, condition: Value) -> None:
+        """Return from the function where the scalar condition holds, which is not likely."""
+        self._names += 1
+        tag = f"leave{self._names}"
+        condition = self.unlikely(condition)
+        self.raw(f"br i1 {condition.text}, label %{tag}.then, label %{tag}.end")
+        self.start_block(f"{tag}.then")
+        self.ret()
+        self.start_block(f"{tag}.end")
+
+    def unlikely(self, condition: Value) -> Value:
+        """A scalar condition that LLVM expects not to hold: the way where it does is laid out aside."""
+        return self.call("llvm.expect.i1", dt.bool_, 1, condition, "i1 false")
+
 
 def _lanes(mask: Value | None, lanes: int) -> str:
     """A mask, or one that holds everywhere, as an argument."""

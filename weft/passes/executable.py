@@ -144,6 +144,7 @@ class Executable:
             addresses = [buffer.address for buffer in inputs]
             addresses += [store.address for store in stores]
             addresses += words
+            progress.keep.append(inputs)
             try:
                 self.program.run(addresses, progress)
             except ProgramError as error:
@@ -204,6 +205,7 @@ class DeviceExecutable(Executable):
 
     def run_in_place(self, inputs: Sequence[Buffer], words: Sequence[int], progress: Progress) -> list[Buffer]:
         arena = self.allocate(self.arena)
+        progress.keep.append(arena)
         return super().run_in_place(inputs, [arena.address, *words], progress)
 
 
@@ -328,7 +330,13 @@ class Assembly:
     def program(self) -> Program:
         self.lay_out()
         workspace = 0 if self.arena else self.plan.arena
-        return Program(self.commands, self.words, self.relocations, workspace, self.given, self.counters)
+        parts = self.commands, self.words, self.relocations, workspace, self.given, self.counters
+        return Program(*parts, commit=self.commit)
+
+    @property
+    def commit(self) -> int:
+        """The first command that overwrites an input, once all are laid out."""
+        return [*self.starts, len(self.commands)][self.plan.commit]
 
     def lay_out(self) -> None:
         """A call gives the addresses of inputs first, then those of outputs, then constants; the arena is buffer 0,
@@ -389,6 +397,7 @@ class Assembly:
         for step, item in enumerate(scope.plan.items):
             if scope.plan is self.plan:
                 self.starts.append(len(self.commands))
+            start, over = len(self.commands), scope.plan.writes_over(step)
             for launch in item.launches:
                 words = [self._find(scope, step, w) if isinstance(w, Pointer) else w for w in launch.words]
                 kind = CommandKind.CALL if launch.call else CommandKind.KERNEL
@@ -396,7 +405,8 @@ class Assembly:
                 if launch.call:
                     node = item.group.nodes[0]
                     self.calls[len(self.commands)] = Call(node.op, tuple([x.kind for x in node.inputs]))
-                self.commands.append(Command(kind, function, self._table(*words), launch.grain, launch.scratch))
+                back = -1 if over else len(self.commands) - start
+                self.commands.append(Command(kind, function, self._table(*words), launch.grain, launch.scratch, back))
             if isinstance(item.code, Steps):
                 self._steps(scope, step, item.code)
             elif isinstance(item.code, Repeat):

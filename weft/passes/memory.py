@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from weft.graph.dims import Dim, provably_equal
+from weft.graph.dims import Dim, key_of, provably_equal
 from weft.graph.node import Graph, Node
 from weft.passes.lower import Item, nbytes_of
 from weft.passes.target import Target
@@ -86,6 +86,22 @@ class Plan:
         written = {(place.where, place.at) for place in places if place.where != "arena"}
         inputs = [self.places[node] for node in self.graph.inputs]
         return [i for i, place in enumerate(inputs) if (place.where, place.at) in written]
+
+    @property
+    def commit(self) -> int:
+        """The first step that overwrites an input."""
+        spent = {(place.where, place.at) for place in [self.places[self.graph.inputs[i]] for i in self.spent]}
+        for step, item in enumerate(self.items if spent else ()):
+            places = [self.places[node] for node in item.writes]
+            if any(place.where != "arena" and (place.where, place.at) in spent for place in places):
+                return step
+        return len(self.items)
+
+    def writes_over(self, step: int) -> bool:
+        """Whether a step overwrites what it reads."""
+        item = self.items[step]
+        read = {key_of((place.where, place.at)) for place in [self.places[x] for x in item.reads if x in self.places]}
+        return any(key_of((place.where, place.at)) in read for place in [self.places[x] for x in item.writes])
 
     @property
     def is_symbolic(self) -> bool:

@@ -60,7 +60,8 @@ class Template:
         for inner in _plans(self.plan):
             self._pack(inner)
         holes = _Holes(assembly)
-        self._pattern = Pattern(holes.commands, holes.words, holes.relocations, assembly.given, holes.places)
+        parts = holes.commands, holes.words, holes.relocations, assembly.given, holes.places
+        self._pattern = Pattern(*parts, commit=assembly.commit)
         self._numbers = compile_sizes([*holes.numbers, self.plan.arena], self._symbols)
         wanted = _Wanted()
         self._outputs = wanted.add([nbytes_of(node) for node in self.plan.outputs])

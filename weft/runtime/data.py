@@ -11,7 +11,8 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
+from weakref import ref
 
 import numpy as np
 
@@ -100,29 +101,61 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+class Overwriting(Protocol):
+    """What is about to overwrite values, or is at it."""
+
+    def hurry(self) -> None:
+        """See to it that there are values again: by the thread that overwrites them, which a signal's handler or a
+        finalizer has interrupted, or by any thread if that is paused."""
+
+
 class Taken:
     """Stands in for the buffer of a node that a running program may overwrite. Only nodes that the program computes can
     lead to it, so it is seen by those who evaluate the same at the same time, and after a failure. Whoever looks at it
     or ends it holds the lock of evaluation."""
 
-    __slots__ = ("_done", "_ended", "_process", "_thread")
+    __slots__ = ("_by", "_done", "_ended", "_paused", "_process", "_thread")
 
-    def __init__(self) -> None:
+    def __init__(self, by: Overwriting | None = None) -> None:
+        self._by = None if by is None else ref(by)
+        self._paused: Overwriting | None = None
         self._done: threading.Lock | None = None
         self._ended = False
         self._process, self._thread = _FORKS[0], threading.get_ident()
 
+    def pause(self, by: Overwriting) -> None:
+        """The program was interrupted, and can be carried on by whoever needs a value."""
+        self._paused = by
+        self._release()
+
     def end(self) -> None:
         """The program has ended, in whatever way."""
-        if not self._ended and self._done is not None:
-            self._done.release()
-        self._ended = True
+        if not self._ended:
+            self._release()
+        self._ended, self._paused = True, None
+
+    def _release(self) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done.release()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the program can be carried on by whoever needs a value."""
+        return self._paused is not None
 
     def wait(self) -> None:
-        """Until the program has ended."""
-        assert self._done is not None
-        with self._done:
-            pass
+        """Until there is a value, or somebody else is to see to it that there is."""
+        by = self._paused
+        if by is None and self._by is not None and self.is_mine():
+            by = self._by()
+        if by is not None:
+            return by.hurry()
+        done = self._done
+        if done is not None:
+            with done:
+                pass
+        return None
 
     def refuse(self) -> NoReturn:
         """What everybody gets who wants a buffer: an error, or Busy if there will be a value soon."""
@@ -131,11 +164,8 @@ class Taken:
                 "[eval] this array cannot be computed any more: an evaluation that was to overwrite one of its "
                 "operands failed midway. Make it again from arrays that are still there."
             )
-        if self.is_mine():
-            raise RuntimeError(
-                "[eval] this array is being computed (or was, when a signal interrupted that): a signal's handler or a "
-                "finalizer cannot ask for it."
-            )
+        if self.is_paused or self.is_mine():
+            raise Busy(self)
         if self._done is None:
             self._done = threading.Lock()
             self._done.acquire()
@@ -143,7 +173,7 @@ class Taken:
 
     def is_over(self) -> bool:
         """Whether there is nothing to wait for any more."""
-        return self._ended or self._process != _FORKS[0]  # a child has none of the other threads
+        return self._ended or (self._process != _FORKS[0] and not self.is_paused)  # a child has no other threads
 
     def is_mine(self) -> bool:
         """Whether this thread runs the program."""

@@ -11,6 +11,8 @@ as LLVM IR, because a region has to cost less than a microsecond. How it works:
 - The pool serves one region at a time. A caller that finds it busy does its kernel alone; nobody waits for the pool.
 - The state lies in memory that a forked child finds zeroed, which is the state of a pool that has not started yet.
 - A region without a function dismisses the team: that is how the number of threads changes.
+- What a thread grabs takes a millisecond at most, if a grain does. Between two of its pieces the caller looks at the
+  clock. When it is time to look for signals it lets nobody grab any more, and tells how far the region came.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ import os
 import platform
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from string import Template
 from typing import Final
 
@@ -41,15 +44,46 @@ _STACK_BYTES: Final = 2 << 20
 # that are not ours go by their own names: those of libc, and of CPython's stable ABI for the interpreter of programs.
 _LIBC_FUNCTIONS: Final = (
     "syscall", "clock_gettime", "pthread_create", "pthread_join", "pthread_attr_init", "pthread_attr_setstacksize",
-    "pthread_attr_destroy",
+    "pthread_attr_destroy", "pthread_self",
 )  # fmt: skip
 _PYTHON_FUNCTIONS: Final = (
-    "PyLong_AsVoidPtr", "PyLong_FromLongLong", "PyErr_Occurred", "PyErr_CheckSignals", "PyEval_SaveThread",
-    "PyEval_RestoreThread",
+    "PyLong_AsVoidPtr", "PyLong_FromLongLong", "PyErr_Occurred", "PyErr_SetInterrupt", "PyOS_InterruptOccurred",
+    "PyEval_SaveThread", "PyEval_RestoreThread",
 )  # fmt: skip
+_OWN_FUNCTIONS: Final = ("serial", "parallel", "due", "look")
 CONTEXT: Final = {
-    name: word for word, name in enumerate(("threads", "state", "parallel", *_LIBC_FUNCTIONS, *_PYTHON_FUNCTIONS))
+    name: word
+    for word, name in enumerate(
+        (
+            "threads",
+            "state",
+            "main",  # Python's main thread, which alone gets signals
+            "patience",  # for how many ticks of the clock a run goes on before it lets Python look for signals
+            *_OWN_FUNCTIONS,
+            *_LIBC_FUNCTIONS,
+            *_PYTHON_FUNCTIONS,
+        )
+    )
 }
+
+RUN: Final = {
+    name: word
+    for word, name in enumerate(
+        (
+            "failed",  # the command that ended the program
+            "number", "position",  # the command at which a paused run goes on, and how much of it is done
+            "commit",  # the first command that overwrites something of the caller's
+            "deadline",  # when it is time to look for signals, on the main thread
+            "stop",  # 1: kernels stop as soon as they can, also in the middle of a unit
+            "torn",  # commands before this one do not stop so, because one of them has already: no endless repetition
+            "deaf",  # 1: this command must not stop so
+            "look",  # i1 look(ptr run), which kernels call in the middle of long units: whether to stop
+            "context", "thread",  # for `look`: the context, and CPython's state of the thread that runs it
+        )
+    )
+}  # fmt: skip
+"""The record of a run of a program: what the interpreter, kernels and Python tell each other."""
+RUN_BYTES: Final = 128
 
 # The state of the pool, also in words. What different threads write at the same time is 128 bytes apart: some
 # processors fetch cache lines in pairs.
@@ -59,13 +93,14 @@ _STATE: Final = {
     "sleepers": 32,  # workers that are in the futex or about to be
     "waiting": 33,  # 1 while the caller sleeps until the last worker has left
     "next": 48,  # the first index that nobody has grabbed yet
-    "fn": 64, "args": 65, "extent": 66, "chunk": 67, "scratch": 68, "stride": 69, "slots": 70,  # the region
+    "fn": 64, "args": 65, "extent": 66, "chunk": 67, "scratch": 68, "stride": 69, "slots": 70, "run": 71,  # the region
     "assembled": 80, "workers": 81,  # the team: whether it was tried to start it, and how many came
     "first_slot": 96,  # one line of 64 bytes per thread: its pthread_t, its index, the context
 }  # fmt: skip
 _STATE_BYTES: Final = 8 * (_STATE["first_slot"] + 8 * MAX_THREADS)
 
 _MADV_WIPEONFORK: Final = 18
+_FAR_AWAY: Final = 1 << 62  # an index that no kernel has, a time that never comes
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -78,14 +113,19 @@ _X86_64: Final = {
     # Round to nearest, keep subnormals, mask all exceptions.
     "default_float": "store i32 8064, ptr %control\n  call void @llvm.x86.sse.ldmxcsr(ptr %control)",
     "declarations": "declare void @llvm.x86.sse2.pause()\ndeclare void @llvm.x86.sse.ldmxcsr(ptr)",
+    "clock": "readcyclecounter",
 }  # fmt: skip
 _AARCH64: Final = {
     "sys_futex": 98, "sys_sigprocmask": 135, "sys_prctl": 167, "sys_yield": 124,
     "pause": "call void @llvm.aarch64.isb(i32 15)",  # a yield is over at once on most cores
     "default_float": "call void @llvm.aarch64.set.fpcr(i64 0)",
     "declarations": "declare void @llvm.aarch64.isb(i32)\ndeclare void @llvm.aarch64.set.fpcr(i64)",
+    "clock": "readsteadycounter",  # counting cycles is not for user programs there
 }  # fmt: skip
 MACHINES: Final = {"x86_64": _X86_64, "aarch64": _AARCH64}
+_PATIENCE: Final = {"x86_64": 1 << 26, "aarch64": 1 << 20}  # ticks of the clock: some hundredths of a second
+_PIECE: Final = 32  # a piece of a kernel should take this part of that
+_GROWTH: Final = 8  # times which the next piece is larger, if the last one took that much too little time
 
 # Workers leave signals to Python's threads, but not those that the faulting thread itself must get (SIGILL, SIGTRAP,
 # SIGABRT, SIGBUS, SIGFPE, SIGSEGV) nor the three that C libraries keep for themselves (32 to 34).
@@ -93,6 +133,7 @@ _BLOCKED_SIGNALS: Final = ~sum(1 << (number - 1) for number in (4, 5, 6, 7, 8, 1
 
 _IR: Final = Template(r"""
 $declarations
+declare i64 @llvm.$clock()
 
 @name = private constant [12 x i8] c"weft-worker\00"
 
@@ -127,31 +168,218 @@ define internal void @yield(ptr %context) {
   ret void
 }
 
+; Whether a run is to pause: it is time to look for signals, and this is the thread that gets them.
+define internal i1 @due(ptr %run) {
+entry:
+  %deadline = get i64 %run.deadline
+  %now = call i64 @llvm.$clock()
+  %late = icmp sge i64 %now, %deadline
+  br i1 %late, label %whose, label %no
+whose:
+  %context = get ptr %run.context
+  %who = get ptr %context.pthread_self
+  %self = call i64 %who()
+  %main = get i64 %context.main
+  %mine = icmp eq i64 %self, %main
+  br i1 %mine, label %yes, label %other
+yes:
+  ret i1 true
+other:
+  set i64 $far_away, %run.deadline
+  br label %no
+no:
+  ret i1 false
+}
+
+; Whether to stop in the middle of a unit: kernels ask whose units may take long. One that does is begun anew, so only
+; Ctrl-C is worth that: it is put back for Python to find.
+define internal i1 @look(ptr %run) {
+entry:
+  %stop = get i64 %run.stop
+  %stops = icmp ne i64 %stop, 0
+  br i1 %stops, label %yes, label %ask
+ask:
+  %deaf = get i64 %run.deaf
+  %hears = icmp eq i64 %deaf, 0
+  br i1 %hears, label %time, label %no
+time:
+  %deadline = get i64 %run.deadline
+  %now = call i64 @llvm.$clock()
+  %late = icmp sge i64 %now, %deadline
+  br i1 %late, label %whose, label %no
+whose:                                         ; another thread of the team asks in vain
+  %context = get ptr %run.context
+  %who = get ptr %context.pthread_self
+  %self = call i64 %who()
+  %main = get i64 %context.main
+  %mine = icmp eq i64 %self, %main
+  br i1 %mine, label %signals, label %no
+signals:
+  %thread = get ptr %run.thread
+  %restore_thread = get ptr %context.PyEval_RestoreThread
+  %interrupt_occurred = get ptr %context.PyOS_InterruptOccurred
+  %save_thread = get ptr %context.PyEval_SaveThread
+  call void %restore_thread(ptr %thread)
+  %occurred = call i32 %interrupt_occurred()
+  %interrupted = icmp ne i32 %occurred, 0
+  br i1 %interrupted, label %put_back, label %later
+put_back:
+  %set_interrupt = get ptr %context.PyErr_SetInterrupt
+  call void %set_interrupt()
+  %t0 = call ptr %save_thread()
+  set i64 1, %run.stop
+  br label %yes
+later:
+  %t1 = call ptr %save_thread()
+  %patience = get i64 %context.patience
+  %then = call i64 @llvm.$clock()
+  %deadline1 = add i64 %then, %patience
+  set i64 %deadline1, %run.deadline
+  br label %no
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+
+; How large the next piece of a kernel should be, after one of this size that took so many ticks: whole grains.
+define internal i64 @fitting(ptr %context, i64 %size, i64 %ticks, i64 %grain) {
+entry:
+  %patience = get i64 %context.patience
+  %wanted = udiv i64 %patience, $piece
+  %growing = mul i64 %ticks, $growth
+  %short = icmp sle i64 %growing, %wanted
+  br i1 %short, label %larger, label %compare
+larger:
+  %more = mul i64 %size, $growth
+  ret i64 %more
+compare:
+  %half = lshr i64 %ticks, 1
+  %long = icmp sgt i64 %half, %wanted
+  br i1 %long, label %smaller, label %same
+smaller:
+  %grains = udiv i64 %size, %grain
+  %fewer = lshr i64 %grains, 1
+  %some = icmp sgt i64 %fewer, 0
+  %at_least_one = select i1 %some, i64 %fewer, i64 1
+  %less = mul i64 %at_least_one, %grain
+  ret i64 %less
+same:
+  ret i64 %size
+}
+
+; Run `fn` over [from, extent) on this thread. Returns how far it came.
+define internal i64 @serial(ptr %run, ptr %fn, ptr %args, i64 %from, i64 %extent, i64 %grain, ptr %scratch) {
+entry:
+  %context = get ptr %run.context
+  %start = call i64 @llvm.$clock()
+  br label %one
+one:
+  %begin = phi i64 [ %from, %entry ], [ %end, %go_on ]
+  %piece = phi i64 [ %grain, %entry ], [ %piece1, %go_on ]
+  %since = phi i64 [ %start, %entry ], [ %now, %go_on ]
+  %whole = add i64 %begin, %piece
+  %fits = icmp slt i64 %whole, %extent
+  %end = select i1 %fits, i64 %whole, i64 %extent
+  call void %fn(ptr %args, i64 %begin, i64 %end, ptr %scratch, ptr %run)
+  br i1 %fits, label %look, label %done
+done:
+  ret i64 %extent
+look:
+  %stopped = get i64 %run.stop
+  %torn = icmp ne i64 %stopped, 0
+  br i1 %torn, label %pause, label %time
+time:
+  %now = call i64 @llvm.$clock()
+  %deadline = get i64 %run.deadline
+  %late = icmp sge i64 %now, %deadline
+  br i1 %late, label %ask, label %go_on
+ask:
+  %stop = call i1 @due(ptr %run)
+  br i1 %stop, label %pause, label %go_on
+pause:
+  ret i64 %end
+go_on:
+  %ticks = sub i64 %now, %since
+  %piece1 = call i64 @fitting(ptr %context, i64 %piece, i64 %ticks, i64 %grain)
+  br label %one
+}
+
 ; Do chunks until there are none left.
 define internal void @work(ptr %state, i64 %index) {
 entry:
   %fn = get ptr %state.fn
   %args = get ptr %state.args
   %extent = get i64 %state.extent
-  %chunk = get i64 %state.chunk
   %scratches = get ptr %state.scratch
   %stride = get i64 %state.stride
   %offset = mul i64 %stride, %index
   %scratch = getelementptr i8, ptr %scratches, i64 %offset
+  %run = get ptr %state.run
   %next = at %state.next
   br label %grab
 grab:
+  %chunk = get i64 %state.chunk
   %begin = atomicrmw add ptr %next, i64 %chunk monotonic
   %some = icmp slt i64 %begin, %extent
-  br i1 %some, label %run, label %done
-run:
+  br i1 %some, label %one, label %done
+one:
   %whole = add i64 %begin, %chunk
   %inside = icmp slt i64 %whole, %extent
   %end = select i1 %inside, i64 %whole, i64 %extent
-  call void %fn(ptr %args, i64 %begin, i64 %end, ptr %scratch)
+  call void %fn(ptr %args, i64 %begin, i64 %end, ptr %scratch, ptr %run)
   br label %grab
 done:
   ret void
+}
+
+; The caller's part of that: it finds out how large chunks should be, up to `most`, and looks at the clock. Returns how
+; far the region will have come when all threads have left it.
+define internal i64 @lead(ptr %context, ptr %state, ptr %run, i64 %grain, i64 %most) {
+entry:
+  %fn = get ptr %state.fn
+  %args = get ptr %state.args
+  %extent = get i64 %state.extent
+  %scratch = get ptr %state.scratch
+  %next = at %state.next
+  %start = call i64 @llvm.$clock()
+  br label %grab
+grab:
+  %since = phi i64 [ %start, %entry ], [ %now, %go_on ]
+  %chunk = get i64 %state.chunk
+  %begin = atomicrmw add ptr %next, i64 %chunk monotonic
+  %some = icmp slt i64 %begin, %extent
+  br i1 %some, label %one, label %all
+all:
+  ret i64 %extent
+one:
+  %whole = add i64 %begin, %chunk
+  %inside = icmp slt i64 %whole, %extent
+  %end = select i1 %inside, i64 %whole, i64 %extent
+  call void %fn(ptr %args, i64 %begin, i64 %end, ptr %scratch, ptr %run)
+  %stopped = get i64 %run.stop
+  %torn = icmp ne i64 %stopped, 0
+  br i1 %torn, label %close, label %time
+time:
+  %now = call i64 @llvm.$clock()
+  %deadline = get i64 %run.deadline
+  %late = icmp sge i64 %now, %deadline
+  br i1 %late, label %ask, label %go_on
+ask:
+  %stop = call i1 @due(ptr %run)
+  br i1 %stop, label %close, label %go_on
+close:
+  %there = atomicrmw xchg ptr %next, i64 $far_away monotonic
+  %beyond = icmp sgt i64 %there, %extent
+  %position = select i1 %beyond, i64 %extent, i64 %there
+  ret i64 %position
+go_on:
+  %ticks = sub i64 %now, %since
+  %fit = call i64 @fitting(ptr %context, i64 %chunk, i64 %ticks, i64 %grain)
+  %too_much = icmp sgt i64 %fit, %most
+  %chunk1 = select i1 %too_much, i64 %most, i64 %fit
+  set i64 %chunk1, %state.chunk
+  br label %grab
 }
 
 ; The life of a worker.
@@ -340,10 +568,10 @@ done:
   ret void
 }
 
-; Run `fn` over [0, extent), on several threads if the pool is free. There is scratch memory for `slots` threads. Chunks
-; must not wait for each other: it is never certain that a second thread will come.
-define internal void @parallel(ptr %context, ptr %fn, ptr %args, i64 %extent, i64 %grain, ptr %scratch, i64 %stride,
-                               i64 %slots) {
+; Run `fn` over [from, extent), on several threads if the pool is free. There is scratch memory for `slots` threads.
+; Chunks must not wait for each other: it is never certain that a second thread will come. Returns how far it came.
+define internal i64 @parallel(ptr %context, ptr %run, ptr %fn, ptr %args, i64 %from, i64 %extent, i64 %grain,
+                              ptr %scratch, i64 %stride, i64 %slots) {
 entry:
   %threads = get i64 %context.threads
   %fits = icmp slt i64 %threads, %slots
@@ -357,8 +585,8 @@ lock:
   %owned = extractvalue { i64, i1 } %pair, 1
   br i1 %owned, label %owner, label %serial
 serial:
-  call void %fn(ptr %args, i64 0, i64 %extent, ptr %scratch)
-  ret void
+  %reached = call i64 @serial(ptr %run, ptr %fn, ptr %args, i64 %from, i64 %extent, i64 %grain, ptr %scratch)
+  ret i64 %reached
 owner:
   %assembled = get i64 %state.assembled
   %missing = icmp eq i64 %assembled, 0
@@ -367,23 +595,25 @@ first:
   call void @assemble(ptr %context, ptr %state)
   br label %describe
 describe:                                      ; a chunk is a whole number of grains
-  %below = sub i64 %extent, 1
+  %length = sub i64 %extent, %from
+  %below = sub i64 %length, 1
   %full = udiv i64 %below, %grain
   %grains = add i64 %full, 1
   %pieces = mul i64 %team, $chunks_per_thread
   %below2 = sub i64 %grains, 1
   %full2 = udiv i64 %below2, %pieces
   %grains_per_chunk = add i64 %full2, 1
-  %chunk = mul i64 %grains_per_chunk, %grain
+  %most = mul i64 %grains_per_chunk, %grain
   set ptr %fn, %state.fn
   set ptr %args, %state.args
   set i64 %extent, %state.extent
-  set i64 %chunk, %state.chunk
+  set i64 %grain, %state.chunk
   set ptr %scratch, %state.scratch
   set i64 %stride, %state.stride
   set i64 %slots, %state.slots
+  set ptr %run, %state.run
   %next = at %state.next
-  store atomic i64 0, ptr %next monotonic, align 8
+  store atomic i64 %from, ptr %next monotonic, align 8
   %gate = at %state.gate
   %opening = atomicrmw add ptr %gate, i64 4294967296 seq_cst
   %sleepers = at %state.sleepers
@@ -400,12 +630,12 @@ tail:                                          ; other threads have grabbed all 
   %left_over = icmp sgt i64 %remaining, 0
   br i1 %left_over, label %last, label %work
 last:
-  call void %fn(ptr %args, i64 %position, i64 %extent, ptr %scratch)
+  call void %fn(ptr %args, i64 %position, i64 %extent, ptr %scratch, ptr %run)
   br label %work
 sample:
   %before = call i64 @now(ptr %context)
   %sample_end = add i64 %position, %grain
-  call void %fn(ptr %args, i64 %position, i64 %sample_end, ptr %scratch)
+  call void %fn(ptr %args, i64 %position, i64 %sample_end, ptr %scratch, ptr %run)
   %after = call i64 @now(ptr %context)
   %time = sub i64 %after, %before
   %rest_grains = udiv i64 %rest, %grain
@@ -419,11 +649,11 @@ wake_some:
   call void @wake(ptr %context, ptr %openings, i64 %count)
   br label %work
 work:
-  call void @work(ptr %state, i64 0)
+  %reached_by_all = call i64 @lead(ptr %context, ptr %state, ptr %run, i64 %grain, i64 %most)
   %closing = atomicrmw add ptr %gate, i64 4294967296 seq_cst
   call void @drain(ptr %context, ptr %state)
   store atomic i64 0, ptr %busy release, align 8
-  ret void
+  ret i64 %reached_by_all
 }
 
 ; Dismiss the team, and let the next region assemble one of another size.
@@ -468,10 +698,12 @@ done:
 }
 
 ; An engine source has one entry: this one tells the addresses of the others.
-define void @weft_threads(ptr %table) {
-  store ptr @parallel, ptr %table
-  %second = getelementptr ptr, ptr %table, i64 1
-  store ptr @resize, ptr %second
+define void @weft_threads(ptr %context, ptr %table) {
+  set ptr @serial, %context.serial
+  set ptr @parallel, %context.parallel
+  set ptr @due, %context.due
+  set ptr @look, %context.look
+  store ptr @resize, ptr %table
   ret void
 }
 """)
@@ -506,7 +738,7 @@ def expand(ir: str, records: Mapping[str, Mapping[str, int]]) -> str:
         return f"  {value} = getelementptr i64, ptr %{record}, i64 {records[record][field]}"
 
     ir = re.sub(r"^  (%\w+) = get (i64|ptr) %(\w+)\.(\w+)", read, ir, flags=re.MULTILINE)
-    ir = re.sub(r"^  set (i64|ptr) ([%\w]+), %(\w+)\.(\w+)", write, ir, flags=re.MULTILINE)
+    ir = re.sub(r"^  set (i64|ptr) ([@%\w]+), %(\w+)\.(\w+)", write, ir, flags=re.MULTILINE)
     return re.sub(r"^  (%\w+) = at %(\w+)\.(\w+)", locate, ir, flags=re.MULTILINE)
 
 
@@ -521,8 +753,12 @@ def native_code(machine: str) -> str:
         wake_ns=_WAKE_NS,
         stack_bytes=_STACK_BYTES,
         chunks_per_thread=CHUNKS_PER_THREAD,
+        far_away=_FAR_AWAY,
+        piece=_PIECE,
+        growth=_GROWTH,
     )
-    return expand(text, {"context": CONTEXT, "state": _STATE, "slot": {"thread": 0, "index": 1, "context": 2}})
+    slot = {"thread": 0, "index": 1, "context": 2}
+    return expand(text, {"context": CONTEXT, "state": _STATE, "run": RUN, "slot": slot})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -537,18 +773,20 @@ class _Pool:
         libc = ctypes.CDLL(None)
         self.state = _anonymous_memory(libc, _STATE_BYTES)
         self.context = (ctypes.c_int64 * len(CONTEXT))()
-        table = (ctypes.c_int64 * 2)()
+        table = (ctypes.c_int64 * 1)()
         machine = platform.machine()
         source = engine.Source(f"runtime:threads:{machine}", "weft_threads", lambda: native_code(machine))
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.load_for_good(source))(ctypes.addressof(table))
+        bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(engine.load_for_good(source))
+        bind(ctypes.addressof(self.context), ctypes.addressof(table))
         self.context[CONTEXT["threads"]] = min(threads, MAX_THREADS)
         self.context[CONTEXT["state"]] = self.state
-        self.context[CONTEXT["parallel"]] = table[0]
+        self.context[CONTEXT["main"]] = threading.main_thread().ident or 0
+        self.context[CONTEXT["patience"]] = _PATIENCE[machine]
         for library, names in ((libc, _LIBC_FUNCTIONS), (ctypes.pythonapi, _PYTHON_FUNCTIONS)):
             for name in names:
                 self.context[CONTEXT[name]] = ctypes.cast(library[name], ctypes.c_void_p).value or 0
         self.address = ctypes.addressof(self.context)
-        self._resize = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(table[1])
+        self._resize = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(table[0])
 
     @property
     def threads(self) -> int:
@@ -558,8 +796,10 @@ class _Pool:
         self._resize(self.address, threads)
 
     def reset(self) -> None:
-        """A forked child has none of the workers, whatever its copy of the state says."""
+        """A forked child has none of the workers, whatever its copy of the state says; what forked is its main
+        thread."""
         ctypes.memset(self.state, 0, _STATE_BYTES)
+        self.context[CONTEXT["main"]] = threading.get_ident()
 
 
 def _anonymous_memory(libc: ctypes.CDLL, nbytes: int) -> int:
@@ -580,12 +820,28 @@ _pool: _Pool | None = None
 
 def context() -> int:
     """The address of the context. The first call loads native code; threads start with the first parallel region."""
+    return pool().address
+
+
+def pool() -> _Pool:
+    """The pool of this process."""
     global _pool
     if _pool is None:
         with _lock:
             if _pool is None:
                 _pool = _Pool(get_threads())
-    return _pool.address
+    return _pool
+
+
+@contextmanager
+def patience(ticks: int) -> Iterator[None]:
+    """Let runs pause every so many ticks of the clock for a while: tests have less patience than people."""
+    context, at = pool().context, CONTEXT["patience"]
+    before, context[at] = context[at], ticks
+    try:
+        yield
+    finally:
+        context[at] = before
 
 
 def get_threads() -> int:

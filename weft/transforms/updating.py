@@ -11,7 +11,6 @@ call gets the value that there is: the new one, or the old one, and then the cal
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -23,7 +22,7 @@ from weft.graph.node import Graph, Kind, Node
 from weft.lazy import lazy
 from weft.runtime.data import Buffer, Busy, Taken
 from weft.runtime.holders import COUNTED, REPLACED, STATE, free
-from weft.runtime.program import CANCELLED, Progress, call_off
+from weft.runtime.program import Progress
 from weft.transforms import state
 from weft.transforms.capture import Walk
 from weft.transforms.replay import Recorder
@@ -239,42 +238,11 @@ class Census:
         return free(REPLACED, held[at : at + 1], [1 + again + len(found)], lambda: [ours])[0]
 
 
-class Cancelled(Exception):
-    """Somebody asked for the old values before the program began."""
-
-
-class _Progress(Progress):
-    """How far a run came, which can be called off until it has passed the last step that can be interrupted."""
-
-    __slots__ = ("_given", "cancelled")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._given: list[tuple[int, ...]] = []
-        self.cancelled = False
-
-    def follow(self, execute: Callable[..., int], arguments: tuple[int, ...]) -> int:
-        self._given.append(arguments)
-        if self.cancelled:
-            raise Cancelled
-        self._statuses.extend(itertools.starmap(execute, self._given))  # one step of Python's: `cancel` comes before it
-        self._given.clear()
-        if not self._statuses or self._statuses[-1] == CANCELLED:
-            raise Cancelled
-        return self._statuses[-1]
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        for _, workspace, *_ in self._given:
-            call_off(workspace)
-        self._given.clear()
-
-
 class Claim(Taken):
     """The arrays that a call is about to overwrite. Their nodes hold this in place of a buffer until the call has new
     values for them."""
 
-    __slots__ = ("_buffers", "_end_of_call", "_held", "_updates", "_walk", "others", "progress")
+    __slots__ = ("_buffers", "_end_of_call", "_held", "_promised", "_updates", "_walk", "others", "progress")
 
     def __init__(self, updates: Updates, buffers: Sequence[Buffer], walk: Walk) -> None:
         super().__init__()
@@ -290,7 +258,9 @@ class Claim(Taken):
         ]
         self.others: dict[int, str] = {}
         """By the numbers of arrays that somebody else holds: who."""
-        self.progress = _Progress()
+        self.progress = Progress()
+        self._promised: Sequence[Node] = ()
+        """The results of a call that is paused: they get values when it is carried on."""
 
     def take(self) -> tuple[int, ...]:
         """Keep everybody from the arrays, and leave those that somebody holds already. The numbers of the inputs that
@@ -355,24 +325,39 @@ class Claim(Taken):
         raise Busy(self)
 
     def wait(self) -> None:
-        if not self.is_mine():
+        if not self.is_mine() and not self.is_paused:
             self._end_of_call.acquire()
             self._let_go()
             return
-        # A signal's handler or a finalizer: the call goes on when they are done, and they cannot wait for it.
-        if not self.progress.finished:
-            self.progress.cancel()
+        # A signal's handler or a finalizer: the call goes on when they are done, and they cannot wait for it. Or the
+        # call was interrupted, and this thread is the first that needs what it makes.
+        self.progress.hurry()
         with LOCK:
             self._hand_out()
 
-    def end(self) -> list[Buffer] | None:  # type: ignore[override]
-        """All have values again: the new ones if the program has run. Those are its results."""
+    def hurry(self) -> None:
+        self.wait()
+
+    def end(self) -> Sequence[Buffer | Claim] | None:  # type: ignore[override]
+        """All have values again, or will have them: the new ones if the program has run, or has been interrupted in the
+        midst of that. Those are its results."""
+        progress = self.progress
         with LOCK:
+            if progress.paused:
+                self._paused = self
+                self._let_go()
+                return [self] * len(progress.results)
             if not self._ended:
                 self._hand_out()
                 self._ended = True
             self._let_go()
-        return self.progress.results if self.progress.finished else None
+        return progress.results if progress.finished else None
+
+    def promise(self, nodes: Sequence[Node]) -> None:
+        """These are nodes of the results of a call that is paused."""
+        with LOCK:
+            self._promised = nodes
+            self._hand_out()  # another thread may have carried it on meanwhile
 
     def _let_go(self) -> None:
         """Of those who wait, each lets the next one go. Twice is harmless: an end that is interrupted is made again."""
@@ -381,6 +366,14 @@ class Claim(Taken):
 
     def _hand_out(self) -> None:
         progress = self.progress
+        if progress.paused:
+            return
         for candidate, node, buffer in self._held:
             if node.value is self:
                 node.value = progress.results[candidate.heir] if progress.finished else buffer
+        for node, buffer in zip(self._promised, progress.results, strict=False):
+            if node.value is self:
+                node.value = buffer
+        if self._promised or self._paused is not None:
+            self._promised, self._held = (), []
+            self._paused, self._ended = None, True

@@ -30,11 +30,12 @@ from weft.primitives.base import (
 )
 from weft.primitives.filling import fill_kind, fill_primitive
 from weft.runtime.data import Buffer
+from weft.runtime.program import Cancelled
 from weft.transforms import state
 from weft.transforms.capture import Walk
 from weft.transforms.drawing import DRAWING, RANDOM_STATE
 from weft.transforms.replay import Call, Made, Template
-from weft.transforms.updating import MOST_SETS, Cancelled, Claim, Updates, large, worth_while
+from weft.transforms.updating import MOST_SETS, Claim, Updates, large, worth_while
 
 if TYPE_CHECKING:
     from weft import targets
@@ -162,7 +163,10 @@ class InPlace:
     def _finish(self) -> None:
         results = self.claim.end()
         if results is not None and not self.done:
-            self.answer = (self.effects.change(_wrapped(self.kinds, results), self.walk, self.numbers),)
+            made = _wrapped(self.kinds, results)
+            if results is not self.claim.progress.results:
+                self.claim.promise([x._node for x in made])
+            self.answer = (self.effects.change(made, self.walk, self.numbers),)
         self.done = True
 
     def __del__(self) -> None:
@@ -333,7 +337,7 @@ class Variant:
         return pipeline.wrapped(made, *recipe.source()) if pipeline.WRAPPERS else made
 
 
-def _wrapped(kinds: Sequence[Kind], results: Sequence[Buffer]) -> list[array]:
+def _wrapped(kinds: Sequence[Kind], results: Sequence[Buffer | Claim]) -> list[array]:
     return [wrap(Node(DATA, (), kind, buffer)) for kind, buffer in zip(kinds, results, strict=True)]
 
 

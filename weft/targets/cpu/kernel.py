@@ -1,27 +1,33 @@
 """What every kernel of the CPU has: the form of its native function, a frame to be written in, and a way into a launch.
 
-A kernel is data, whose text is its cache key. Its function is `void name(ptr args, i64 begin, i64 end, ptr scratch)`:
-the units [begin, end) of its parallel dimension, with the words at `args` (weft/codegen/words.py) and memory of the
-calling thread's own.
+A kernel is data, whose text is its cache key. Its function is `void name(ptr args, i64 begin, i64 end, ptr scratch,
+ptr run)`: the units [begin, end) of its parallel dimension, with the words at `args` (weft/codegen/words.py), memory of
+the calling thread's own, and the record of the run (weft/runtime/threads.py).
+
+A run that is interrupted stops between units. A kernel whose units may take longer than some milliseconds looks whether
+it is to stop, too (`Frame.look`): every ten microseconds or more, because that takes some ten nanoseconds. The whole
+operation is done again then, from its first kernel; where its result lies on an operand, kernels are not told to stop.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import PTR, Builder, Value
+from weft.codegen.builder import PTR, Builder, Loop, Value
 from weft.codegen.kernel import LANES
 from weft.codegen.scope import State, flatten, unflatten
 from weft.codegen.words import Words
 from weft.config import config
 from weft.runtime.digest import digest
 from weft.runtime.engine import Source
+from weft.runtime.threads import RUN
 from weft.targets.cpu.features import features
 
-_PARAMS: Final = [("args", PTR), ("begin", dt.int64), ("end", dt.int64), ("scratch", PTR)]
+_PARAMS: Final = [("args", PTR), ("begin", dt.int64), ("end", dt.int64), ("scratch", PTR), ("run", PTR)]
 
 
 class Frame(Words):
@@ -29,7 +35,26 @@ class Frame(Words):
 
     def __init__(self, name: str, fields: Sequence[str], outer: int = 0) -> None:
         super().__init__(Builder(name, _PARAMS, features()), fields, outer)
-        _, self.begin, self.end, self.scratch = self.b.params
+        _, self.begin, self.end, self.scratch, self._run = self.b.params
+
+    def look(self) -> None:
+        """Leave the kernel, in the middle of a unit, if the run is to stop."""
+        b = self.b
+        function = b.op(f"load ptr, ptr {b.gep(self._run, 8 * RUN['look']).text}", PTR, 1)
+        b.leave_when(b.op(f"call i1 {function.text}(ptr {self._run.text})", dt.bool_, 1))
+
+    @contextmanager
+    def long_loop(self, start: Value | int, stop: Value, step: int, steps: int, *carried: Value) -> Iterator[Loop]:
+        """`loop` of the builder, with a look every so many steps. Afterwards its `carried` are the final values."""
+        b = self.b
+        with b.loop(start, stop, step * steps, *carried) as part:
+            end = b.intrinsic("smin", part.index + step * steps, stop)
+            with b.loop(part.index, end, step, *part.carried) as loop:
+                yield loop
+            part.carry(*loop.carried)
+            with b.when(end < stop):
+                self.look()
+        loop.carried = part.carried
 
     def module(self) -> str:
         self.b.ret()

@@ -398,7 +398,7 @@ SPLIT: Final = 1 << 14
 MOST_RANGES: Final = 8
 """Looking at an update that is not one's own costs some of the time of making it."""
 SIFT: Final = 1024
-"""Updates that a thread looks at before it makes its own."""
+"""Updates that a thread looks at before it makes its own, and before it looks whether to stop."""
 _ENTRIES: Final = 4 * (SIFT + LANES)
 """Bytes of a list of so many numbers, and of what is written behind its last one."""
 
@@ -452,7 +452,7 @@ class Scatter(NativeKernel):
             at = frame.indices(place)
             bases = [frame.at(k, at) for k in range(count + 2)]
             if part is None:
-                with b.loop(0, frame["count"], 1) as turns:
+                with frame.long_loop(0, frame["count"], 1, SIFT) as turns:
                     self._turn(frame, bases, turns.index, start, stop)
             else:
                 self._sifted(frame, bases, part, start, stop)
@@ -480,6 +480,8 @@ class Scatter(NativeKernel):
         span = tuple(frame.divide(size * k, frame["ranges"])[0] for k in (part, part + 1))
         base = b.gep(bases[-1], start * frame[f"i{len(self.indices) + 1}"])
         with b.loop(0, frame["count"], SIFT) as blocks:
+            with b.when(blocks.index.ne(0)):
+                frame.look()
             end = b.intrinsic("smin", blocks.index + SIFT, frame["count"])
             whole = blocks.index + ((end - blocks.index) & -LANES)
             updates = b.gep(b.gep(bases[0], start * frame["i0"]), blocks.index * frame["g0.0"])

@@ -7,7 +7,7 @@ a vector are different rows, never steps of one row, so the order of a row does 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from weft import dtypes as dt
 from weft.codegen.builder import AnyValue, Builder, Complex, Value
@@ -20,6 +20,9 @@ from weft.records import dataclass
 from weft.targets.axes import Axis, axes_of, merged, product, scaled, words_of
 from weft.targets.cpu.kernel import Frame, NativeKernel
 from weft.targets.cpu.moves import weigh
+
+STEPS: Final = 1 << 14
+"""Steps between two looks whether to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class Scan(NativeKernel):
     def _strip(self, frame: Frame, bases: Sequence[Value], column: Value, vectors: int, mask: Value | None) -> None:
         b = frame.b
         starts = [self._start(b, LANES) for _ in range(vectors)]
-        with b.loop(0, frame["length"], 1, *flatten(starts)) as loop:
+        with frame.long_loop(0, frame["length"], 1, STEPS, *flatten(starts)) as loop:
             carries = unflatten(starts, loop.carried)
             j = self._position(frame, loop.index)
             rows = [b.gep(base, j * frame[f"j{k}"]) for k, base in enumerate(bases)]
@@ -161,10 +164,10 @@ class Scan(NativeKernel):
         if "direct" in self.modes:
             whole = b.choose(full, whole, 0) if whole.text != "0" else whole
         start = self._start(b, lanes)
-        with b.loop(0, whole, lanes, *flatten([start])) as tiles:
+        with frame.long_loop(0, whole, lanes, STEPS // lanes, *flatten([start])) as tiles:
             (carry,) = unflatten([start], tiles.carried)
             tiles.carry(*flatten([self._tile(frame, rows, tiles.index, carry)]))
-        with b.loop(whole, length, 1, *tiles.carried) as columns:
+        with frame.long_loop(whole, length, 1, STEPS // lanes, *tiles.carried) as columns:
             (carry,) = unflatten([start], columns.carried)
             columns.carry(*flatten([self._column(frame, rows, self._position(frame, columns.index), carry)]))
 
@@ -213,7 +216,7 @@ class Scan(NativeKernel):
             at = frame.indices(units.index)
             bases = [frame.at(k, at) for k in range(len(self.modes))]
             start = self._start(b, 1)
-            with b.loop(0, frame["length"], 1, *flatten([start])) as loop:
+            with frame.long_loop(0, frame["length"], 1, STEPS, *flatten([start])) as loop:
                 (carry,) = unflatten([start], loop.carried)
                 j = self._position(frame, loop.index)
                 places = [b.gep(base, j * frame[f"j{k}"]) for k, base in enumerate(bases)]

@@ -322,7 +322,13 @@ class Sequences:
         return found
 
     def merge(
-        self, source: Value, first: tuple[Value, Value], second: tuple[Value, Value], target: Value, at: Value
+        self,
+        source: Value,
+        first: tuple[Value, Value],
+        second: tuple[Value, Value],
+        target: Value,
+        at: Value,
+        look: Callable[[], None] | None = None,
     ) -> None:
         """Two sorted runs (from, to) become one, from record `at` of the target on. Whole steps are written, so up to a
         step minus one more.
@@ -344,6 +350,9 @@ class Sequences:
             for k, vector in enumerate(both[:half]):
                 self.store(vector, target, at + loop.index + k * self.lanes)
             x, y = b.choose(from_x, x + self.step, x), b.choose(from_x, y, y + self.step)
+            if look is not None:
+                with b.when(b.unlikely((loop.index & (BLOCK - 1)).eq(BLOCK - self.step))):
+                    look()
             loop.carry(x, y, *(word for vector in both[half:] for word in vector))
 
     def _vectors(self, flat: Sequence[Value]) -> list[Record]:
@@ -351,10 +360,17 @@ class Sequences:
         return [list(flat[k : k + count]) for k in range(0, len(flat), count)]
 
     def merge_levels(
-        self, source: Value, target: Value, start: Value, stop: Value, width: Value, levels: Value
+        self,
+        source: Value,
+        target: Value,
+        start: Value,
+        stop: Value,
+        width: Value,
+        levels: Value,
+        look: Callable[[], None] | None = None,
     ) -> Value:
         """Runs of `width` records in [start, stop) are merged two by two, `levels` times, from one memory into the
-        other and back.
+        other and back, with a look whether to stop now and then.
 
         Returns the one with the result.
         """
@@ -364,7 +380,7 @@ class Sequences:
             with b.loop(start, stop, width + width) as pair:
                 middle = b.intrinsic("smin", pair.index + width, stop)
                 end = b.intrinsic("smin", middle + width, stop)
-                self.merge(source, (pair.index, middle), (middle, end), target, pair.index)
+                self.merge(source, (pair.index, middle), (middle, end), target, pair.index, look)
             level.carry(target, source, width + width)
         return level.carried[0]
 
@@ -456,6 +472,8 @@ class SortRows(NativeKernel):
         pieces = frame.divide(count + width - 1, width)[0]
         odd = (frame["inner"] & 1).ne(0)
         with b.loop(0, pieces + 1, 1, frame.scratch) as turn:
+            with b.when(turn.index.ne(0)):
+                frame.look()
             last = turn.index.eq(pieces)
             low = b.choose(last, 0, turn.index * width)
             high = b.choose(last, count, b.intrinsic("smin", low + width, count))
@@ -463,7 +481,7 @@ class SortRows(NativeKernel):
             here, there = (_choose(b, last & odd, *both) for both in ((other, frame.scratch), (frame.scratch, other)))
             runs = b.choose(last, width, b.i64(self.vectors * self.lanes))
             levels = b.choose(last, frame["levels"], frame["inner"])
-            turn.carry(memory.merge_levels(here, there, low, high, runs, levels))
+            turn.carry(memory.merge_levels(here, there, low, high, runs, levels, frame.look))
         return turn.carried[0]
 
     def _networks(

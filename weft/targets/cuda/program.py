@@ -55,6 +55,7 @@ class CudaProgram:
     def run(self, addresses: Sequence[int], progress: Progress | None = None) -> None:
         """Give all launches to the GPU."""
         if progress is not None:
+            progress.in_python = True
             progress.follow(self._run, (addresses,))  # type: ignore[arg-type]
         else:
             self._run(addresses)

@@ -109,6 +109,8 @@ class _Columns:
         strip = _Strip(self.frame, self.reductions)
         strip.fill(1, stop - start)
         with b.loop(0, rows, block, b.i64(0)) as blocks:
+            with b.when(blocks.index.ne(0)):
+                self.frame.look()
             strip.fill(0, stop - start)
             last = b.choose(blocks.index + block < rows, blocks.index + block, rows)
             together = self._rows_together()

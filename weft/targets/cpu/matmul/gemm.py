@@ -174,6 +174,8 @@ class Gemm:
         if self.result.narrow:
             totals = _Sums(b.gep(f.scratch, f["at_total"]), f["block_n"] * self.size)
         with b.loop(0, f["chunks"], 1) as loop:
+            with b.when(loop.index.ne(0)):
+                f.look()
             depth = f.least(f["k"] - loop.index * CHUNK, CHUNK)
             a, y = self._left_of_chunk(left, loop.index), self._of_chunk(right, loop.index)
             chunk = self._packed(Chunk(a, y, rows, columns, depth))
