@@ -105,7 +105,10 @@ def set_default_device(device: Device | DeviceType) -> None:
 
 def is_available(device: Device | DeviceType) -> bool:
     """Whether work can go to a device."""
-    return targets.find(Device(device) if isinstance(device, DeviceType) else device) is not None
+    meant = Device(device) if isinstance(device, DeviceType) else device
+    if not isinstance(meant, Device):
+        raise TypeError(f"[is_available] expected a device, for example gpu; got {type(device).__name__}.")
+    return targets.find(meant) is not None
 
 
 def device_count(device_type: DeviceType) -> int:
