@@ -239,3 +239,23 @@ def cumsum_gather_1M():
 @workload
 def normal_4M():
     return call(jax.jit(lambda key: jax.random.normal(key, (4 * 1024 * 1024,))), jax.random.key(0))
+
+
+@workload
+def fft_1M():
+    return call(jax.jit(jnp.fft.fft), normal(1 << 20) + 1j * normal(1 << 20))
+
+
+@workload
+def rfft_1M():
+    return call(jax.jit(jnp.fft.rfft), normal(1 << 20))
+
+
+@workload
+def fft2_1024():
+    return call(jax.jit(jnp.fft.fft2), normal(1024, 1024) + 1j * normal(1024, 1024))
+
+
+@workload
+def fft_rows_4096x257():
+    return call(jax.jit(jnp.fft.fft), normal(4096, 257) + 1j * normal(4096, 257))

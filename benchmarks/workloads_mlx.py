@@ -301,3 +301,28 @@ def cumsum_gather_1M(mx):
 def normal_4M(mx):
     draw = mx.compile(lambda key: mx.random.normal((4 * 1024 * 1024,), key=key))
     return call(mx, draw, mx.random.key(0))
+
+
+def complex_normal(mx, *shape):
+    return mx.random.normal(shape) + 1j * mx.random.normal(shape)
+
+
+@workload
+def fft_1M(mx):
+    return call(mx, mx.compile(lambda x: mx.fft.fft(x)), complex_normal(mx, 1 << 20))
+
+
+@workload
+def rfft_1M(mx):
+    return call(mx, mx.compile(lambda x: mx.fft.rfft(x)), mx.random.normal((1 << 20,)))
+
+
+@workload
+def fft2_1024(mx):
+    return call(mx, mx.compile(lambda x: mx.fft.fft2(x)), complex_normal(mx, 1024, 1024))
+
+
+@workload
+def fft_rows_4096x257(mx):
+    """Rows of a prime length."""
+    return call(mx, mx.compile(lambda x: mx.fft.fft(x)), complex_normal(mx, 4096, 257))

@@ -239,3 +239,23 @@ def cumsum_gather_1M(compiled):
 @workload
 def normal_4M(compiled):
     return compiled(lambda: torch.randn(4 * 1024 * 1024))
+
+
+@workload
+def fft_1M(compiled):
+    return call(compiled(torch.fft.fft), torch.randn(1 << 20, dtype=torch.complex64))
+
+
+@workload
+def rfft_1M(compiled):
+    return call(compiled(torch.fft.rfft), torch.randn(1 << 20))
+
+
+@workload
+def fft2_1024(compiled):
+    return call(compiled(torch.fft.fft2), torch.randn(1024, 1024, dtype=torch.complex64))
+
+
+@workload
+def fft_rows_4096x257(compiled):
+    return call(compiled(torch.fft.fft), torch.randn(4096, 257, dtype=torch.complex64))

@@ -20,12 +20,12 @@ from typing import Final
 
 from weft import dtypes as dt
 from weft.codegen.builder import PTR, AnyValue, Complex, Value
-from weft.codegen.scope import turned
+from weft.codegen.scope import State, turned
 from weft.codegen.words import fields_of
 from weft.dtypes import Dtype
 from weft.records import dataclass
 from weft.targets.cpu.fft.butterflies import butterfly, times
-from weft.targets.cpu.kernel import Frame, NativeKernel
+from weft.targets.cpu.kernel import Frame, NativeKernel, vector_loop
 
 
 class Code(IntEnum):
@@ -47,8 +47,9 @@ WORDS: Final = 12
 @dataclass(frozen=True, slots=True)
 class Transform(NativeKernel):
     """`part` is the dtype of the parts of the numbers. `load` and `store` say what memory holds: "complex" numbers,
-    "real" ones, or "pairs" of reals along the axis that are the parts of a complex number. `near` says of a kernel
-    across transforms that neighbours lie next to each other, in the operand and in the result."""
+    "real" ones, or "pairs" of reals along the axis that are the parts of a complex number. `lies` says of a kernel
+    across transforms how these lie in the operand and in the result: "near" (neighbours next to each other), "turned"
+    (each one contiguous, so that squares are turned in registers) or "far"."""
 
     title = "fft"
     form: str
@@ -59,11 +60,11 @@ class Transform(NativeKernel):
     codes: tuple[int, ...]
     load: str = "complex"
     store: str = "complex"
-    near: tuple[bool, bool] = (True, True)
+    lies: tuple[str, str] = ("near", "near")
 
     def __str__(self) -> str:
-        near = "".join("fn"[near] for near in self.near)
-        what = f"{self.form} {self.part.name} x {self.lanes} {self.load} -> {self.store} {near} outer={self.outer}"
+        ends = f"{self.load} {self.lies[0]} -> {self.store} {self.lies[1]}"
+        what = f"{self.form} {self.part.name} x {self.lanes} {ends} outer={self.outer}"
         return f"fft {what} radices={self.radices} codes={tuple(map(int, self.codes))}"
 
     def fields(self) -> list[str]:
@@ -348,7 +349,7 @@ class _Writer:
         """Element j of each transform; those from the last on are zeros."""
         b, kernel, frame = self.b, self.kernel, self.frame
         points, total = self.step(3), self.step(6)
-        target, stride, near = self.target, frame["j0"], kernel.near[0]
+        target, stride, near = self.target, frame["j0"], kernel.lies[0] == "near"
         real_in, imag_in = frame["real_in"], frame["imag_in"]
         zero = b.const(kernel.part, 0, kernel.lanes)
 
@@ -367,7 +368,10 @@ class _Writer:
             assert isinstance(value, Complex)
             self._store_cell(value, b.gep(target, j * self.cell), real_in, imag_in)
 
-        self._masked(total, each)
+        if kernel.lies[0] == "turned":
+            self._load_turned(total, target)
+        else:
+            self._masked(total, each)
         with b.loop(total, points, 1) as loop:
             self._store_cell(Complex(zero, zero), b.gep(target, loop.index * self.cell))
 
@@ -392,7 +396,9 @@ class _Writer:
         """Element k1 + n1 k2 is cell k1 n2 + k2; those from the last (word 6) on are left out."""
         b, kernel, frame = self.b, self.kernel, self.frame
         n1, n2, total = self.step(3), self.step(4), self.step(6)
-        source, stride, near, scale = self.source, frame["j1"], kernel.near[1], self._scale()
+        if kernel.lies[1] == "turned":
+            return self._store_turned(total)
+        source, stride, near, scale = self.source, frame["j1"], kernel.lies[1] == "near", self._scale()
         real_out, imag_out = frame["real_out"], frame["imag_out"]
 
         def each(k1: Value, mask: Value | None) -> None:
@@ -415,6 +421,54 @@ class _Writer:
         with b.loop(0, n2, 1) as rows:
             first = rows.index * n1
             self._masked(b.intrinsic("smax", frame.least(total - first, n1), b.i64(0)), each)
+        return None
+
+    def _rows(self, operand: int) -> list[Value]:
+        """Where each lane's transform begins; those past the last one are that one again."""
+        b = self.b
+        last, step = self.left - 1, self.frame[f"i{operand}"]
+        numbers = [b.intrinsic("smin", b.i64(lane), last) for lane in range(self.kernel.lanes)]
+        return [b.gep(self.bases[operand], number * step) for number in numbers]
+
+    def _load_turned(self, total: Value, target: Value) -> None:
+        """Squares of as many elements as there are lanes; what is past the end of a row is zeros."""
+        b, kernel, frame, lanes = self.b, self.kernel, self.frame, self.kernel.lanes
+        rows = self._rows(0)
+
+        def square(j: Value, mask: Value | None, state: State) -> State:
+            given: list[AnyValue]
+            if kernel.load == "real":
+                given = [self._reals(b.gep(row, j * self.size), True, mask) for row in rows]
+            else:
+                given = [b.load(b.gep(row, j * (2 * self.size)), _complex(kernel.part), lanes, mask) for row in rows]
+            for i, x in enumerate(turned(b, given)):
+                value = x if isinstance(x, Complex) else Complex(x, b.const(kernel.part, 0, lanes))
+                self._store_cell(value, b.gep(target, (j + i) * self.cell), frame["real_in"], frame["imag_in"])
+            return state
+
+        vector_loop(b, b.i64(0), total, square, lanes=lanes, once=True)
+
+    def _store_turned(self, total: Value) -> None:
+        """The same the other way round. Rows past the last one are written where that one is, before it."""
+        b, kernel, frame, lanes = self.b, self.kernel, self.frame, self.kernel.lanes
+        rows, source, scale = self._rows(1), self.source, self._scale()
+
+        def square(k: Value, mask: Value | None, state: State) -> State:
+            cells = [
+                self._load_cell(b.gep(source, (k + i) * self.cell), frame["real_out"], frame["imag_out"])
+                for i in range(lanes)
+            ]
+            found: list[AnyValue]
+            if kernel.store == "real":
+                found = turned(b, [x.re * scale for x in cells])
+            else:
+                found = turned(b, [Complex(x.re * scale, x.im * scale) for x in cells])
+            size = self.size if kernel.store == "real" else 2 * self.size
+            for row, x in reversed(list(zip(rows, found, strict=True))):
+                b.store(x, b.gep(row, k * size), mask)
+            return state
+
+        vector_loop(b, b.i64(0), total, square, lanes=lanes, once=True)
 
     def _put_reals(self, x: Value, at: Value, near: bool, mask: Value | None) -> None:
         if near:

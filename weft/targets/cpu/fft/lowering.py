@@ -170,10 +170,16 @@ class _Work:
         if lane is None and outer:
             lane = max(range(len(outer)), key=lambda i: (outer[i].size, i))
         inner = outer.pop(lane) if lane is not None else Axis(1, (x.dtype.size, out.dtype.size))
-        near = (inner.strides[0] == x.dtype.size, inner.strides[1] == out.dtype.size)
+        is_short = factors.split(n, self.part.size) is not None and n < factors.SINGLE
+        lies = tuple(
+            "near" if inner.strides[k] == size else "turned" if is_short and own.strides[k] == size else "far"
+            for k, size in enumerate((x.dtype.size, out.dtype.size))
+        )
+        load = "complex" if lies[0] == "turned" and load == "pairs" else load
+        store = "complex" if lies[1] == "turned" and store == "pairs" else store
         found = steps.across(n, self.part.size, self.lanes, count)
         blocks = -(-inner.size // self.lanes)
-        kernel = self._kernel("across", found, len(outer), load, store, near)
+        kernel = self._kernel("across", found, len(outer), load, store, lies)
         numbers = {"j0": own.strides[0], "j1": own.strides[1], "chunk": self.lanes, "blocks": blocks}
         self._launch(kernel, found, [from_, to], outer, inner, numbers, n * self.lanes)
 
@@ -257,9 +263,9 @@ class _Work:
         outer: int,
         load: str = "complex",
         store: str = "complex",
-        near: tuple[bool, bool] = (True, True),
+        lies: tuple[str, ...] = ("near", "near"),
     ) -> Transform:
-        return Transform(form, self.part, self.lanes, outer, found.radices, found.codes, load, store, near)
+        return Transform(form, self.part, self.lanes, outer, found.radices, found.codes, load, store, lies)  # type: ignore[arg-type]
 
     def _launch(
         self,

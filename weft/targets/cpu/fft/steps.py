@@ -203,13 +203,13 @@ def across(n: int, size: int, lanes: int, stored: int) -> Steps:
     """The same for as many transforms as there are lanes."""
     plan = factors.split(n, size)
     if plan is not None:
-        recipe = _Recipe(size, lanes, plan.n)
+        recipe = _Recipe(size, lanes, lanes * _up(plan.n, lanes))
         recipe.add(Code.LOAD, n, 0, 0, n)
         _interleaved(recipe, plan)
         recipe.add(Code.STORE, plan.n1, plan.n2, 0, stored)
         return recipe.finished()
     plan = factors.convolution_length(n, size)
-    recipe = _Recipe(size, lanes, plan.n)
+    recipe = _Recipe(size, lanes, lanes * _up(plan.n, lanes))
     recipe.add(Code.LOAD, plan.n, 0, 0, n)
     wave = np.zeros(plan.n, np.clongdouble)
     wave[:n] = factors.chirp(n)
