@@ -21,6 +21,8 @@ from weft.targets.cpu.fft.kernel import WORDS, Code
 _ALIGNMENT: Final = 64
 _KEPT: Final = 64
 """Recent tables that stay although nothing uses them."""
+_KEPT_LONG: Final = 4
+"""Those of long transforms, which are large."""
 
 
 class Address(int):
@@ -261,7 +263,7 @@ class Halves:
     stride: int
 
 
-@functools.lru_cache(_KEPT)
+@functools.lru_cache(_KEPT_LONG)
 def halves(plan: Split, size: int, lanes: int, given: int, stored: int, wave: int = 0, phase: str = "") -> Halves:
     """A long transform of which so many elements are given (the others are zeros) and stored. `phase` says which
     transform of Bluestein's algorithm for length `wave` it is, "before" or "after" the product with the spectrum."""
