@@ -18,7 +18,7 @@ import pytest
 import weft.array
 import weft.core as mx
 from tests.processes import in_threads, run_alone
-from weft import evaluate
+from weft import evaluate, reference
 from weft.array import array
 from weft.config import config
 from weft.core import looping
@@ -188,7 +188,7 @@ def test_the_reference_does_not_see_what_other_threads_cut(monkeypatch: pytest.M
         x = ones()
         y = x + 1
         z = y * 3
-        first(monkeypatch, evaluate, "evaluate_reference", lambda: mx.eval(y, z))
+        first(monkeypatch, reference, "evaluate_reference", lambda: mx.eval(y, z))
         same(z, [6] * 8)
 
 
