@@ -21,7 +21,7 @@ from weft.core.linear import matmul
 from weft.core.shaping import contiguous
 from weft.core.shaping import flip as flipped
 from weft.primitives.base import bind
-from weft.primitives.convolution import Convolve, Window
+from weft.primitives.convolution import Convolve
 from weft.primitives.views import reshape
 
 Stream = Any
@@ -162,8 +162,7 @@ def conv_general(
         return _summed(_taps(_padded(x, low, high), places, kernel, strides, spacing), w, groups)
     if type(each) is int and each < _FEW:
         x, low = _padded(x, low, high), (0,) * axes
-    windows = tuple([Window(*window) for window in zip(strides, spacing, low, strict=True)])
-    return _windows(x, w, groups, Convolve(windows, tuple(places)))
+    return _windows(x, w, groups, Convolve(strides, spacing, low, tuple(places)))
 
 
 def _taps(x: array, places: Any, kernel: Sizes, strides: Any, spacing: Any) -> list[array]:

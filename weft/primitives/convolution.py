@@ -34,10 +34,6 @@ def _spatial(x: Kind | Node, windows: Windows) -> range:
     return range(x.ndim - 1 - len(windows), x.ndim - 1)
 
 
-def _made(windows: Sequence[Sequence[int]]) -> Windows:
-    return tuple([Window(*window) for window in windows])
-
-
 def _windows_of(x: np.ndarray, places: Sequence[int], kernel: Sequence[int], windows: Windows) -> np.ndarray:
     """(N, places…, kernel…, C): what each window sees of (N, S…, C)."""
     index: list[np.ndarray] = []
@@ -68,12 +64,19 @@ def _dilated(x: Node, windows: Windows, sizes: Shape) -> Node:
 
 
 class _Convolution(Multilinear, Opaque):
-    """What both have: windows, leading axes that are equal and go together, and their dtypes."""
+    """What both have: windows (for each axis a step, a gap, and zeros before the first element), leading axes that are
+    equal and go together, and their dtypes."""
 
-    windows: Windows
+    steps: tuple[int, ...]
+    gaps: tuple[int, ...]
+    lows: tuple[int, ...]
     linear = (0, 1)
     dtypes = (dt.float32, dt.float16, dt.bfloat16, dt.float64)
     tolerance = {dt.float32: 32, dt.float64: 32, dt.float16: 1, dt.bfloat16: 1}
+
+    @property
+    def windows(self) -> Windows:
+        return tuple([Window(*window) for window in zip(self.steps, self.gaps, self.lows, strict=True)])
 
     def check(self, x: Kind, y: Kind) -> None:
         self.check_dtypes(x, y)
@@ -87,28 +90,37 @@ class _Convolution(Multilinear, Opaque):
         return bind(self, x, y), 0
 
 
-def _sample(x: tuple[int, ...], y: tuple[int, ...], **params: object) -> Sample:
-    return Sample(lambda rng, dtype: [draw(rng, dtype, x), draw(rng, dtype, y)], params)
+def parts_of(windows: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The steps, gaps and lows of windows: the first parameters of both."""
+    return tuple([window[0] for window in windows]), tuple([w[1] for w in windows]), tuple([w[2] for w in windows])
+
+
+def _sample(x: tuple[int, ...], y: tuple[int, ...], windows: Sequence[Sequence[int]], **params: object) -> Sample:
+    steps, gaps, lows = parts_of(windows)
+    return Sample(
+        lambda rng, dtype: [draw(rng, dtype, x), draw(rng, dtype, y)],
+        {"steps": steps, "gaps": gaps, "lows": lows, **params},
+    )
 
 
 class Convolve(_Convolution):
     """out[…, i, p, o] = the sum over k and c of x[…, i, p * step + k * gap - low, c] * w[…, o, k, c], where p and k
     have an index for each spatial axis; `places` is how many p there are. Elements of x that do not exist are 0."""
 
-    windows: Windows
+    steps: tuple[int, ...]
+    gaps: tuple[int, ...]
+    lows: tuple[int, ...]
     places: Shape
     samples = (
-        _sample((2, 9, 3), (4, 3, 3), windows=_made([(1, 1, 0)]), places=(7,)),
-        _sample((2, 9, 8, 16), (5, 3, 1, 16), windows=_made([(2, 1, 1), (1, 2, 0)]), places=(5, 8)),
-        _sample((2, 9, 4, 17), (37, 3, 1, 17), windows=_made([(1, 1, 1), (3, 2, 2)]), places=(9, 2)),
-        _sample((2, 6, 7, 32), (16, 2, 1, 32), windows=_made([(1, 1, 1), (1, 1, 1)]), places=(7, 9)),
-        _sample(
-            (3, 1, 6, 5, 4, 2), (3, 4, 2, 3, 1, 2), windows=_made([(1, 2, 0), (2, 1, 3), (3, 1, 0)]), places=(4, 4, 2)
-        ),
-        _sample((1, 20, 8), (40, 8, 8), windows=_made([(1, 1, 0)]), places=(13,)),
-        _sample((0, 4, 3), (2, 2, 3), windows=_made([(1, 1, 0)]), places=(3,)),
-        _sample((2, 4, 0), (2, 2, 0), windows=_made([(1, 1, 0)]), places=(3,)),
-        _sample((1, 3, 2), (2, 5, 2), windows=_made([(1, 1, 4)]), places=(7,)),
+        _sample((2, 9, 3), (4, 3, 3), windows=[(1, 1, 0)], places=(7,)),
+        _sample((2, 9, 8, 16), (5, 3, 1, 16), windows=[(2, 1, 1), (1, 2, 0)], places=(5, 8)),
+        _sample((2, 9, 4, 17), (37, 3, 1, 17), windows=[(1, 1, 1), (3, 2, 2)], places=(9, 2)),
+        _sample((2, 6, 7, 32), (16, 2, 1, 32), windows=[(1, 1, 1), (1, 1, 1)], places=(7, 9)),
+        _sample((3, 1, 6, 5, 4, 2), (3, 4, 2, 3, 1, 2), windows=[(1, 2, 0), (2, 1, 3), (3, 1, 0)], places=(4, 4, 2)),
+        _sample((1, 20, 8), (40, 8, 8), windows=[(1, 1, 0)], places=(13,)),
+        _sample((0, 4, 3), (2, 2, 3), windows=[(1, 1, 0)], places=(3,)),
+        _sample((2, 4, 0), (2, 2, 0), windows=[(1, 1, 0)], places=(3,)),
+        _sample((1, 3, 2), (2, 5, 2), windows=[(1, 1, 4)], places=(7,)),
     )
 
     def infer(self, *kinds: Kind) -> Kind:
@@ -140,7 +152,7 @@ class Convolve(_Convolution):
             return _to_input(self.windows, w, cotangent, x.shape)
         spatial = _spatial(w, self.windows)
         kernel = tuple([w.shape[axis] for axis in spatial])
-        found = bind(ConvolveWeights(self.windows, kernel), x, cotangent)  # (…, kernel…, C, O)
+        found = bind(ConvolveWeights(self.steps, self.gaps, self.lows, kernel), x, cotangent)  # (…, kernel…, C, O)
         batch = w.ndim - len(spatial) - 2
         return transpose(found, (*range(batch), w.ndim - 1, *range(batch, w.ndim - 2), w.ndim - 2))
 
@@ -149,14 +161,16 @@ class ConvolveWeights(_Convolution):
     """The derivative of a convolution with respect to its weights: out[…, k, c, o] = the sum over i and p of
     x[…, i, p * step + k * gap - low, c] * y[…, i, p, o]; `kernel` is how many k there are."""
 
-    windows: Windows
+    steps: tuple[int, ...]
+    gaps: tuple[int, ...]
+    lows: tuple[int, ...]
     kernel: Shape
     samples = (
-        _sample((2, 9, 3), (2, 7, 4), windows=_made([(1, 1, 0)]), kernel=(3,)),
-        _sample((2, 9, 3, 16), (2, 5, 4, 5), windows=_made([(2, 1, 1), (1, 2, 1)]), kernel=(3, 2)),
-        _sample((2, 6, 3, 8), (2, 6, 3, 17), windows=_made([(1, 1, 1), (1, 1, 1)]), kernel=(3, 3)),
-        _sample((3, 2, 6, 5), (3, 2, 4, 3), windows=_made([(1, 2, 0)]), kernel=(2,)),
-        _sample((0, 4, 3), (0, 3, 2), windows=_made([(1, 1, 0)]), kernel=(2,)),
+        _sample((2, 9, 3), (2, 7, 4), windows=[(1, 1, 0)], kernel=(3,)),
+        _sample((2, 9, 3, 16), (2, 5, 4, 5), windows=[(2, 1, 1), (1, 2, 1)], kernel=(3, 2)),
+        _sample((2, 6, 3, 8), (2, 6, 3, 17), windows=[(1, 1, 1), (1, 1, 1)], kernel=(3, 3)),
+        _sample((3, 2, 6, 5), (3, 2, 4, 3), windows=[(1, 2, 0)], kernel=(2,)),
+        _sample((0, 4, 3), (0, 3, 2), windows=[(1, 1, 0)], kernel=(2,)),
     )
 
     def infer(self, *kinds: Kind) -> Kind:
@@ -193,7 +207,7 @@ class ConvolveWeights(_Convolution):
         if position == 0:
             return _to_input(self.windows, weights, y, x.shape)
         places = tuple([y.shape[axis] for axis in _spatial(y, self.windows)])
-        return bind(Convolve(self.windows, places), x, weights)
+        return bind(Convolve(self.steps, self.gaps, self.lows, places), x, weights)
 
 
 def _to_input(windows: Windows, w: Node, cotangent: Node, shape: Shape) -> Node:
@@ -218,4 +232,4 @@ def _to_input(windows: Windows, w: Node, cotangent: Node, shape: Shape) -> Node:
         first = tuple([cuts[axis - spatial[0]] if axis in spatial else 0 for axis in range(w.ndim)])
         sizes = tuple([n - c for n, c in zip(spread.shape, first, strict=True)])
         spread = bind(Slice(first, sizes, (1,) * w.ndim), spread)
-    return bind(Convolve(tuple(back), tuple([shape[axis] for axis in spatial])), spread, turned)
+    return bind(Convolve(*parts_of(back), tuple([shape[axis] for axis in spatial])), spread, turned)
