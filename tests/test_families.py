@@ -570,7 +570,7 @@ def check_random_programs(changes: Any, run: Callable[[Program], list[np.ndarray
 
 def test_random_programs(seen: Seen) -> None:
     check_random_programs(steady, at_once, examples.default.max_examples)
-    assert len(seen.filled) > examples.default.max_examples // 2
+    assert len(seen.filled) > examples.default.max_examples // 4  # the others have none of the sizes that change
 
 
 def test_random_programs_of_any_sizes(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:

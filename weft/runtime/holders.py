@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from collections.abc import Callable, Sequence
 from operator import eq
 from sys import getrefcount
@@ -54,6 +55,10 @@ REPLACED: Final = "an array, or a container, that a call replaces"
 """It is held by the slots that are replaced, by the list of the walk, and by the walk's list of containers."""
 
 
+_LOOKS: Final = 4
+"""How often a holder that no rule names must be found before it is one."""
+
+
 class CountError(AssertionError):
     """A reference count explained holders that are not there, and left out one that is."""
 
@@ -73,14 +78,22 @@ def _verify(
     rule: str, objects: Sequence[Any], known: Sequence[int], found: Sequence[bool], holders: Sequence[set[int]]
 ) -> None:
     """Raise if something that the garbage collector knows holds a free object, and the rule does not name it. A holder
-    that has come since, in another thread, counts one more: the rule is not about that one."""
-    unknown = _unknown(objects, [i for i, is_free in enumerate(found) if is_free], holders)
-    counts = owners(objects)
-    for i, description in unknown:
-        if counts[i] == known[i]:
-            raise CountError(
-                f"[check] {rule} was counted as free, but is held by {description} too, which the rule does not name."
-            )
+    that has come since, in another thread, counts one more, or is soon gone: the rule is not about that one."""
+    numbers = [i for i, is_free in enumerate(found) if is_free]
+    suspects: set[tuple[int, str]] | None = None
+    for _ in range(_LOOKS):
+        unknown = _unknown(objects, numbers, holders)
+        counts = owners(objects)
+        now = {(i, description) for i, description in unknown if counts[i] == known[i]}
+        suspects = now if suspects is None else suspects & now
+        if not suspects:
+            return
+        time.sleep(0.001)  # which lets other threads go on
+    assert suspects is not None
+    _, description = min(suspects)
+    raise CountError(
+        f"[check] {rule} was counted as free, but is held by {description} too, which the rule does not name."
+    )
 
 
 def _unknown(objects: Sequence[Any], numbers: Sequence[int], holders: Sequence[set[int]]) -> list[tuple[int, str]]:
