@@ -50,6 +50,13 @@ def team() -> Iterator[Callable[[int], None]]:
     threads.set_threads(before)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def settled() -> None:
+    """What earlier tests leave (programs, traces, remembered calls) is put aside as well, file by file."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """The check of reference counts (weft/runtime/holders.py) looks through all objects that the garbage collector
     knows: those that are there before the first test need not be among them."""
