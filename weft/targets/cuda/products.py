@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Final
 
 from weft.codegen.builder import AnyValue, Value
@@ -66,10 +67,8 @@ class Product(CudaKernel):
         (_Skinny if self.skinny else _Tiled)(self, frame).emit()
 
 
-class _Sums:
+class _Sums(ABC):
     """What both kernels have."""
-
-    chunk: int
 
     def __init__(self, kernel: Product, frame: ThreadFrame) -> None:
         self.kind, self.frame, self.b = kernel.kind, frame, frame.b
@@ -78,8 +77,14 @@ class _Sums:
         self.left, self.right, self.out = (frame.at(operand, indices) for operand in range(3))
         self.memory = self.kind.memory.size
 
+    @abstractmethod
     def emit(self) -> None:
-        raise NotImplementedError
+        """The code of the kernel."""
+
+    def chunks(self, size: int) -> Value:
+        """How many chunks of k there are: one at least."""
+        count = self.frame.divide(self.frame["k"] + (size - 1), size)[0]
+        return self.b.intrinsic("smax", count, self.b.i64(1))
 
     def a(self, row: Value, k: Value) -> AnyValue:
         f, b = self.frame, self.b
@@ -113,7 +118,7 @@ class _Tiled(_Sums):
         i, j = tile_i * TILE + high, tile_j * TILE + low
         row, column = self.clamped(i, f["m"]), self.clamped(j, f["columns"])
         exchange, zero = Exchange(f, [kind.work, kind.work]), el.zero(b, kind, 1)
-        chunks = self._chunks(gemm.CHUNK)
+        chunks = self.chunks(gemm.CHUNK)
         with b.loop(0, chunks, 1, *el.flat([zero])) as chunk:
             begin = chunk.index * gemm.CHUNK
             end = f.least(begin + gemm.CHUNK, f["k"])
@@ -132,13 +137,8 @@ class _Tiled(_Sums):
         with b.when((i < f["m"]) & (j < f["columns"])):
             self.store(el.unflat(kind, chunk.carried)[0], i, j)
 
-    def _chunks(self, size: int) -> Value:
-        """How many chunks of k there are: one at least."""
-        count = self.frame.divide(self.frame["k"] + (size - 1), size)[0]
-        return self.b.intrinsic("smax", count, self.b.i64(1))
 
-
-class _Skinny(_Tiled):
+class _Skinny(_Sums):
     """16 interleaved sums for each element, then the tree over them."""
 
     def emit(self) -> None:
@@ -147,7 +147,7 @@ class _Skinny(_Tiled):
         count = f["m"] * f["columns"]
         row, column = f.divide(self.clamped(number, count), f["columns"])
         exchange, zero = Exchange(f, [kind.work]), el.zero(b, kind, 1)
-        with b.loop(0, self._chunks(dot.CHUNK), 1, *el.flat([zero])) as chunk:
+        with b.loop(0, self.chunks(dot.CHUNK), 1, *el.flat([zero])) as chunk:
             begin = chunk.index * dot.CHUNK
             end = f.least(begin + dot.CHUNK, f["k"])
             with b.loop(begin + lane, end, LANES, *el.flat([zero])) as term:
