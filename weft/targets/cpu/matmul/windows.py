@@ -238,18 +238,7 @@ def convolve(op: Convolve, x: Layout, w: Layout, out: Layout) -> Lowering:
         *_spatial(op.windows, over, w.shape[-d - 1 : -1], [w.gap for w in op.windows], steps[-d - 1 : -1]),
         channels,
     ]
-    launches: list[Launch] = []
-    temporaries: tuple[int, ...] = ()
-    weights, at = w, Pointer(1)
-    if len(merged(axes_of(w.shape[-d - 1 :], scaled(w)[-d - 1 :]))) > 1:
-        plain = tuple(s // w.dtype.size for s in row_major(w.shape, w.dtype.size))
-        weights, at, temporaries = Layout(w.shape, plain, w.dtype), Pointer(3), (math.prod(w.shape) * w.dtype.size,)
-        launches += moves.copy(w, weights, Pointer(1), at)
-    inside = merged(axes_of(weights.shape[-d - 1 :], scaled(weights)[-d - 1 :]))
-    b_k = inside[0].strides[0] if inside else w.dtype.size
-    right = _Right(at, w.shape[-d - 2], b_k, scaled(weights)[-d - 2], scaled(weights)[: -d - 2])
-    launches.append(_launch(op.windows, x, over, rows, columns, right))
-    return Lowering(tuple(launches), temporaries)
+    return _lowering(op.windows, x, w, over, rows, columns, slice(-d - 1, None), -d - 2)
 
 
 def convolve_weights(op: ConvolveWeights, x: Layout, y: Layout, out: Layout) -> Lowering:
@@ -269,18 +258,33 @@ def convolve_weights(op: ConvolveWeights, x: Layout, y: Layout, out: Layout) -> 
         _Place(x.shape[-d - 2], steps[-d - 2]),
         *_spatial(op.windows, over, places, [w.step for w in op.windows], steps[-d - 1 : -1]),
     ]
+    return _lowering(op.windows, x, y, over, rows, columns, slice(-d - 2, -1), -1)
+
+
+def _lowering(
+    windows: Windows,
+    x: Layout,
+    right: Layout,
+    over: Sequence[int],
+    rows: list[_Place],
+    columns: list[_Place],
+    depth: slice,
+    n: int,
+) -> Lowering:
+    """The launches for a right operand whose axes `depth` are summed over, and whose axis `n` remains. They have to be
+    walked as one: else it is copied first."""
+    at = Pointer(1)
     launches: list[Launch] = []
     temporaries: tuple[int, ...] = ()
-    right, at = y, Pointer(1)
-    if len(merged(axes_of(y.shape[-d - 2 : -1], scaled(y)[-d - 2 : -1]))) > 1:
-        plain = tuple(s // y.dtype.size for s in row_major(y.shape, y.dtype.size))
-        right, at, temporaries = Layout(y.shape, plain, y.dtype), Pointer(3), (math.prod(y.shape) * y.dtype.size,)
-        launches += moves.copy(y, right, Pointer(1), at)
-    inside = merged(axes_of(right.shape[-d - 2 : -1], scaled(right)[-d - 2 : -1]))
-    b_k = inside[0].strides[0] if inside else y.dtype.size
-    matrix = _Right(at, y.shape[-1], b_k, scaled(right)[-1], scaled(right)[: -d - 2])
-    launches.append(_launch(op.windows, x, over, rows, columns, matrix))
-    return Lowering(tuple(launches), temporaries)
+    if len(merged(axes_of(right.shape[depth], scaled(right)[depth]))) > 1:
+        size = right.dtype.size
+        plain = Layout(right.shape, tuple(s // size for s in row_major(right.shape, size)), right.dtype)
+        launches += moves.copy(right, plain, at, Pointer(3))
+        right, at, temporaries = plain, Pointer(3), (math.prod(right.shape) * size,)
+    inside, strides = merged(axes_of(right.shape[depth], scaled(right)[depth])), scaled(right)
+    b_k = inside[0].strides[0] if inside else right.dtype.size
+    matrix = _Right(at, right.shape[n], b_k, strides[n], strides[: -len(windows) - 2])
+    return Lowering((*launches, _launch(windows, x, over, rows, columns, matrix)), temporaries)
 
 
 @dataclass(frozen=True, slots=True)
