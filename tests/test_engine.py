@@ -3,6 +3,7 @@ forks; and the settings and messages that go with it."""
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import itertools
 import os
@@ -14,6 +15,8 @@ import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +26,7 @@ from weft import errors
 from weft.config import config
 from weft.errors import CompileError, ConfigError
 from weft.llvm import llvm_binding
-from weft.runtime import engine, host, linking
+from weft.runtime import beside, engine, host, linking
 from weft.runtime.code import Code
 from weft.runtime.engine import Source
 
@@ -481,25 +484,43 @@ def test_many_kernels_are_compiled_on_several_threads() -> None:
     assert where == {threading.get_ident()}  # the caller's own, whatever thread-local state it has
 
 
-@pytest.mark.parametrize("most", [0, 1])
-def test_kernels_are_compiled_where_no_more_threads_can_be_started(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the operating system has none left, or Python ends."""
+def compile_with(start_new_thread: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
     config.threads = 3
-    started: list[threading.Thread] = []
-    start = threading.Thread.start
-
-    def refuse(thread: threading.Thread) -> None:
-        if len(started) == most:
-            raise RuntimeError("can't start new thread")
-        started.append(thread)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    threads = SimpleNamespace(start_new_thread=start_new_thread, allocate_lock=_thread.allocate_lock)
+    monkeypatch.setattr(beside, "_thread", threads)
     x, y, z = operands()
     texts = [kernel(f"  %r = fadd {VECTOR} %x, splat (float {scale}.5)") for scale in range(6)]
     for scale, address in enumerate(engine.load([source(text) for text in texts])):
         np.testing.assert_array_equal(run(address, x, y, z), x + np.float32(scale + 0.5))
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_kernels_are_compiled_where_no_more_threads_can_be_started(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the operating system has none left, or Python ends."""
+    started: list[int] = []
+
+    def refuse(*work: Any) -> int:
+        if len(started) == most:
+            raise RuntimeError("can't start new thread")
+        started.append(_thread.start_new_thread(*work))
+        return started[-1]
+
+    compile_with(refuse, monkeypatch)
     assert len(started) == most
+
+
+def test_threads_that_die_before_they_begin_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when there is memory for the thread, but none for its first call."""
+    dead: list[Any] = []
+
+    def die(*work: Any) -> int:
+        dead.append(work)
+        return len(dead)
+
+    compile_with(die, monkeypatch)
+    assert len(dead) == 2
+    run_late, arguments = dead[0]
+    run_late(*arguments)  # one that comes late finds nothing to do
 
 
 AT_EXIT = """

@@ -29,7 +29,7 @@ from weft.config import config
 from weft.errors import CompileError, ConfigError
 from weft.interning import Interned
 from weft.records import dataclass
-from weft.runtime import room
+from weft.runtime import beside, room
 from weft.runtime.cache import ObjectCache
 from weft.runtime.code import Code
 from weft.runtime.digest import digest
@@ -422,10 +422,10 @@ def _compile(target: Target, jobs: list[Source]) -> list[bytes]:
                 made[i] = error
 
     def work_together() -> None:
-        helpers = _started(work, _helpers(texts))
+        helpers = beside.start(work, _helpers(texts))
         work()
         for helper in helpers:
-            helper.join()
+            helper.end()
 
     if jobs:
         _undisturbed(work_together, hurry=todo.clear)
@@ -441,20 +441,6 @@ def _helpers(texts: list[str]) -> int:
     count = min(config.threads, len(texts), _COMPILERS) - 1
     needed = (count + 1) * (_THREAD_BYTES + _WORK_BYTES) + _BYTES_OF_TEXT * sum(map(len, texts))
     return count if count > 0 and room.has_bytes(needed) else 0
-
-
-def _started(work: Callable[[], None], count: int) -> list[threading.Thread]:
-    """Threads that do this work: fewer of them, or none, where Python starts no more, as functions that run at its exit
-    find since 3.12."""
-    threads: list[threading.Thread] = []
-    for _ in range(count):
-        thread = threading.Thread(target=work, name="weft compiler")
-        try:
-            thread.start()
-        except RuntimeError:
-            break
-        threads.append(thread)
-    return threads
 
 
 def _compile_one(target: Target, name: str, text: str) -> bytes:

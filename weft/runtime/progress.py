@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TextIO
 
+from weft.runtime import beside
+
 EVERY = 0.1
 """Seconds between two lines; a loop that is done sooner draws none."""
 WIDTH = 24
@@ -46,17 +48,13 @@ def watching(counters: Sequence[Counter], block: int, stream: TextIO | None = No
     """Draw the progress of these loops while the `with` block runs. `block` is the address of the program's words."""
     over = threading.Event()
     out = stream or sys.stderr
-    thread = threading.Thread(target=_watch, args=(counters, block, out, over), name="weft progress", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # Python starts no more threads, as at its exit: nothing is drawn then
-        yield
-        return
+    watchers = beside.start(lambda: _watch(counters, block, out, over))
     try:
         yield
     finally:
         over.set()
-        thread.join()
+        for watcher in watchers:
+            watcher.end()
 
 
 def _watch(counters: Sequence[Counter], block: int, out: TextIO, over: threading.Event) -> None:
