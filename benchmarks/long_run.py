@@ -226,7 +226,7 @@ def watched() -> Clock:
 
     clock = Clock()
     clock.watch(tracing.Attempt, "run", "tracing")
-    clock.watch(evaluate, "_compile", "planning")
+    clock.watch(evaluate.programs, "new_program", "planning")
     clock.watch(targets, "compile_alike", "planning")
     clock.watch(engine, "_compile", "code generation", lambda target, jobs: len(jobs))
     clock.watch(Program, "run", "kernels")

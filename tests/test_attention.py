@@ -17,7 +17,7 @@ from weft import dtypes as dt
 from weft.codegen.launch import Layout
 from weft.dtypes import Dtype
 from weft.errors import ConfigError
-from weft.evaluate import PROGRAMS
+from weft.evaluate.programs import PROGRAMS
 from weft.primitives.attention import MASKS, Attention, AttentionGradient
 from weft.primitives.elementwise import draw
 from weft.runtime.engine import stats

@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def checked() -> Iterator[None]:
     """Programs made in the test check themselves; none of them is left for other tests."""
     before = config.check
-    evaluate.PROGRAMS.clear()
+    evaluate.programs.PROGRAMS.clear()
     checking._singles.clear()
     checking._seen.clear()
     checking.enable()
@@ -42,7 +42,7 @@ def checked() -> Iterator[None]:
     finally:
         checking.disable()
         config.check = before
-        evaluate.PROGRAMS.clear()
+        evaluate.programs.PROGRAMS.clear()
         checking._singles.clear()
 
 

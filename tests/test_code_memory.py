@@ -49,7 +49,7 @@ def call(made: Code, *arguments: int) -> int:
 
 def forget() -> None:
     """Drop all that is only kept for the next time."""
-    evaluate.PROGRAMS.clear()
+    evaluate.programs.PROGRAMS.clear()
     COPIES.clear()
     kernel._SOURCES.clear()
     for target in engine._targets.values():
@@ -348,23 +348,23 @@ def test_any_number_of_programs_takes_bounded_memory(few: None) -> None:
         most = max(most, MEMORY.used)
     assert most - used < 60 * PAGE
     assert maps() - mapped < 20
-    assert len(evaluate.PROGRAMS) <= 4
+    assert len(evaluate.programs.PROGRAMS) <= 4
     assert len(kernel._SOURCES) <= 4
 
 
 def test_long_programs_count_for_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "programs", 8)
-    monkeypatch.setattr(evaluate, "PROGRAMS", {})
-    monkeypatch.setattr(evaluate, "_COMMANDS", [0])
+    monkeypatch.setattr(evaluate.programs, "PROGRAMS", {})
+    monkeypatch.setattr(evaluate.programs, "_COMMANDS", [0])
     x = mx.array(START.reshape(4, 4))
     for number in range(12):
         y = x
         for _ in range(20 + number):
             y = mx.softmax(y @ x)
         mx.eval(y)
-    commands = [recipe.executable.commands for recipe in evaluate.PROGRAMS.values()]
+    commands = [recipe.executable.commands for recipe in evaluate.programs.PROGRAMS.values()]
     assert max(commands) > 16, "or this test proves nothing"
-    assert sum(commands) <= 8 * evaluate._USUAL
+    assert sum(commands) <= 8 * evaluate.programs._USUAL
     assert len(commands) < 4
 
 

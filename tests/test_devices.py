@@ -93,7 +93,7 @@ class Far(Cpu):
 def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
     target, watchers = Far(), MAKERS._watchers
     monkeypatch.setitem(TARGETS, GPU, target)
-    monkeypatch.setattr(evaluate, "PROGRAMS", {})
+    monkeypatch.setattr(evaluate.programs, "PROGRAMS", {})
     monkeypatch.setattr(copies, "COPIES", {})
     yield target
     mx.set_default_device(mx.cpu)
@@ -366,7 +366,7 @@ def test_counts_are_made_where_they_are_read(far: Far) -> None:
     assert place_of(found) == GPU
     assert bits(found) == bits(mx.arange(40) * mx.array(X))
     assert not any(
-        isinstance(r.executable, Spread) and len(r.executable._parts) > 1 for r in evaluate.PROGRAMS.values()
+        isinstance(r.executable, Spread) and len(r.executable._parts) > 1 for r in evaluate.programs.PROGRAMS.values()
     )
 
 

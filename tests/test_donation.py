@@ -26,13 +26,13 @@ from weft.runtime.data import Taken
 from weft.runtime.program import ProgramError, Progress
 from weft.targets.copies import COPIES
 
-N = evaluate.LEAST_DONATED // 4
+N = evaluate.overwriting.LEAST_DONATED // 4
 """Elements of a float32 array that is worth donating."""
 
 
 @pytest.fixture(autouse=True)
 def fresh_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "PROGRAMS", {})
+    monkeypatch.setattr(evaluate.programs, "PROGRAMS", {})
 
 
 def large(seed: int = 0) -> np.ndarray:
@@ -98,7 +98,7 @@ def test_a_loop_needs_no_more_memory_than_its_array() -> None:
 @pytest.mark.parametrize("window", [3, 7, 1024])
 def test_a_deep_graph_needs_no_more_memory_than_its_array(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is computed in pieces, each in the place of the one before."""
-    monkeypatch.setattr(evaluate, "WINDOW", window)
+    monkeypatch.setattr(evaluate.reach, "WINDOW", window)
     depth = 1500 if window == 1024 else 40
     x = mx.array(large())
     place = at(x)
@@ -114,7 +114,7 @@ def test_a_deep_graph_needs_no_more_memory_than_its_array(window: int, monkeypat
 
 @pytest.mark.parametrize("window", [2, 5])
 def test_what_is_held_in_the_middle_of_a_deep_graph_stays(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "WINDOW", window)
+    monkeypatch.setattr(evaluate.reach, "WINDOW", window)
     first = mx.array(large())
     x, kept, late = first + 0, [], []
     for i in range(30):
@@ -145,7 +145,7 @@ def test_small_arrays_are_not_asked_for_their_holders() -> None:
     x = mx.array(np.ones(8, np.float32))
     x = x + 1
     mx.eval(x)
-    assert not any(recipe.large or recipe.spent for recipe in evaluate.PROGRAMS.values())
+    assert not any(recipe.large or recipe.spent for recipe in evaluate.programs.PROGRAMS.values())
 
 
 HOLDERS: dict[str, Callable[[array], Any]] = {
@@ -252,13 +252,13 @@ def test_programs_know_what_they_may_overwrite() -> None:
     for _ in range(4):
         x = mx.sin(x * 0.5) + kept
         mx.eval(x)
-    programs = len(evaluate.PROGRAMS)
+    programs = len(evaluate.programs.PROGRAMS)
     for _ in range(4):
         x = mx.sin(x * 0.5) + kept
         mx.eval(x)
         y = mx.sin(kept * 0.5) + x
         mx.eval(y)
-    assert len(evaluate.PROGRAMS) <= programs + 2
+    assert len(evaluate.programs.PROGRAMS) <= programs + 2
     same(kept, large(1))
 
 
@@ -601,10 +601,10 @@ def test_updates_in_a_loop_are_in_place_and_planned_once(name: str) -> None:
         numpy(expected, i, part())
         if i == 2:
             gc.collect()
-            programs, copies = len(evaluate.PROGRAMS), len(COPIES)
+            programs, copies = len(evaluate.programs.PROGRAMS), len(COPIES)
             before = get_active_memory()
             reset_peak_memory()
-    assert len(evaluate.PROGRAMS) == programs
+    assert len(evaluate.programs.PROGRAMS) == programs
     assert len(COPIES) == copies
     assert get_peak_memory() - before <= 16 * part().nbytes < c.nbytes // 8
     same(c, expected)
@@ -842,9 +842,9 @@ class World:
 @settings(max_examples=150)
 @given(moves)
 def test_any_sequence_of_changes_gives_what_numpy_gives(steps: list[Any]) -> None:
-    before = evaluate.LEAST_DONATED
-    evaluate.LEAST_DONATED = 1
-    evaluate.PROGRAMS.clear()
+    before = evaluate.overwriting.LEAST_DONATED
+    evaluate.overwriting.LEAST_DONATED = 1
+    evaluate.programs.PROGRAMS.clear()
     try:
         with np.errstate(all="ignore"):
             world = World()
@@ -852,8 +852,8 @@ def test_any_sequence_of_changes_gives_what_numpy_gives(steps: list[Any]) -> Non
                 world.move(*step)
             world.look()
     finally:
-        evaluate.LEAST_DONATED = before
-        evaluate.PROGRAMS.clear()
+        evaluate.overwriting.LEAST_DONATED = before
+        evaluate.programs.PROGRAMS.clear()
 
 
 def test_a_taken_value_is_no_value() -> None:

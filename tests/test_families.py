@@ -77,7 +77,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
 
     monkeypatch.setattr(Family, "executable", executable)
     monkeypatch.setattr(families, "compile_graph", compile_one)
-    monkeypatch.setattr(evaluate, "PROGRAMS", {})
+    monkeypatch.setattr(evaluate.programs, "PROGRAMS", {})
     monkeypatch.setattr(families, "FAMILIES", {})
     yield found
     for made in found.filled:
@@ -104,7 +104,7 @@ def for_themselves(work: Callable[[], Any]) -> Any:
         patch.setattr(families, "PATIENCE", NEVER)
         patch.setattr(families, "compile_graph", compile_graph)
         patch.setattr(families, "FAMILIES", {})
-        patch.setattr(evaluate, "PROGRAMS", {})
+        patch.setattr(evaluate.programs, "PROGRAMS", {})
         return work()
 
 
@@ -251,7 +251,7 @@ def test_a_compiled_function_is_traced_for_each_size_and_planned_once(name: str,
 
 
 def test_a_compiled_function_overwrites_what_it_may_at_each_size(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "LEAST_DONATED", 0)
+    monkeypatch.setattr(evaluate.overwriting, "LEAST_DONATED", 0)
     state = {"x": mx.zeros((1,))}
 
     def step(y: mx.array) -> mx.array:
@@ -272,7 +272,7 @@ def test_a_compiled_function_overwrites_what_it_may_at_each_size(seen: Seen, mon
 
 
 def test_what_is_donated_is_overwritten_at_each_size(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "LEAST_DONATED", 0)
+    monkeypatch.setattr(evaluate.overwriting, "LEAST_DONATED", 0)
     for n in range(5, 15):
         x = normal(n, 8)
         expected = for_themselves(lambda x=x: bits(mx.tanh(x * 0.5 + 1.0)))
@@ -302,7 +302,7 @@ def test_programs_of_passing_sizes_are_not_kept(seen: Seen) -> None:
     kept = []
     for n in sizes:
         mx.eval(fun(*arguments(n)))
-        kept.append(len(evaluate.PROGRAMS))
+        kept.append(len(evaluate.programs.PROGRAMS))
     assert kept[-1] == kept[PATIENCE]
     assert all(len(family._recent) <= families.MOST_RECENT for family in families.FAMILIES.values())
 
@@ -566,7 +566,7 @@ def check_random_programs(changes: Any, run: Callable[[Program], list[np.ndarray
     @given(programs(), changes)
     def check(program: Program, sizes: list[dict[int, int]]) -> None:
         families.FAMILIES.clear()
-        evaluate.PROGRAMS.clear()
+        evaluate.programs.PROGRAMS.clear()
         for by in sizes:
             other = grown(program, by)
             same(run(other), for_themselves(lambda other=other: run(other)), f"filled in, {by}")

@@ -405,7 +405,7 @@ def _verified(monkeypatch: pytest.MonkeyPatch) -> None:
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Two threads, and kernels that share even the smallest work."""
     monkeypatch.setattr(axes, "grain", lambda *work: 1)
-    monkeypatch.setattr(evaluation, "PROGRAMS", {})
+    monkeypatch.setattr(evaluation.programs, "PROGRAMS", {})
     before = threads.set_threads(2)
     yield
     threads.set_threads(before)
@@ -432,7 +432,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuse, "MOST_OPEN", 1)
     monkeypatch.setattr(views, "MOST_MOVED", 1)
     monkeypatch.setattr(memory, "MOST_NEIGHBOURS", 0)
-    monkeypatch.setattr(evaluation, "PROGRAMS", {})
+    monkeypatch.setattr(evaluation.programs, "PROGRAMS", {})
 
 
 def test_large_graphs_are_as_small_ones(small_pieces: None) -> None:

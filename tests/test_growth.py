@@ -57,7 +57,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuse, "PIECE", 8)
     monkeypatch.setattr(fuse, "MOST_OPEN", 2)
     monkeypatch.setattr(memory, "MOST_NEIGHBOURS", 2)
-    monkeypatch.setattr(evaluate, "WINDOW", 16)
+    monkeypatch.setattr(evaluate.reach, "WINDOW", 16)
 
 
 def vectors(n: int, *shape: int) -> list[mx.array]:
@@ -210,7 +210,7 @@ def test_planning_grows_with_the_program(name: str, monkeypatch: pytest.MonkeyPa
     def measure(n: int) -> Counter[CodeType]:
         fun, args = made(name, n)
         mx.eval(fun(*args))  # whose kernels are compiled now
-        monkeypatch.setattr(evaluate, "PROGRAMS", {})
+        monkeypatch.setattr(evaluate.programs, "PROGRAMS", {})
         fun, args = made(name, n)
         return lines_run(lambda: mx.eval(fun(*args)))
 
@@ -252,13 +252,13 @@ def at_sizes(name: str, n: int, count: int) -> tuple[Callable[..., Any], list[An
 @pytest.mark.parametrize("name", SIZES)
 def test_a_family_grows_with_the_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that differ in sizes, planned together."""
-    monkeypatch.setattr(evaluate, "WINDOW", 1024)  # or the smaller ones are in one piece, and others are not
+    monkeypatch.setattr(evaluate.reach, "WINDOW", 1024)  # or the smaller ones are in one piece, and others are not
 
     def measure(n: int) -> Counter[CodeType]:
         fun, given = at_sizes(name, n, 5)
 
         def work() -> None:
-            monkeypatch.setattr(evaluate, "PROGRAMS", {})
+            monkeypatch.setattr(evaluate.programs, "PROGRAMS", {})
             monkeypatch.setattr(families, "FAMILIES", {})
             for some in given:
                 mx.eval(fun(*some))

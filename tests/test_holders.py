@@ -19,7 +19,7 @@ from weft.runtime.holders import BASE, COUNTED, LEAF, OPERAND, PIECE, REPLACED, 
 
 pytestmark = pytest.mark.skipif(not COUNTED, reason="reference counts say nothing here")
 
-N = evaluate.LEAST_DONATED // 4
+N = evaluate.overwriting.LEAST_DONATED // 4
 """Elements of a float32 array that is worth donating."""
 
 

@@ -28,7 +28,7 @@ from weft.runtime.buffer import get_active_memory
 from weft.runtime.code import Code
 from weft.runtime.program import Cancelled, Command, Kind, Program, ProgramError, Progress, Reloc
 
-N = evaluate.LEAST_DONATED // 4
+N = evaluate.overwriting.LEAST_DONATED // 4
 """Elements of a float32 array that is worth donating."""
 
 ADDING = """

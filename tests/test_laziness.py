@@ -27,7 +27,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Executable]:
     """Every program that is run from now on, planned anew, with its plan."""
     found: list[Executable] = []
     monkeypatch.setattr(Executable, "forget_plan", lambda self: None)
-    monkeypatch.setattr("weft.evaluate.PROGRAMS", {})
+    monkeypatch.setattr("weft.evaluate.programs.PROGRAMS", {})
     original = Executable.run
 
     def run(self: Executable, *args: object) -> object:
@@ -252,13 +252,13 @@ def test_a_deep_chain(depth: int) -> None:
     """Built, evaluated and freed without recursion; the windows it is cut into share programs."""
     limit = sys.getrecursionlimit()
     x = mx.zeros((4,)) + mx.array([0.0, 1.0, 2.0, 3.0])
-    programs = len(evaluation.PROGRAMS)
+    programs = len(evaluation.programs.PROGRAMS)
     for _ in range(depth):
         x = x + 1.0
     mx.eval(x)
     assert x.tolist() == [depth + i for i in range(4)]
     assert sys.getrecursionlimit() == limit
-    assert len(evaluation.PROGRAMS) - programs < 10
+    assert len(evaluation.programs.PROGRAMS) - programs < 10
 
 
 def test_a_deep_chain_that_is_dropped_unevaluated() -> None:
@@ -294,7 +294,7 @@ def test_windows_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
 
     whole = values_of(build())
     for window in (1, 7, 50):
-        monkeypatch.setattr(evaluation, "WINDOW", window)
+        monkeypatch.setattr(evaluation.reach, "WINDOW", window)
         assert contract.same_bits(values_of(build()), whole), window
 
 

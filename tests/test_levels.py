@@ -70,11 +70,11 @@ DTYPES = (dt.float32, dt.float64, dt.float16, dt.bfloat16)
 @pytest.fixture(autouse=True)
 def _fresh_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs are remembered without the level that their kernels were compiled at: a setting is for a process."""
-    monkeypatch.setattr(evaluation, "PROGRAMS", {})
+    monkeypatch.setattr(evaluation.programs, "PROGRAMS", {})
 
 
 def run(name: str, dtype: dt.Dtype) -> np.ndarray:
-    evaluation.PROGRAMS.clear()
+    evaluation.programs.PROGRAMS.clear()
     return values_of(PROGRAMS[name](dtype))
 
 

@@ -48,7 +48,7 @@ machine to the next."""
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every operation has a kernel of its own."""
     monkeypatch.setattr(CPU, "fusion", Limits(nodes=1))
-    monkeypatch.setattr(evaluate, "PROGRAMS", {})
+    monkeypatch.setattr(evaluate.programs, "PROGRAMS", {})
 
 
 def planned(function: Callable[..., Any], *values: np.ndarray, donated: Sequence[int] = ()) -> Plan:
@@ -509,7 +509,7 @@ def test_the_arena_is_close_to_the_lower_bound(name: str, workloads: Any, monkey
         plans.append(memory.plan_memory(graph, items, target, carried, donated))
         return plans[-1]
 
-    monkeypatch.setattr(evaluate, "PROGRAMS", {})
+    monkeypatch.setattr(evaluate.programs, "PROGRAMS", {})
     monkeypatch.setattr(pipeline, "plan_memory", seen)
     workloads[name](mx)()
     biggest = max(plans, key=lambda p: p.arena)

@@ -22,6 +22,7 @@ from weft import evaluate, reference
 from weft.array import array
 from weft.config import config
 from weft.core import looping
+from weft.evaluate import entry, programs, running
 from weft.graph import lines
 from weft.graph.body import body_of
 from weft.graph.node import Node, kind_of
@@ -32,7 +33,7 @@ from weft.runtime import engine
 from weft.transforms import arguments, drawing, tracing, variant
 from weft.transforms import compile as compiling
 
-N = evaluate.LEAST_DONATED // 4
+N = evaluate.overwriting.LEAST_DONATED // 4
 """Elements of a float32 array that is worth donating."""
 
 
@@ -147,18 +148,21 @@ BUILT: dict[str, Callable[[array], array]] = {
 
 @pytest.mark.parametrize("size", [64, N], ids=["small", "donated"])
 @pytest.mark.parametrize("name", BUILT)
-@pytest.mark.parametrize("moment", ["_structure", "close", "_donated", "_donated_to", "_in_place"])
+@pytest.mark.parametrize("moment", ["structure", "close", "donated_by", "donated_to", "in_place"])
 def test_a_signals_handler_may_evaluate_the_same(
     moment: str, name: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the thread that prepares it, and has the lock: neither the value nor the program that is kept may suffer."""
-    monkeypatch.setattr(evaluate, "PROGRAMS", {})
+    monkeypatch.setattr(evaluate.programs, "PROGRAMS", {})
     build, start = BUILT[name], np.linspace(0, 1, size, dtype=np.float32)
     with config_of(backend="reference"):
         expected = np.array(build(mx.array(start)))
     x = build(mx.array(start))
     with monkeypatch.context() as patch:
-        first(patch, evaluate, moment, lambda: mx.eval(x))
+        users = [module for module in (entry, programs, running) if hasattr(module, moment)]
+        assert users
+        for module in users:
+            first(patch, module, moment, lambda: mx.eval(x))
         mx.eval(x)
     np.testing.assert_allclose(np.array(x), expected, rtol=1e-6)
     for _ in range(2):
@@ -199,7 +203,7 @@ def test_ctrl_c_between_claim_and_run_loses_nothing(monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(evaluate, "_run_over", strike)
+        patch.setattr(running, "run_over", strike)
         with pytest.raises(KeyboardInterrupt):
             mx.eval(x)
     same(Other(lambda: x * 1).answer(), np.full(N, 2))

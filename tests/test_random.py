@@ -13,7 +13,7 @@ from scipy import stats
 import weft.core as mx
 from tests.contract import same_bits, settings
 from tests.gradients import check_derivatives
-from weft.evaluate import PROGRAMS
+from weft.evaluate.programs import PROGRAMS
 
 N = 20_000
 LEAST = 1e-4

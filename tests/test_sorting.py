@@ -17,7 +17,7 @@ from tests.gradients import check_batch, check_derivatives
 from weft import dtypes as dt
 from weft.dtypes import Dtype
 from weft.errors import ConfigError
-from weft.evaluate import PROGRAMS
+from weft.evaluate.programs import PROGRAMS
 from weft.primitives.sorting import ArgSort, Sort
 from weft.targets.cpu import sorting as kernels
 

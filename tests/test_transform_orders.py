@@ -32,7 +32,7 @@ Function = Callable[..., Any]
 @contextmanager
 def checking_itself() -> Iterator[None]:
     before = config.check
-    evaluate.PROGRAMS.clear()
+    evaluate.programs.PROGRAMS.clear()
     checking.enable()
     try:
         with checking.collected():
@@ -40,7 +40,7 @@ def checking_itself() -> Iterator[None]:
     finally:
         checking.disable()
         config.check = before
-        evaluate.PROGRAMS.clear()
+        evaluate.programs.PROGRAMS.clear()
 
 
 def _checked(f: Function, *xs: array) -> Any:

@@ -13,7 +13,7 @@ from weft.array import array
 from weft.passes.memory import Plan
 from weft.transforms.variant import ShapelessVariant, Variant
 
-N = evaluate.LEAST_DONATED // 4
+N = evaluate.overwriting.LEAST_DONATED // 4
 """Elements of a float32 array that is worth updating in place."""
 
 

@@ -190,7 +190,7 @@ def _line_here() -> Line | None:
                 return found
         package = module.partition(".")[0]
         if package == "weft":
-            if module.startswith("weft.passes.") or module == "weft.evaluate":
+            if module.startswith(("weft.passes.", "weft.evaluate.")):
                 return None
         elif package not in sys.stdlib_module_names or package == "__main__":
             return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)

@@ -122,7 +122,7 @@ def _compiling(frame: FrameType | None) -> Compiled | None:
     array is only being evaluated for it."""
     found: Any = None
     while frame is not None:
-        if frame.f_globals.get("__name__") == "weft.evaluate" and found is None:
+        if found is None and str(frame.f_globals.get("__name__")).startswith("weft.evaluate."):
             return None
         owner = frame.f_locals.get("self")
         if isinstance(owner, Compiled):

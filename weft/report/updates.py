@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.array import array
-from weft.evaluate import LEAST_DONATED
+from weft.evaluate.overwriting import LEAST_DONATED
 from weft.graph.show import show_kind
 from weft.runtime.data import is_whole
 from weft.transforms.compile import Compiled

@@ -15,9 +15,8 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from weft import evaluate
 from weft.array import array
-from weft.evaluate import LOCK, is_large
+from weft.evaluate import LOCK, is_large, overwriting
 from weft.graph.node import Graph, Kind, Node
 from weft.lazy import lazy
 from weft.runtime.data import Buffer, Busy, Taken
@@ -171,7 +170,7 @@ def _counterpart(after: Any, name: Any) -> Any:
 
 def large(updates: Updates, graph: Graph) -> Updates:
     """The candidates that are worth asking who holds them, in a graph of known sizes."""
-    small = {c.array for c in updates.candidates if lower.nbytes_of(graph.inputs[c.leaf]) < evaluate.LEAST_DONATED}
+    small = {c.array for c in updates.candidates if lower.nbytes_of(graph.inputs[c.leaf]) < overwriting.LEAST_DONATED}
     return updates._replace(
         candidates=tuple([c for c in updates.candidates if c.array not in small]),
         refused={**updates.refused, **dict.fromkeys(small, SMALL)},

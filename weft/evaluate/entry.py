@@ -1,0 +1,179 @@
+"""Where evaluations begin: of any number of nodes, and of a single operation, which has a shorter way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from weft.config import config
+from weft.evaluate import programs, reach
+from weft.evaluate.beside import Elsewhere, copies_beside, follow_others, keep_copies
+from weft.evaluate.overwriting import donated_to
+from weft.evaluate.programs import Recipe, in_place, plain_recipe
+from weft.evaluate.reach import reached
+from weft.evaluate.running import prepare, run_program, run_windows
+from weft.evaluate.structure import SHORT, leaf_key, places
+from weft.evaluate.turns import ENTRIES, LOCK, Disturbed, enter, still
+from weft.evaluate.updates import in_stages, is_plain_update, write_update
+from weft.graph.node import Node, Tape, has_handle
+from weft.graph.overlay import Foreign
+from weft.graph.placement import USED
+from weft.graph.trace import OPEN, following, keeps_inputs
+from weft.primitives.base import ConstantValue
+from weft.primitives.views import SliceUpdate
+from weft.runtime.data import Buffer, Busy, Taken
+
+if config.compare:
+    import weft.checking  # noqa: F401  (it puts itself around all programs; others need not wait for it)
+
+
+def evaluate(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Give every root a value; or, where other threads trace the functions that made them, others that have it. Those
+    are what it returns."""
+    while True:
+        try:
+            _evaluate(roots)
+            return {}
+        except Disturbed:
+            continue
+        except Foreign:
+            copies, traces = copies_beside(roots)
+            evaluate(list(copies.values()))
+            keep_copies(copies, traces)
+            return copies
+        except Elsewhere as trace:
+            with following(trace.first):
+                return evaluate(roots)
+        except Busy as busy:  # another thread computes the same, over what it is computed from
+            busy.taken.wait()
+
+
+def evaluated(node: Node) -> Node:
+    """A node with a value: this one, unless it belongs to a function that another thread is tracing."""
+    return evaluate((node,)).get(node, node)
+
+
+def _evaluate(roots: Sequence[Node]) -> None:
+    with LOCK:
+        mine = enter()
+        try:
+            pending = {node for node in roots if node.value is None}
+            for node in roots:
+                if isinstance(node.value, Taken):  # a compiled function is about to give it another value
+                    node.value.refuse()
+            if not pending:
+                return None
+            order, updates = reached(pending)
+            if OPEN:
+                follow_others([x for node in order for x in (node, *node.inputs)])
+            taped = any(x.kind.__class__ is Tape for x in order) if updates or len(order) > reach.WINDOW else False
+            stages = in_stages(order, pending) if updates and not taped else None
+            if stages is None:
+                if len(order) > reach.WINDOW and not taped:
+                    return run_windows(order, pending, mine)
+                prepared = prepare(order, pending, mine)
+        except Exception:
+            still(mine)
+            raise
+        still(mine)
+    if stages is not None:
+        return stages.run()
+    return run_program(*prepared)
+
+
+def evaluate_one(node: Node) -> Callable[[], object] | None:
+    """`evaluate([node])`, with a short path for the everyday case: one operation on operands that have values. What is
+    left to do in other cases, and for operands whose memory may be used again, is for the caller to call: the variables
+    here would be taken for holders of them."""
+    updates = large = False
+    if OPEN and (len(OPEN) > 1 or keeps_inputs() is None):  # some other thread traces, and may need what is cut here
+        return partial(evaluate, (node,))
+    try:
+        with LOCK:
+            mine = ENTRIES[0] = ENTRIES[0] + 1
+            if node.value is not None:
+                return None
+            inputs = node.inputs if node.op.__class__ is not SliceUpdate else ()  # those are written, see `updates`
+            recipe: Recipe | None = None
+            order: list[Node] = []
+            key: tuple[Any, ...]
+            values: tuple[Any, ...]
+            if len(inputs) == 2:
+                first, second = inputs
+                x, y = first.value, second.value
+                if x is not None and y is not None and first is not second:
+                    values, order = (x, y), [first, second, node]
+                    key = (SHORT, node.op, node.kind, *leaf_key(first, x), *leaf_key(second, y))
+            elif len(inputs) == 1 and inputs[0].value is not None:
+                values, order = (inputs[0].value,), [inputs[0], node]
+                key = (SHORT, node.op, node.kind, *leaf_key(inputs[0], values[0]))
+            if order and config.backend != "reference":
+                if USED:
+                    key = (*key, *places(order))
+                recipe = programs.PROGRAMS.get(key)
+                if recipe is None:
+                    recipe = plain_recipe(key, order, node, mine)
+                leaves = [value for value in values if value.__class__ is Buffer]
+                constants: Sequence[ConstantValue] = ()
+                if len(leaves) < len(values):
+                    constants = [value for value in values if value.__class__ is not Buffer]
+                large = recipe.large and _some_have_no_array(order)
+            updates = node.op.__class__ is SliceUpdate and is_plain_update(node)
+            if ENTRIES[0] != mine:
+                raise Disturbed
+    except (Busy, Disturbed, Foreign):
+        return partial(evaluate, (node,))
+    except Exception:
+        if ENTRIES[0] == mine:
+            raise
+        return partial(evaluate, (node,))
+    if recipe is None:
+        return partial(_update_one if updates else evaluate, (node,))
+    if large:
+        return partial(_evaluate_large, node, recipe, key, order, leaves, constants, mine)
+    run_program(recipe, [node], leaves, constants)
+    return None
+
+
+def _some_have_no_array(order: Sequence[Node]) -> bool:
+    """Whether there are leaves that no array of the user's refers to."""
+    return any(node.value.__class__ is Buffer and not has_handle(node) for node in order)
+
+
+def _update_one(nodes: tuple[Node]) -> None:
+    try:
+        write_update(nodes[0])
+    except (Busy, Disturbed):
+        evaluate(nodes)
+
+
+def _evaluate_large(
+    node: Node,
+    recipe: Recipe,
+    key: tuple[Any, ...],
+    order: list[Node],
+    leaves: list[Buffer],
+    constants: Sequence[ConstantValue],
+    mine: int,
+) -> None:
+    """One operation, over the memory of an operand where that is free."""
+    try:
+        with LOCK:
+            still(mine)
+            claim = None
+            donated = donated_to(node, order, leaves)
+            if donated:
+                recipe, claim = in_place((key, donated), order, [node], constants, donated, mine)
+            still(mine)
+    except Exception as error:
+        if ENTRIES[0] == mine and not isinstance(error, (Busy, Disturbed)):
+            raise
+        order.clear()
+        leaves.clear()
+        evaluate((node,))
+        return
+    try:
+        run_program(recipe, [node], leaves, constants, claim)
+    except Disturbed:
+        evaluate((node,))

@@ -1,0 +1,81 @@
+"""Structural keys: what tells the program for some nodes from others.
+
+A key holds operations, kinds, which node reads which, the layout of the leaves, which nodes are results, and which are
+for another device than the host's CPU. It holds no numbers: constants are run-time words. A node is a result if it was
+asked for or if a live array of the user's still refers to it, so nothing is computed twice and nothing else is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import Any
+
+from weft.graph.node import Node, has_handle
+from weft.graph.placement import USED, device_of
+from weft.primitives.base import DATA, ConstantValue
+from weft.runtime.data import Buffer, Taken
+
+ELSEWHERE = "elsewhere"
+"""Begins the part of a key that says what is not for the host."""
+
+SHORT = "single operation"
+"""Begins the keys of single operations, which are quicker to make than structural ones."""
+
+
+def structure(
+    order: list[Node], wanted: Container[Node]
+) -> tuple[tuple[Any, ...], list[Node], list[Buffer], list[ConstantValue]]:
+    """(key, results, leaves, constants) of a topologically ordered piece. What has a value comes to stand before what
+    reads it first: its age, which is another one at each step of a program, says nothing about the piece."""
+    index: dict[Node, int] = {}
+    key: list[Any] = []
+    add, number_of = key.append, index.get
+    leaves: list[Buffer] = []
+    constants: list[ConstantValue] = []
+    results: list[Node] = []
+    for node in order:
+        if node.value is not None:
+            continue
+        for operand in node.inputs:
+            number = number_of(operand)
+            if number is not None:
+                add(number)
+                continue
+            index[operand] = len(index)
+            value = operand.value
+            if value.__class__ is Buffer:
+                add(DATA)
+                add(operand.kind)
+                if value.strides is not None:
+                    add(value.strides)
+                leaves.append(value)
+            elif isinstance(value, ConstantValue):
+                add(operand.op)
+                add(operand.kind)
+                constants.append(value)
+            else:
+                value.refuse()  # it is taken
+        add(node.op)
+        add(node.kind)
+        index[node] = len(index)
+        if node in wanted or (node.handle is not None and has_handle(node)):
+            add(-1)
+            results.append(node)
+    order[:] = index
+    return (*key, *places(order)) if USED else tuple(key), results, leaves, constants
+
+
+def leaf_key(node: Node, value: Any) -> tuple[Any, Any, Any]:
+    if value.__class__ is Buffer:
+        return DATA, node.kind, value.strides
+    if isinstance(value, Taken):
+        value.refuse()
+    return node.op, node.kind, None
+
+
+def places(order: Sequence[Node]) -> list[Any]:
+    """The numbers and devices of nodes that are not for the host. Where leaves lie does not matter: programs take them
+    from anywhere."""
+    devices = enumerate([None if node.value is not None else device_of(node) for node in order])
+    found: list[Any] = [x for number, device in devices if device is not None for x in (number, device)]
+    return [ELSEWHERE, *found] if found else found
