@@ -14,8 +14,9 @@ import weft.core as mx
 from weft import evaluate
 from weft.array import array
 from weft.config import config
+from weft.program import calls
 from weft.runtime import holders
-from weft.runtime.holders import BASE, COUNTED, LEAF, OPERAND, PIECE, REPLACED, STATE, CountError
+from weft.runtime.holders import BASE, COUNTED, LEAF, OPERAND, PIECE, REPLACED, RESULT, STATE, CountError
 
 pytestmark = pytest.mark.skipif(not COUNTED, reason="reference counts say nothing here")
 
@@ -91,6 +92,17 @@ def replaced(case: Case) -> Callable[[], Any]:
     return lambda: call(factor)
 
 
+def handed_over(case: Case) -> Callable[[], Any]:
+    made = ones()
+    case.hold(made._node)
+
+    def work() -> None:
+        (seen,) = calls.handed_over([made], [True])
+        seen[...] = 3.0
+
+    return work
+
+
 CASES = [
     (OPERAND, operand, "node"),
     (OPERAND, operand, "operands"),
@@ -108,6 +120,9 @@ CASES = [
     (STATE, overwritten, "buffer"),
     (STATE, overwritten, "storage"),
     (REPLACED, replaced, "array"),
+    (RESULT, handed_over, "node"),
+    (RESULT, handed_over, "buffer"),
+    (RESULT, handed_over, "storage"),
 ]
 
 

@@ -83,6 +83,17 @@ def borrow(value: Any, dtype: Dtype | None = None) -> tuple[np.ndarray, Dtype, o
     return array, target, value
 
 
+def memory_of(value: Any) -> tuple[np.ndarray, Dtype]:
+    """The elements of another library's array where they lie (NumPy, DLPack, the buffer protocol), and their own dtype:
+    float64 stays float64. Numbers and lists have no such memory."""
+    if isinstance(value, np.ndarray):
+        return value, dtypes.from_numpy(value.dtype)
+    if isinstance(value, (bool, int, float, complex, np.generic, list, tuple, str)):
+        _refuse(value)
+    source, own = _source(value)
+    return source, own or dtypes.from_numpy(source.dtype)
+
+
 def truths(array: np.ndarray) -> np.ndarray:
     """The bools of any memory as bytes 0 and 1, which is what NumPy relies on: itself, if it has no others."""
     raw = array.view(np.uint8)

@@ -197,13 +197,13 @@ class _Exported:
         self.buffer, self.__array_interface__ = buffer, interface
 
 
-def numpy_view(buffer: Buffer, shape: Sequence[int], dtype: Dtype) -> np.ndarray:
+def numpy_view(buffer: Buffer, shape: Sequence[int], dtype: Dtype, writable: bool = False) -> np.ndarray:
     """The elements as NumPy sees them, without a copy if they lie in the host's memory; the view keeps the storage
-    alive. It cannot be written through: other arrays may lie in the same memory, and pending operations may read it
-    later."""
+    alive. It cannot be written through, unless the caller knows that nothing else lies there: other arrays may lie in
+    the same memory, and pending operations may read it later."""
     if 0 in shape:
         nothing = np.empty(tuple(shape), dtype.np)
-        nothing.flags.writeable = False
+        nothing.flags.writeable = writable
         return nothing
     if buffer.storage.device is not None:
         buffer = on_host(buffer, shape, dtype.size)
@@ -212,7 +212,7 @@ def numpy_view(buffer: Buffer, shape: Sequence[int], dtype: Dtype) -> np.ndarray
         "version": 3,
         "shape": tuple(shape),
         "typestr": plain.str,
-        "data": (buffer.address, True),
+        "data": (buffer.address, not writable),
         "strides": None if buffer.strides is None else tuple(s * dtype.size for s in buffer.strides),
     }
     return np.asarray(_Exported(buffer, interface)).view(dtype.np)

@@ -54,6 +54,9 @@ storage by the buffer."""
 REPLACED: Final = "an array, or a container, that a call replaces"
 """It is held by the slots that are replaced, by the list of the walk, and by the walk's list of containers."""
 
+RESULT: Final = "a result that is handed to another library"
+"""Its node is held by its array, its buffer by its node, its storage by the buffer."""
+
 
 _LOOKS: Final = 4
 """How often a holder that no rule names must be found before it is one."""

@@ -63,6 +63,8 @@ class Candidate(NamedTuple):
     replaced: bool
     """Whether the array itself goes, and not only what it holds: the slots that it stood in have to explain all
     references to it."""
+    gone: Taken | None = None
+    """What stands in for the value of an array that was given away, in place of an heir."""
 
 
 class Updates(NamedTuple):
@@ -363,13 +365,17 @@ class Claim(Taken):
         with contextlib.suppress(RuntimeError):
             self._end_of_call.release()
 
+    def _after(self, candidate: Candidate) -> Any:
+        """What the old node of a candidate holds when the program has run."""
+        return self.progress.results[candidate.heir] if candidate.gone is None else candidate.gone
+
     def _hand_out(self) -> None:
         progress = self.progress
         if progress.paused:
             return
         for candidate, node, buffer in self._held:
             if node.value is self:
-                node.value = progress.results[candidate.heir] if progress.finished else buffer
+                node.value = self._after(candidate) if progress.finished else buffer
         for node, buffer in zip(self._promised, progress.results, strict=False):
             if node.value is self:
                 node.value = buffer

@@ -264,6 +264,17 @@ class Variant:
             words.extend(fixed if position is None else given[position])
         return words
 
+    def over(self, recipe: Planned, leaves: tuple[int, ...]) -> Recipe | None:
+        """The program that may overwrite these inputs; None if it would overwrite none, or is one too many."""
+        found = recipe.over.get(leaves)
+        if found is None and not recipe.executable.in_parts and len(recipe.over) < MOST_SETS:
+            found = self._made_over(recipe, leaves)
+        return found if found is not None and found.spent else None
+
+    def locate(self, error: ComputationError) -> None:
+        """Say in an error which line of the function it comes from."""
+        locate(error, self._marked)
+
     def run(self, recipe: Recipe, numbers: Sequence[Any], buffers: Sequence[Buffer], walk: Walk | None) -> Any:
         given: list[Buffer] = []
         for i in self.inputs:
@@ -273,7 +284,7 @@ class Variant:
         try:
             results = executable.run(given, words)
         except ComputationError as error:
-            locate(error, self._marked)
+            self.locate(error)
             raise
         kinds = executable.kinds
         if self.effects.single:
@@ -319,7 +330,7 @@ class Variant:
         except Cancelled:
             pass
         except ComputationError as error:
-            locate(error, self._marked)
+            self.locate(error)
             raise
 
     def _plan_over(self, recipe: Planned, donated: tuple[int, ...]) -> Executable:
