@@ -245,9 +245,9 @@ def test_a_compiled_function_is_traced_for_each_size_and_planned_once(name: str,
             args = made_of(arguments(n))
             assert bits(compiled(*args)) == for_themselves(lambda args=args: bits(fun(*args))), n
     assert compiled.traces == len(sizes)
-    planned = len(seen.planned)  # the operands may be programs too, if nothing of the kind was there before
-    assert PATIENCE - 1 <= planned <= 2 * (PATIENCE - 1)
-    assert len(seen.filled) >= len(sizes) - planned
+    shown = [str(graph) for graph in seen.planned]
+    assert len(seen.planned) == PATIENCE - 1, shown
+    assert len(seen.filled) == len(sizes) - (PATIENCE - 1)
 
 
 def test_a_compiled_function_overwrites_what_it_may_at_each_size(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,8 +55,9 @@ class Running:
 
     def stood_for(self) -> dict[int, Node]:
         """By the ids of arrays: what they stand for in containers, or stood for when those were put back."""
-        kept = {number: node for number, (_, node) in [*self._kept.items()]}
-        return {**kept, **{id(array): node for array, node in self.replaced()}}
+        now = {id(array): node for array, node in self.replaced()}
+        # Read second: what was put back while the containers were looked at has been kept before that.
+        return now | {number: node for number, (_, node) in [*self._kept.items()]}
 
 
 class _Here(threading.local):
