@@ -4,6 +4,7 @@ what to do with its outputs."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -124,6 +125,22 @@ class Trace:
         inherit(new)
         return Trace([new[node] for node in self.order], [new[node] for node in self.outputs], self.inputs)
 
+    def made_again(self, leaf: Callable[[int, Kind], Node], number: Callable[[Any], Any] | None = None) -> list[Node]:
+        """The outputs, with `leaf(i, kind)` for input i, and with numbers for symbolic sizes."""
+        new: dict[Node, Node] = {}
+        inputs = itertools.count()
+        for node in self.order:
+            kind = node.kind if number is None else fill_kind(node.kind, number)
+            if isinstance(node.op, Constant):
+                new[node] = Node(node.op, (), kind, node.value)
+            elif isinstance(node.op, Placeholder) or node.value is not None:
+                new[node] = leaf(next(inputs), kind)
+            else:
+                op = node.op if number is None else fill_primitive(node.op, number)
+                new[node] = node.beside(bind(op, *[new[i] for i in node.inputs]))
+        inherit(new)
+        return [new[node] for node in self.outputs]
+
 
 class Planned(Recipe):
     """A program, and the same for calls that may overwrite some of its inputs."""
@@ -238,23 +255,11 @@ class Variant:
 
     def again(self, nodes: Sequence[Node]) -> list[Node] | None:
         """The operations of a small trace, made for these arrays; None if it does not hold for them."""
-        return self._again(nodes, lambda kind: kind, lambda op: op)
+        return self._again(nodes)
 
-    def _again(
-        self, nodes: Sequence[Node], kind_of_: Callable[[Kind], Kind], op_of: Callable[[Any], Any]
-    ) -> list[Node]:
-        traced = self._traced
-        assert traced is not None
-        inputs = iter(self.inputs)
-        new: dict[Node, Node] = {}
-        for node in traced.order:
-            if isinstance(node.op, Constant):
-                new[node] = Node(node.op, (), kind_of_(node.kind), node.value)
-            elif isinstance(node.op, Placeholder) or node.value is not None:
-                new[node] = nodes[next(inputs)]  # type: ignore[index]
-            else:
-                new[node] = bind(op_of(node.op), *[new[i] for i in node.inputs])
-        return [new[node] for node in traced.outputs]
+    def _again(self, nodes: Sequence[Node], number: Callable[[Any], Any] | None = None) -> list[Node]:
+        assert self._traced is not None
+        return self._traced.made_again(lambda i, kind: nodes[self.inputs[i]], number)  # type: ignore[index]
 
     def words(self, recipe: Recipe, numbers: Sequence[Any]) -> list[int]:
         """The words of the program's constants in a call with these numbers."""
@@ -430,13 +435,7 @@ class ShapelessVariant(Variant):
         sizes = self._sizes.read([node.kind for node in nodes])
         if not self._check(*sizes):
             return None
-        env = self._sizes.env
-        values = dict(zip(env.symbols, sizes, strict=True))
-
-        def number(n: Any) -> Any:
-            return env.evaluate(n, values)
-
-        return self._again(nodes, lambda kind: fill_kind(kind, number), lambda op: fill_primitive(op, number))
+        return self._again(nodes, self._numbers(sizes))
 
     def recipe_for(self, kinds: Sequence[Kind]) -> Planned | None:
         sizes = self._sizes.read(kinds)
@@ -477,24 +476,22 @@ class ShapelessVariant(Variant):
             verify.verify_plan(made.plan, {}, donated)
         return made
 
-    def _concrete(self, sizes: tuple[int, ...]) -> Graph:
-        """The graph with numbers for symbols."""
+    def _numbers(self, sizes: tuple[int, ...]) -> Callable[[Any], Any]:
+        """What gives the numbers of sizes in which symbols stand for these."""
         env = self._sizes.env
         values = dict(zip(env.symbols, sizes, strict=True))
-        return self._graph(lambda n: env.evaluate(n, values))
+        return lambda n: env.evaluate(n, values)
+
+    def _concrete(self, sizes: tuple[int, ...]) -> Graph:
+        """The graph with numbers for symbols."""
+        return self._graph(self._numbers(sizes))
 
     def _graph(self, number: Callable[[Any], Any]) -> Graph:
         """The graph with something in place of symbols."""
-        new: dict[Node, Node] = {}
         inputs: list[Node] = []
-        for node in self._traced.order:
-            kind = fill_kind(node.kind, number)
-            if isinstance(node.op, Constant):
-                new[node] = Node(node.op, (), kind, node.value)
-            elif isinstance(node.op, Placeholder) or node.value is not None:
-                new[node] = Node(Parameter(len(inputs)), (), kind)
-                inputs.append(new[node])
-            else:
-                new[node] = node.beside(bind(fill_primitive(node.op, number), *[new[i] for i in node.inputs]))
-        inherit(new)
-        return Graph(inputs, [new[o] for o in self._traced.outputs])
+
+        def leaf(i: int, kind: Kind) -> Node:
+            inputs.append(Node(Parameter(i), (), kind))
+            return inputs[-1]
+
+        return Graph(inputs, self._traced.made_again(leaf, number))
