@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import math
 import pickle
 import re
 import threading
 import warnings
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -440,3 +442,23 @@ def test_unevaluated_arguments() -> None:
 def test_not_a_function() -> None:
     with pytest.raises(TypeError, match=r"\[compile\]"):
         mx.compile(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shapeless", [False, True], ids=["", "shapeless"])
+@pytest.mark.parametrize("operations", [1, 100])
+def test_a_trace_keeps_none_of_its_arguments(operations: int, shapeless: bool) -> None:
+    def fun(x: mx.array) -> mx.array:
+        for _ in range(operations):
+            x = mx.tanh(x) + 1
+        return x
+
+    compiled = mx.compile(fun, shapeless=shapeless)
+    for n in (8, 9):
+        x = mx.zeros((n, 64)) + 1
+        mx.eval(x)
+        held = weakref.ref(x._node.value.storage)
+        y = compiled(x)
+        mx.eval(y)
+        del x
+        gc.collect()
+        assert held() is None

@@ -219,7 +219,7 @@ class Variant:
             and all(n.value.__class__ is ConstantValue for n in traced.order if isinstance(n.op, Constant))
         )
         """Whether it is worth making its operations again, and all that a call does."""
-        self._traced = traced if self.is_small else None
+        self._traced = traced.copy() if self.is_small else None  # nodes of the trace hold its arguments
 
     def program(self, recipe: Planned) -> Variant:
         """Set the program."""
