@@ -470,7 +470,7 @@ def with_symbols(case: contract.Case) -> tuple[Graph, Sized] | None:
     whole = bind(case.op, *inputs)
     parts = len(whole.kind.parts) if isinstance(whole.kind, Bundle) else 0
     graph = Graph(inputs, [bind(Pick(i), whole) for i in range(parts)] if parts else [whole])
-    _, found = family_of(structure_of(graph, {}), CPU) or (None, ())
+    _, found = family_of(structure_of(graph.order(), graph.outputs, {}), CPU) or (None, ())
     env, symbols = DimEnv(), {}
     for n in found:
         if n > 1 and n not in symbols:
@@ -482,7 +482,7 @@ def with_symbols(case: contract.Case) -> tuple[Graph, Sized] | None:
         return None
     template = Template(env, general, CPU, (), strides)
     assert template.fits(*symbols)
-    return graph, template.executable([*symbols], constants_of(graph))
+    return graph, template.executable([*symbols], constants_of(graph.order()))
 
 
 def check_primitives(cases: Sequence[contract.Case]) -> None:

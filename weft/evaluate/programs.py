@@ -148,7 +148,7 @@ def new_program(
     executable = targets.compile_alike(graph, layouts, donated, found)
     if not pipeline.WRAPPERS:  # those look at plans
         executable.forget_plan()
-    return _remembered(key, Recipe(executable, families.constants_of(graph)))
+    return _remembered(key, Recipe(executable, families.constants_of(graph.order())))
 
 
 def _family(

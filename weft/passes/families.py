@@ -209,27 +209,32 @@ def _divided(key: Sequence[Any]) -> tuple[Any, Sizes] | None:
     return tuple(form), tuple(sizes)
 
 
-def structure_of(graph: Graph, layouts: Layouts) -> tuple[Any, ...]:
+def structure_of(order: Sequence[Node], outputs: Sequence[Node], layouts: Layouts) -> tuple[Any, ...]:
     """All that tells a closed graph from others but the numbers of its constants: for each node in order the numbers of
     its operands, its operation and its kind, and the strides of an input that is not contiguous; then the results."""
     key: list[Any] = []
     number: dict[Node, int] = {}
-    for node in graph.order():
+    for node in order:
         number[node] = len(number)
+        if node.inputs:
+            for x in node.inputs:
+                key.append(number[x])
+            key.append(node.op)
+            key.append(node.kind)
+            continue
         is_input = isinstance(node.op, Parameter)
-        key += [number[x] for x in node.inputs]
         key += [DATA if is_input else node.op, node.kind]
         strides = layouts.get(node) if is_input else None
         if strides is not None:
             key.append(strides)
     key.append(-1)
-    key += [number[node] for node in graph.outputs]
+    key += [number[node] for node in outputs]
     return tuple(key)
 
 
-def constants_of(graph: Graph) -> list[ConstantValue]:
-    """The constants of a graph, in the order of its nodes."""
-    return [node.value for node in graph.order() if isinstance(node.op, Constant)]
+def constants_of(order: Sequence[Node]) -> list[ConstantValue]:
+    """The constants among the nodes of a graph, in order."""
+    return [node.value for node in order if not node.inputs and isinstance(node.op, Constant)]
 
 
 def compiled(
@@ -241,11 +246,12 @@ def compiled(
 ) -> Executable:
     """An executable for a graph: filled in from a template of its family, or planned for itself. `found` is what
     `family_of` says, where that is known."""
-    found = found or family_of(structure_of(graph, layouts), target, donated)
+    order = graph.order()
+    found = found or family_of(structure_of(order, graph.outputs, layouts), target, donated)
     if found is None or config.dump:  # whoever looks at plans wants to see one for each program
         return compile_graph(graph, target, layouts, donated)
     family, sizes = found
-    constants = constants_of(graph)
+    constants = constants_of(order)
     made = family.executable(sizes, constants) or family.learn(sizes, graph, layouts, constants)
     if made is None:
         return compile_graph(graph, target, layouts, donated)
@@ -263,7 +269,7 @@ def _new(
     seen: Sequence[Sizes], sizes: Sizes, graph: Graph, layouts: Layouts, target: Target, donated: Collection[int]
 ) -> _Template | None:
     """A template for sizes that change as those seen have; None if these are better planned for themselves."""
-    found = _divided(structure_of(graph, layouts))
+    found = _divided(structure_of(graph.order(), graph.outputs, layouts))
     if found is None or found[1] != sizes or holds_tapes(graph):
         return None
     env = DimEnv()
