@@ -1,0 +1,132 @@
+"""PyTensor on Weft: elementwise operations, reductions, shapes, parts of arrays, functions with state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pytensor")
+
+import pytensor
+import pytensor.tensor as pt
+
+from tests.frontends.pytensor_reference import assert_same, both, check
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(4, 3))
+V = RANDOM.normal(size=3)
+
+
+def test_elementwise_reductions_and_products() -> None:
+    x, v = pt.matrix("x"), pt.vector("v")
+    check([x, v], [pt.exp(x + v), x.sum(), x.mean(axis=0), x.max(axis=1), pt.dot(x, v), x.T @ x], (X, V), (X[:2], V))
+
+
+def test_dtypes_are_pytensors() -> None:
+    i, b, f = pt.lvector("i"), pt.vector("b", dtype="bool"), pt.fvector("f")
+    outputs = [
+        i + 1,
+        i / 2,
+        i // 2,
+        i % 3,
+        b + b,
+        b * b,
+        b.sum(),
+        f + 1,
+        f + i,
+        i**2,
+        -i,
+        abs(i),
+        i > 0,
+        f.sum(),
+        b & b,
+    ]
+    check(
+        [i, b, f],
+        outputs,
+        (np.array([-3, 0, 5]), np.array([True, False, True]), np.array([0.5, -1, 2], np.float32)),
+    )
+
+
+def test_parts_of_arrays() -> None:
+    x, i, j = pt.matrix("x"), pt.lscalar("i"), pt.lvector("j")
+    outputs = [
+        x[i], x[:, i], x[::-1], x[1:, ::2], x[-1], x[j], x[j, 0], x[j][:, j], x[i:], x[:i], x[3:0:-2],
+        pt.set_subtensor(x[i], 0.0), pt.inc_subtensor(x[j], 1.0), pt.set_subtensor(x[::-1], x * 2),
+        pt.inc_subtensor(x[1:, ::-1], 1.5), pt.set_subtensor(x[i:], 7.0),
+    ]  # fmt: skip
+    check([x, i, j], outputs, (X, 1, np.array([0, 2, 2])), (X, 2, np.array([1, 1, 1])), (X, -1, np.array([-1, 0, 0])))
+
+
+def test_shapes() -> None:
+    x, n = pt.matrix("x"), pt.lscalar("n")
+    outputs = [
+        x.shape, x.shape[0] * 2, x.reshape((-1,)), x.reshape((x.shape[1], -1)), pt.zeros(n), pt.alloc(x[0], n, 3),
+        pt.arange(n), pt.arange(2, n, 3), pt.concatenate([x, x], axis=1), pt.stack([x, x]), x.dimshuffle(1, "x", 0),
+        pt.eye(n), pt.diagonal(x), pt.repeat(x, 2, axis=0), pt.tile(x, (2, 1)), *pt.split(x, [1, n], axis=0),
+    ]  # fmt: skip
+    check([x, n], outputs, (X, 3), (X[:5], 3))
+
+
+def test_state_and_givens() -> None:
+    x = pt.vector("x")
+    state = pytensor.shared(np.zeros(3), name="state")
+    step = pytensor.function([x], state.sum(), updates={state: state + x}, mode="WEFT")
+    assert [float(step(V)), float(step(V))] == [0.0, float(V.sum())]
+    assert_same(state.get_value(), V + V)
+    other = pytensor.shared(np.ones(3), name="other")
+    assert float(step.copy(swap={state: other})(V)) == 3.0
+    assert_same(other.get_value(), V + 1)
+    assert_same(state.get_value(), V + V)
+    doubled = pytensor.function([x], state * 2, givens={state: x}, mode="WEFT")
+    assert_same(doubled(V), V * 2)
+
+
+def test_only_axes_that_are_known_to_have_length_one_are_repeated() -> None:
+    x, y = pt.vector("x"), pt.vector("y")
+    function, _ = both([x, y], x + y)
+    assert_same(function(V, V), V + V)
+    with pytest.raises(ValueError, match="Runtime broadcasting not allowed"):
+        function(V, V[:1])
+
+
+def test_a_size_that_depends_on_data_cuts_the_graph() -> None:
+    i = pt.lvector("i")
+    counts = pt.zeros(i.max() + 1, dtype="int64")[i] + 1
+    check([i], [counts, pt.arange(i.sum())], (np.array([0, 2, 1]),), (np.array([5]),))
+
+
+def test_what_has_no_translation_is_left_to_pytensor() -> None:
+    x = pt.vector("x")
+    values = (np.array([1.0, 0.0, -2.0, 0.0]),)
+    check([x], [pt.exp(x[x > 0]).sum(), pt.nonzero(x)[0], x * 2], values, left_to_pytensor=True)
+
+
+def test_numbers_in_place_of_arrays_from_a_caller_that_is_trusted() -> None:
+    x = pt.scalar("x")
+    function = pytensor.function([x], x * 2, mode="WEFT", trust_input=True)
+    assert_same(function(1.5), np.array(3.0))
+    assert_same(function(np.float64(1.5)), np.array(3.0))
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 8])
+def test_a_running_sum(n: int) -> None:
+    x = pt.vector("x")
+    total = pytensor.scan(lambda v, acc: acc + v, sequences=[x], outputs_info=[pt.zeros(())], return_updates=False)
+    values = np.arange(float(n))
+    assert_same(pytensor.function([x], total, mode="WEFT")(values), np.cumsum(values))
+    gradient = pytensor.function([x], pt.grad((total**2).sum(), x), mode="WEFT")
+    assert_same(gradient(values), 2 * np.cumsum(np.cumsum(values)[::-1])[::-1])
+
+
+def test_a_result_is_memory_of_its_own() -> None:
+    x = pt.vector("x")
+    function = pytensor.function([x], [x, x * 1.0, x[::-1]], mode="WEFT")
+    given = np.array([1.0, 2.0])
+    first: Any = function(given)
+    second = function(given + 1)
+    assert_same(first, [np.array([1.0, 2.0]), np.array([1.0, 2.0]), np.array([2.0, 1.0])])
+    assert_same(second, [np.array([2.0, 3.0]), np.array([2.0, 3.0]), np.array([3.0, 2.0])])
+    assert not np.shares_memory(first[0], given)

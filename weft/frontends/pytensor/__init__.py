@@ -1,0 +1,12 @@
+"""PyTensor on Weft: `import weft.frontends.pytensor` registers the mode "WEFT" (docs/pytensor.md).
+
+>>> import weft.frontends.pytensor  # doctest: +SKIP
+>>> f = pytensor.function([x], y, mode="WEFT")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from weft.frontends.pytensor import linear, scalars, scan, shapes, subtensors  # each registers its rules
+from weft.frontends.pytensor.linker import WEFT, WeftLinker, register
+
+register()

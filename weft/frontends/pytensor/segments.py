@@ -1,0 +1,270 @@
+"""Cutting a graph where it cannot be one program.
+
+What Weft computes is a `Segment`: a program for arrays whose shapes are known when it is traced. The graph is cut in
+two where a size depends on data (the first part computes it, the second is made for it), and around a node that has no
+translation, which PyTensor's own implementation runs (`Performed`). Nearly all graphs are one segment.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.scan.op import Scan
+from pytensor.tensor.random.type import RandomType
+
+import weft.core as mx
+from weft.array import array
+from weft.frontends.pytensor.calls import Note, Notes, Prepared
+from weft.frontends.pytensor.convert import Graph, collecting, refusal, rule_of
+from weft.frontends.pytensor.generators import key_of
+from weft.frontends.pytensor.scan import Partial
+from weft.frontends.pytensor.sizes import is_known
+from weft.frontends.pytensor.values import Known, Value, to_array, weft_dtype
+from weft.program import Input, Program
+
+MOST_CALLS = 256
+"""Sets of shapes for which a segment keeps what a call needs."""
+
+
+class Performed:
+    """A node that PyTensor computes."""
+
+    def __init__(self, node: Apply, reason: str) -> None:
+        self.node = node
+        self.inputs = [x for x in dict.fromkeys(node.inputs) if not isinstance(x, Constant)]
+        self.outputs = list(node.outputs)
+        self._fun: Any = None
+        warn_once(node, reason)
+
+    def __call__(self, given: Sequence[Any]) -> Sequence[Any]:
+        if self._fun is None:
+            mode = Mode(linker="py", optimizer="minimum_compile")
+            self._fun = pytensor.function(self.inputs, self.outputs, mode=mode, on_unused_input="ignore")
+        return self._fun(*given)  # type: ignore[no-any-return]
+
+
+_WARNED: set[str] = set()
+
+
+def warn_once(node: Apply, reason: str) -> None:
+    """Tell, once for each class of operations, that PyTensor runs them."""
+    name = type(node.op).__name__
+    scalar = getattr(node.op, "scalar_op", None) or getattr(node.op, "core_op", None)
+    name = f"{name} of {type(scalar).__name__}" if scalar is not None else name
+    if name not in _WARNED:
+        _WARNED.add(name)
+        warnings.warn(f"WEFT leaves {name} to PyTensor's own implementation: {reason}.", UserWarning, stacklevel=2)
+
+
+class Segment:
+    """Nodes that are one program for each set of shapes and of numbers that sizes are made of."""
+
+    def __init__(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], nodes: Sequence[Apply], static: set[Variable]
+    ) -> None:
+        self.inputs, self.outputs, self.static = list(inputs), list(outputs), static
+        self.graph = Graph(self.inputs, self.outputs, nodes)
+        self._at = [i for i, x in enumerate(self.inputs) if x not in static]
+        self._known_at = [i for i, x in enumerate(self.inputs) if x in static]
+        self._random = [i for i, x in enumerate(self.inputs) if isinstance(x.type, RandomType)]
+        self._programs: dict[Any, tuple[Program, Notes]] = {}
+        self._calls: dict[Any, Prepared] = {}
+
+    def __call__(self, given: Sequence[Any]) -> Sequence[Any]:
+        if self._random:
+            given = list(given)
+            for i in self._random:
+                given[i] = key_of(given[i])
+        if self._known_at:
+            key: Any = (
+                tuple([given[i].shape for i in self._at]),
+                tuple([(given[i].dtype.str, given[i].shape, given[i].tobytes()) for i in self._known_at]),
+            )
+            given_arrays: Sequence[Any] = [given[i] for i in self._at]
+        else:
+            key = tuple([x.shape for x in given])
+            given_arrays = given
+        call = self._calls.get(key)
+        if call is None:
+            call = self._prepare(key, given)
+        return call(given_arrays)
+
+    def _prepare(self, key: Any, given: Sequence[Any]) -> Prepared:
+        values = key[1] if self._known_at else ()
+        if values not in self._programs:
+            if len(self._programs) >= MOST_CALLS:
+                self._programs.clear()
+            self._programs[values] = self._program({i: np.array(given[i]) for i in self._known_at})
+        program, notes = self._programs[values]
+        if len(self._calls) >= MOST_CALLS:
+            self._calls.clear()
+        shapes = [given[i].shape for i in self._at]
+        made = self._calls[key] = Prepared(program, shapes, notes)
+        return made
+
+    def _program(self, known: dict[int, np.ndarray]) -> tuple[Program, Notes]:
+        wanted = [self._input(i) for i in self._at]
+        notes = Notes()
+        numbers = {i: Known(value) for i, value in known.items()}
+
+        def build(*arrays: array) -> list[array]:
+            values: dict[int, Value] = {**dict(zip(self._at, arrays, strict=True)), **numbers}
+            with collecting() as found:
+                made = self.graph(*[values[i] for i in range(len(self.inputs))])
+            return _flat(made, self.outputs, found.checks, notes)
+
+        return Program(build, wanted, "pytensor"), notes
+
+    def _input(self, i: int) -> Input:
+        kind = self.inputs[i].type
+        if isinstance(kind, RandomType):
+            return Input(f"x{i}", (2,), mx.uint32)
+        shape = getattr(kind, "shape", ())
+        sizes = tuple(f"x{i}_{axis}" if n is None else n for axis, n in enumerate(shape))
+        return Input(f"x{i}", sizes, weft_dtype(kind.dtype))
+
+
+def _flat(made: Sequence[Any], outputs: Sequence[Variable], checks: Sequence[Any], notes: Notes) -> list[array]:
+    """What a program returns: results, then how many rows of some are there, then what checks look at."""
+    arrays: list[array] = []
+    partial: list[tuple[int, int]] = []
+    keys: list[int] = []
+    counts: list[array] = []
+    for i, (value, out) in enumerate(zip(made, outputs, strict=True)):
+        if isinstance(value, Partial):
+            partial.append((i, len(made) + len(counts)))
+            counts.append(value.count)
+            value = value.rows
+        if isinstance(out.type, RandomType):
+            keys.append(i)
+        arrays.append(to_array(value))
+    notes.last = Note(len(made), partial, keys, [act for _, act in checks])
+    return [*arrays, *counts, *(value for value, _ in checks)]
+
+
+class Plan:
+    """The steps of a graph in their order, and how values get from one to the next."""
+
+    def __init__(self, inputs: Sequence[Variable], outputs: Sequence[Variable], nodes: Sequence[Apply]) -> None:
+        self.inputs, self.outputs, self.nodes = list(inputs), list(outputs), list(nodes)
+        self._left: dict[Apply, str] = {}
+        self._cut()
+
+    def _cut(self) -> None:
+        self.steps = cut(self.inputs, self.outputs, self.nodes, self._left)
+        only = self.steps[0] if len(self.steps) == 1 else None
+        self.single = (
+            only if isinstance(only, Segment) and only.inputs == self.inputs and only.outputs == self.outputs else None
+        )
+
+    def __call__(self, *given: Any) -> Sequence[Any]:
+        while True:
+            try:
+                return self._run(given)
+            except Refused as error:
+                self._left[error.node] = error.reason
+                self._cut()
+
+    def _run(self, given: Sequence[Any]) -> Sequence[Any]:
+        if self.single is not None:
+            try:
+                return self.single(given)
+            except AttributeError:  # numbers in place of arrays, from a caller that is trusted
+                return self.single([_as_array(x, v) for x, v in zip(given, self.inputs, strict=True)])
+        values: dict[Variable, Any] = {v: _as_array(x, v) for x, v in zip(given, self.inputs, strict=True)}
+        for step in self.steps:
+            made = step([values[x] for x in step.inputs])
+            values.update(zip(step.outputs, made, strict=True))
+        return [x.data if isinstance(x, Constant) else values[x] for x in self.outputs]
+
+
+class Refused(Exception):
+    """A node turned out to have no translation when its values were there."""
+
+    def __init__(self, node: Apply, reason: str) -> None:
+        super().__init__(reason)
+        self.node, self.reason = node, reason
+
+
+def _as_array(value: Any, variable: Variable) -> Any:
+    if isinstance(value, np.ndarray) or not hasattr(variable.type, "dtype") or not hasattr(variable.type, "shape"):
+        return value
+    if type(value).__module__.startswith("scipy"):
+        return value
+    return np.asarray(value, variable.type.dtype)
+
+
+def cut(
+    inputs: Sequence[Variable], outputs: Sequence[Variable], nodes: Sequence[Apply], left: dict[Apply, str]
+) -> list[Any]:
+    """The steps of a graph. Nodes in `left` are PyTensor's, for the reasons given."""
+    born: dict[Variable, int] = dict.fromkeys(inputs, 0)
+    stage: dict[Apply, int] = {}
+    static: dict[int, set[Variable]] = {}
+    reasons: dict[Apply, str] = {}
+    for node in nodes:
+        level = max((born.get(x, 0) for x in node.inputs), default=0)
+        reason = left.get(node) or refusal(node)
+        if reason is not None:
+            reasons[node] = reason
+            stage[node] = level
+            born.update(dict.fromkeys(node.outputs, level + 1))
+            continue
+        level = _level_of(node, level, set(inputs), born, static)
+        stage[node] = level
+        late = isinstance(node.op, Scan) and node.op.info.as_while
+        born.update(dict.fromkeys(node.outputs, level + late))
+    return _steps(outputs, nodes, stage, static, reasons)
+
+
+def _level_of(
+    node: Apply, level: int, inputs: set[Variable], born: dict[Variable, int], static: dict[int, set[Variable]]
+) -> int:
+    """The stage at which all numbers are known that a node needs before it is traced."""
+    rule = rule_of(node.op)
+    assert rule is not None
+    operands = [node.inputs[at] for at in rule.known(node)]
+    while True:
+        available = {x for x in born if born[x] < level} | inputs
+        given: set[Variable] = set()
+        unknown = [x for x in operands if not (x in available or is_known(x, available, given))]
+        if not unknown:
+            given.update(x for x in operands if x in available)
+            static.setdefault(level, set()).update(given)
+            return level
+        level += 1
+
+
+def _steps(
+    outputs: Sequence[Variable],
+    nodes: Sequence[Apply],
+    stage: dict[Apply, int],
+    static: dict[int, set[Variable]],
+    reasons: dict[Apply, str],
+) -> list[Any]:
+    steps: list[Any] = []
+    read_at: dict[Variable, set[Any]] = {}
+    for node in nodes:
+        for x in node.inputs:
+            read_at.setdefault(x, set()).add(node if node in reasons else stage[node])
+    for level in range(max(stage.values(), default=-1) + 1):
+        inside = [node for node in nodes if stage[node] == level and node not in reasons]
+        if inside:
+            made = {x for node in inside for x in node.outputs}
+            wanted = [
+                x
+                for x in dict.fromkeys(x for node in inside for x in node.outputs)
+                if x in set(outputs) or read_at.get(x, set()) - {level}
+            ]
+            taken = dict.fromkeys(
+                x for node in inside for x in node.inputs if x not in made and not isinstance(x, Constant)
+            )
+            steps.append(Segment(list(taken), wanted, inside, static.get(level, set()) & set(taken)))
+        steps += [Performed(node, reasons[node]) for node in nodes if stage[node] == level and node in reasons]
+    return steps

@@ -1,0 +1,126 @@
+"""What stands for the value of a PyTensor variable while a graph is translated: an array of Weft, or something that is
+known before anything runs.
+
+Constants are known, and so are sizes and what is computed from them: PyTensor's graphs compute with shapes as with any
+other integers, and Weft needs sizes as numbers (or as symbols that stand for them) when an array is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import weft.core as mx
+from weft import dtypes
+from weft.array import array
+from weft.dtypes import Dtype
+from weft.graph.dims import Dim
+from weft.graph.node import Size
+
+
+class NotConverted(Exception):
+    """A node for which there is no translation: PyTensor's own implementation runs it."""
+
+
+class Known:
+    """A value that is known while the graph is translated. Integers may be symbols for sizes, in arrays of objects."""
+
+    __slots__ = ("_array", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._array: array | None = None
+
+    @property
+    def is_symbolic(self) -> bool:
+        return isinstance(self.value, np.ndarray) and self.value.dtype == object
+
+    def array(self, dtype: str | None = None) -> array:
+        """The same elements as an array of Weft."""
+        if self._array is None:
+            made = _sizes_array(self.value) if self.is_symbolic else constant(np.asarray(self.value))
+            if self.is_symbolic:
+                return made if dtype is None else cast(made, dtype)
+            self._array = made
+        return self._array if dtype is None else cast(self._array, dtype)
+
+    def numbers(self) -> np.ndarray:
+        """The elements as numbers of NumPy; a symbol is taken for the number that it has in this call, and the
+        translation then holds for that number only."""
+        if not self.is_symbolic:
+            return np.asarray(self.value)
+        return np.array([int(n) for n in self.value.ravel()], np.int64).reshape(self.value.shape)
+
+
+Value = array | Known
+
+
+def constant(values: np.ndarray) -> array:
+    """An array of Weft with these elements. A single number is one to the compiler too, and not memory."""
+    dtype = dtypes.from_numpy(values.dtype)
+    if values.ndim == 0 and values.dtype.kind in "biuf" and values.dtype.itemsize <= 8:
+        return mx.array(values.item(), dtype)
+    return mx.array(np.ascontiguousarray(values), dtype)
+
+
+def _sizes_array(sizes: np.ndarray) -> array:
+    if sizes.ndim == 0:
+        return mx.array(sizes.item(), mx.int64)
+    return mx.stack([mx.array(n, mx.int64) for n in sizes.ravel()]).reshape(sizes.shape)
+
+
+def weft_dtype(name: str) -> Dtype:
+    """The dtype that PyTensor calls by this name."""
+    return dtypes.from_numpy(np.dtype(name))
+
+
+def to_array(value: Value, dtype: str | None = None) -> array:
+    """A value as an array of Weft, of PyTensor's dtype if one is named."""
+    if isinstance(value, Known):
+        return value.array(dtype)
+    return value if dtype is None else cast(value, dtype)
+
+
+def cast(x: array, dtype: str) -> array:
+    """The conversion that PyTensor's Cast makes. It knows no complex numbers that become real."""
+    wanted = weft_dtype(dtype)
+    return x if x.dtype is wanted else x.astype(wanted)
+
+
+def sizes(values: Sequence[Value]) -> tuple[Any, ...]:
+    """Scalars that are known, as sizes."""
+    return tuple(size(value) for value in values)
+
+
+def size(value: Value) -> Any:
+    """A scalar that is known, as a number or a symbol."""
+    if not isinstance(value, Known):
+        raise NotConverted("a size that depends on data")
+    n = np.asarray(value.value).reshape(()).item() if not isinstance(value.value, Dim) else value.value
+    return n if isinstance(n, Dim) else int(n)
+
+
+def vector(value: Value) -> tuple[Any, ...]:
+    """A vector that is known, as sizes."""
+    if not isinstance(value, Known):
+        raise NotConverted("a shape that depends on data")
+    return tuple(n if isinstance(n, Dim) else int(n) for n in np.asarray(value.value).ravel().tolist())
+
+
+def known_sizes(values: Sequence[Size]) -> Known:
+    """A vector of sizes."""
+    if any(isinstance(n, Dim) for n in values):
+        made = np.empty(len(values), object)
+        made[:] = list(values)
+        return Known(made)
+    return Known(np.array(values, np.int64))
+
+
+def known_size(n: Size) -> Known:
+    if isinstance(n, Dim):
+        made = np.empty((), object)
+        made[()] = n
+        return Known(made)
+    return Known(np.array(n, np.int64))
