@@ -61,10 +61,10 @@ class Prepared:
     def __init__(self, program: Program, shapes: Sequence[tuple[int, ...]], notes: Notes) -> None:
         kinds = [kind_of(shape, wanted.dtype) for shape, wanted in zip(shapes, program.inputs, strict=True)]
         instance = program._instance_for(kinds)
-        recipe = instance._variant.recipe_for(kinds)
+        recipe = instance.variant.recipe_for(kinds)
         assert recipe is not None
         self._executable: Executable = recipe.executable
-        self._sources: list[Any] = list(instance._variant.inputs)
+        self._sources: list[Any] = list(instance.variant.inputs)
         self._kinds = kinds
         self._note = notes.of(instance)
         self._finishes = not self._note.is_empty

@@ -6,12 +6,12 @@ from typing import Any
 
 from pytensor.graph.basic import Apply
 from pytensor.tensor import math as ptm
-from pytensor.tensor.blas import BatchedDot
 
 import weft.core as mx
 from weft.array import array
 from weft.frontends.pytensor.convert import converts
 from weft.frontends.pytensor.values import Value, to_array
+from weft.frontends.pytensor.versions import found
 
 
 @converts(ptm.Dot)
@@ -32,7 +32,7 @@ def product(x: array, y: array) -> array:
     return mx.sum(left * y if y.ndim > 1 else x * y, axis=-2 if y.ndim > 1 else -1).astype(x.dtype)
 
 
-@converts(BatchedDot)
+@converts(*found("tensor.blas", "BatchedDot"))
 def batched_dot(op: Any, node: Apply, x: Value, y: Value) -> array:
     dtype = node.outputs[0].type.dtype
     return mx.matmul(to_array(x, dtype), to_array(y, dtype))

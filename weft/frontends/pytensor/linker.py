@@ -10,7 +10,7 @@ from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.link.basic import JITLinker
 
 from weft.frontends.pytensor.segments import Plan
-from weft.frontends.pytensor.versions import EXCLUDED, INCLUDED
+from weft.frontends.pytensor.versions import EXCLUDED, INCLUDED, register_inside
 
 
 class WeftLinker(JITLinker):
@@ -35,6 +35,7 @@ WEFT = Mode(WeftLinker(), RewriteDatabaseQuery(include=["fast_run"]))
 def register() -> None:
     """Let PyTensor know the linker and the mode by name. Doing it twice does no harm."""
     if "weft" not in predefined_linkers:
+        register_inside(WeftLinker)
         register_linker("weft", WeftLinker())
     if "WEFT" not in predefined_modes:
         register_mode("WEFT", WEFT)

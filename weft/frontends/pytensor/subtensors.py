@@ -13,6 +13,7 @@ import weft.core as mx
 from weft.array import array
 from weft.frontends.pytensor.convert import converts
 from weft.frontends.pytensor.values import Known, NotConverted, Value, cast, size, to_array
+from weft.frontends.pytensor.versions import found
 
 
 def _slices(node: Apply, first: int) -> Iterable[int]:
@@ -114,7 +115,7 @@ def _gathered(x: array, index: tuple[Any, ...], node: Apply) -> array:
     return made
 
 
-@converts(pts.AdvancedSubtensor1)
+@converts(*found("tensor.subtensor", "AdvancedSubtensor1"))
 def advanced_subtensor1(op: Any, node: Apply, x: Value, rows: Value) -> array:
     """Some rows."""
     return mx.take(to_array(x), to_array(rows), axis=0)
@@ -130,7 +131,7 @@ def advanced_inc_subtensor(op: Any, node: Apply, x: Value, y: Value, *given: Val
     )
 
 
-@converts(pts.AdvancedIncSubtensor1)
+@converts(*found("tensor.subtensor", "AdvancedIncSubtensor1"))
 def advanced_inc_subtensor1(op: Any, node: Apply, x: Value, y: Value, rows: Value) -> array:
     """An array with rows replaced, or increased as often as they are named."""
     index = (to_array(rows),)
