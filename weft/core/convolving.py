@@ -1,27 +1,24 @@
 """Convolutions of (N, …, C) with weights (O, …, C / groups): conv1d, conv2d, conv3d, their transposes, conv_general,
 convolve.
 
-What is left when padding, dilation of the input and groups are taken care of is one operation
-(primitives/convolution.py). Two kinds are something simpler: windows of one place are a product, and with one channel a
-group (depthwise) it is a sum over the places of the window.
+What is left when negative padding and dilation of the input are taken care of is one operation
+(primitives/convolution.py). Windows of one place are a product.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from weft import dtypes as dt
 from weft.core._common import array, wrap
-from weft.core.elementwise import multiply
 from weft.core.joining import pad
 from weft.core.linear import matmul
-from weft.core.shaping import contiguous
 from weft.core.shaping import flip as flipped
+from weft.graph.dims import prod
 from weft.primitives.base import bind
-from weft.primitives.convolution import Convolve
+from weft.primitives.convolution import Convolve, Window, convolve_back
 from weft.primitives.views import reshape
 
 Stream = Any
@@ -140,13 +137,16 @@ def conv_general(
     pair = isinstance(padding, (tuple, list)) and len(padding) == 2 and isinstance(padding[0], (tuple, list))
     low, high = (_each("conv", "padding", side, axes) for side in (padding if pair else (padding, padding)))
     dtype = dt.promote(input.dtype, weight.dtype)
-    x, w = _spaced(input.astype(dtype), between), weight.astype(dtype)
-    x, low, high = _cut(x, low, high)
+    x, w = input.astype(dtype), weight.astype(dtype)
+    back = max(between) > 1 and max(strides) == 1
+    if not back:
+        x, low, high = _cut(_spaced(x, between), low, high)
     if flip:
         w = flipped(w, tuple(range(1, axes + 1)))
     kernel = tuple(int(n) for n in w._node.shape[1:-1])
+    sizes = [(n - 1) * space + 1 if back else n for n, space in zip(x._node.shape[1:-1], between, strict=True)]
     places: list[Any] = []
-    for axis, (n, k, gap, step) in enumerate(zip(x._node.shape[1:-1], kernel, spacing, strides, strict=True), 1):
+    for axis, (n, k, gap, step) in enumerate(zip(sizes, kernel, spacing, strides, strict=True), 1):
         reach, n = gap * (k - 1) + 1, n + low[axis - 1] + high[axis - 1]
         if n < reach:
             raise ValueError(
@@ -156,56 +156,21 @@ def conv_general(
             )
         places.append((n - reach) // step + 1)
     outputs, each = w._node.shape[0], w._node.shape[-1]
+    if back:
+        windows = [
+            Window(space, gap, gap * (k - 1) - before)
+            for space, gap, k, before in zip(between, spacing, kernel, low, strict=True)
+        ]
+        shape = (x._node.shape[0], *places, outputs)
+        turned = flipped(w, tuple(range(1, axes + 1)))
+        return wrap(convolve_back(tuple(windows), groups, turned._node, x._node, shape))
     if math.prod(kernel) == 1 and groups == 1:
-        return matmul(_taps(_padded(x, low, high), places, kernel, strides, spacing)[0], _reshaped(w, outputs, each).T)
-    if type(each) is int and each == 1 and groups > 1:
-        return _summed(_taps(_padded(x, low, high), places, kernel, strides, spacing), w, groups)
-    if type(each) is int and each < _FEW:
+        seen = _padded(x, low, high)[(slice(None), *[slice(None, None, step) for step in strides])]
+        made = matmul(_reshaped(seen, prod(seen._node.shape[:-1]), each), _reshaped(w, outputs, each).T)
+        return _reshaped(made, *seen._node.shape[:-1], outputs)
+    if groups == 1 and type(each) is int and each < _FEW:
         x, low = _padded(x, low, high), (0,) * axes
-    return _windows(x, w, groups, Convolve(strides, spacing, low, tuple(places)))
-
-
-def _taps(x: array, places: Any, kernel: Sizes, strides: Any, spacing: Any) -> list[array]:
-    """What the window sees of the input at each of its places: slices of (N, places…, C)."""
-    return [
-        x[(slice(None), *[
-            slice(i * gap, i * gap + (places[a] - 1) * strides[a] + 1, strides[a])
-            for a, (i, gap) in enumerate(zip(tap, spacing, strict=True))
-        ])]
-        for tap in itertools.product(*map(range, kernel))  # type: ignore[arg-type]
-    ]  # fmt: skip
-
-
-def _windows(x: array, w: array, groups: int, op: Convolve) -> array:
-    """The operation itself; groups go side by side as a leading axis of both."""
-    if groups == 1:
-        return wrap(bind(op, x._node, w._node))
-    each, per_group = w._node.shape[-1], w._node.shape[0] // groups
-    apart = _reshaped(x, *x._node.shape[:-1], groups, each)
-    apart = apart.transpose(apart.ndim - 2, *range(apart.ndim - 2), apart.ndim - 1)
-    weights = _reshaped(w, groups, per_group, *w._node.shape[1:])
-    made = wrap(bind(op, apart._node, weights._node))  # (groups, N, places…, per_group)
-    made = made.transpose(*range(1, made.ndim - 1), 0, made.ndim - 1)
-    return _reshaped(made, *made._node.shape[:-2], groups * per_group)
-
-
-def _summed(taps: list[array], w: array, groups: int) -> array:
-    """The sum of taps times their weights, every channel on its own; as products are, in float32 for halves, rounded
-    once."""
-    shape, outputs = taps[0]._node.shape, w._node.shape[0]
-    per_group = outputs // groups
-    wide = dt.float32 if w.dtype in dt.HALVES else w.dtype
-    weights = contiguous(_reshaped(w, groups, per_group, len(taps)).transpose(2, 0, 1).astype(wide))
-    total: array | None = None
-    for number, tap in enumerate(taps):
-        x = tap.astype(wide)
-        if per_group == 1:
-            term = multiply(x, weights[number, :, 0])
-        else:
-            term = multiply(_reshaped(x, *shape, 1), weights[number])
-        total = term if total is None else total + term
-    assert total is not None
-    return _reshaped(total.astype(w.dtype), *shape[:-1], outputs)
+    return wrap(bind(Convolve(strides, spacing, low, groups, tuple(places)), x._node, w._node))
 
 
 def _of_rank(name: str, axes: int, input: Any, *options: Any) -> None:

@@ -1,20 +1,23 @@
 """Convolutions: sums of products over windows, and their derivatives. The bits depend on operand values, shapes and
-dtypes only: terms are summed in the order of tiled products (docs/numerics.md), over the places of the window and then
-the channels."""
+dtypes only (docs/numerics.md): terms are summed over the places of the window and then the channels, in the order of
+tiled products, or in one chain where groups have few channels (`few_in_groups`)."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from weft import dtypes as dt
+from weft.graph.dims import dim_max
 from weft.graph.node import Kind, Node, Shape, Size, kind_of
 from weft.primitives.base import Multilinear, Opaque, Sample, bind, move_batch_to_front, zeros
 from weft.primitives.checks import equal_shapes, need
 from weft.primitives.elementwise import draw
-from weft.primitives.views import Slice, SliceUpdate, transpose
+from weft.primitives.views import Slice, SliceUpdate, reshape, transpose
 
 
 class Window(NamedTuple):
@@ -51,25 +54,24 @@ def _windows_of(x: np.ndarray, places: Sequence[int], kernel: Sequence[int], win
     return x.transpose(order)
 
 
-def _dilated(x: Node, windows: Windows, sizes: Shape) -> Node:
-    """An array with zeros between its neighbours along the spatial axes, which are then `step` apart."""
-    spatial = _spatial(x, windows)
-    shape = [*x.shape]
-    for axis, n in zip(spatial, sizes, strict=True):
-        shape[axis] = n
-    if tuple(shape) == x.shape:
-        return x
-    steps = tuple([windows[axis - spatial[0]].step if axis in spatial else 1 for axis in range(x.ndim)])
-    return bind(SliceUpdate((0,) * x.ndim, steps), zeros(kind_of(tuple(shape), x.dtype)), x)
+_FEW: Final = 8
+
+
+def few_in_groups(each: int, per_group: int) -> bool:
+    """Whether groups of so many channels and outputs are summed in one chain for each output, several groups side by
+    side. It decides the bits, so nothing else may have a say in it."""
+    return each <= _FEW and per_group <= _FEW
 
 
 class _Convolution(Multilinear, Opaque):
     """What both have: windows (for each axis a step, a gap, and zeros before the first element), leading axes that are
-    equal and go together, and their dtypes."""
+    equal and go together, and their dtypes. Channels and outputs are in `groups`: an output sees the channels of its
+    own."""
 
     steps: tuple[int, ...]
     gaps: tuple[int, ...]
     lows: tuple[int, ...]
+    groups: int
     linear = (0, 1)
     dtypes = (dt.float32, dt.float16, dt.bfloat16, dt.float64)
     tolerance = {dt.float32: 32, dt.float64: 32, dt.float16: 1, dt.bfloat16: 1}
@@ -83,6 +85,7 @@ class _Convolution(Multilinear, Opaque):
         d = len(self.windows)
         need(d >= 1 and all(w.step >= 1 and w.gap >= 1 and w.low >= 0 for w in self.windows), f"windows {self.windows}")
         need(x.ndim == y.ndim >= d + 2, f"operands {x} and {y}")
+        need(self.groups >= 1, f"{self.groups} groups")
         need(equal_shapes(x.shape[: -d - 2], y.shape[: -d - 2]), f"operands {x} and {y}")
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
@@ -95,21 +98,25 @@ def parts_of(windows: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], tuple[i
     return tuple([window[0] for window in windows]), tuple([w[1] for w in windows]), tuple([w[2] for w in windows])
 
 
-def _sample(x: tuple[int, ...], y: tuple[int, ...], windows: Sequence[Sequence[int]], **params: object) -> Sample:
+def _sample(
+    x: tuple[int, ...], y: tuple[int, ...], windows: Sequence[Sequence[int]], groups: int = 1, **params: object
+) -> Sample:
     steps, gaps, lows = parts_of(windows)
     return Sample(
         lambda rng, dtype: [draw(rng, dtype, x), draw(rng, dtype, y)],
-        {"steps": steps, "gaps": gaps, "lows": lows, **params},
+        {"steps": steps, "gaps": gaps, "lows": lows, "groups": groups, **params},
     )
 
 
 class Convolve(_Convolution):
     """out[…, i, p, o] = the sum over k and c of x[…, i, p * step + k * gap - low, c] * w[…, o, k, c], where p and k
-    have an index for each spatial axis; `places` is how many p there are. Elements of x that do not exist are 0."""
+    have an index for each spatial axis; `places` is how many p there are. Elements of x that do not exist are 0. With
+    groups, c counts the channels of the output's group."""
 
     steps: tuple[int, ...]
     gaps: tuple[int, ...]
     lows: tuple[int, ...]
+    groups: int
     places: Shape
     samples = (
         _sample((2, 9, 3), (4, 3, 3), windows=[(1, 1, 0)], places=(7,)),
@@ -121,6 +128,11 @@ class Convolve(_Convolution):
         _sample((0, 4, 3), (2, 2, 3), windows=[(1, 1, 0)], places=(3,)),
         _sample((2, 4, 0), (2, 2, 0), windows=[(1, 1, 0)], places=(3,)),
         _sample((1, 3, 2), (2, 5, 2), windows=[(1, 1, 4)], places=(7,)),
+        _sample((2, 9, 12, 20), (20, 3, 3, 1), windows=[(1, 1, 1), (1, 1, 1)], groups=20, places=(9, 12)),
+        _sample((2, 7, 5, 6), (12, 3, 2, 1), windows=[(2, 1, 1), (3, 2, 2)], groups=6, places=(4, 3)),
+        _sample((2, 2, 25, 21), (2, 14, 2, 3), windows=[(1, 1, 1)], groups=7, places=(26,)),
+        _sample((1, 3, 4, 3, 18), (6, 1, 2, 3, 9), windows=[(2, 1, 0), *[(1, 1, 1)] * 2], groups=2, places=(2, 5, 3)),
+        _sample((1, 3, 4), (4, 5, 1), windows=[(1, 1, 4)], groups=4, places=(7,)),
     )
 
     def infer(self, *kinds: Kind) -> Kind:
@@ -131,7 +143,8 @@ class Convolve(_Convolution):
     def check(self, x: Kind, y: Kind) -> None:
         super().check(x, y)
         need(len(self.places) == len(self.windows), f"places {self.places}")
-        need(x.shape[-1] == y.shape[-1], f"operands {x} and {y}")
+        need(x.shape[-1] == y.shape[-1] * self.groups, f"operands {x} and {y} in {self.groups} groups")
+        need(y.shape[-len(self.windows) - 2] % self.groups == 0, f"operands {x} and {y} in {self.groups} groups")
 
     def flops(self, out: Kind, *kinds: Kind) -> float:
         return 2.0 * float(out.size) * float(kind_of(kinds[1].shape[-len(self.windows) - 1 :], dt.float32).size)
@@ -143,27 +156,32 @@ class Convolve(_Convolution):
         out = np.zeros((*x.shape[: -d - 1], *places, w.shape[-d - 2]))
         for member in np.ndindex(*x.shape[: -d - 2]):
             seen = _windows_of(x[member], places, w.shape[-d - 1 : -1], self.windows)
-            out[member] = np.tensordot(seen, w[member], (range(d + 1, 2 * d + 2), range(1, d + 2)))
+            for c, o in _parts(self.groups, x.shape[-1], w.shape[-d - 2]):
+                own = np.tensordot(seen[..., c], w[member][o], (range(d + 1, 2 * d + 2), range(1, d + 2)))
+                out[member][..., o] = own
         return out.astype(values[0].dtype)
 
     def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
         x, w = primals
         if position == 0:
-            return _to_input(self.windows, w, cotangent, x.shape)
+            return _to_input(self.windows, self.groups, w, cotangent, x.shape)
         spatial = _spatial(w, self.windows)
         kernel = tuple([w.shape[axis] for axis in spatial])
-        found = bind(ConvolveWeights(self.steps, self.gaps, self.lows, kernel), x, cotangent)  # (…, kernel…, C, O)
+        op = ConvolveWeights(self.steps, self.gaps, self.lows, self.groups, kernel)
+        found = bind(op, x, cotangent)  # (…, kernel…, C, O)
         batch = w.ndim - len(spatial) - 2
         return transpose(found, (*range(batch), w.ndim - 1, *range(batch, w.ndim - 2), w.ndim - 2))
 
 
 class ConvolveWeights(_Convolution):
     """The derivative of a convolution with respect to its weights: out[…, k, c, o] = the sum over i and p of
-    x[…, i, p * step + k * gap - low, c] * y[…, i, p, o]; `kernel` is how many k there are."""
+    x[…, i, p * step + k * gap - low, c] * y[…, i, p, o]; `kernel` is how many k there are. With groups, c counts the
+    channels of the output's group."""
 
     steps: tuple[int, ...]
     gaps: tuple[int, ...]
     lows: tuple[int, ...]
+    groups: int
     kernel: Shape
     samples = (
         _sample((2, 9, 3), (2, 7, 4), windows=[(1, 1, 0)], kernel=(3,)),
@@ -171,18 +189,24 @@ class ConvolveWeights(_Convolution):
         _sample((2, 6, 3, 8), (2, 6, 3, 17), windows=[(1, 1, 1), (1, 1, 1)], kernel=(3, 3)),
         _sample((3, 2, 6, 5), (3, 2, 4, 3), windows=[(1, 2, 0)], kernel=(2,)),
         _sample((0, 4, 3), (0, 3, 2), windows=[(1, 1, 0)], kernel=(2,)),
+        _sample((2, 5, 12, 20), (2, 5, 12, 20), windows=[(1, 1, 1), (1, 1, 1)], groups=20, kernel=(3, 3)),
+        _sample((2, 7, 5, 6), (2, 4, 3, 12), windows=[(2, 1, 1), (3, 2, 2)], groups=6, kernel=(3, 2)),
+        _sample((2, 2, 25, 21), (2, 2, 26, 14), windows=[(1, 1, 1)], groups=7, kernel=(2,)),
+        _sample((1, 3, 4, 3, 18), (1, 2, 5, 3, 6), windows=[(2, 1, 0), *[(1, 1, 1)] * 2], groups=2, kernel=(1, 2, 3)),
+        _sample((1, 3, 4), (1, 7, 4), windows=[(1, 1, 4)], groups=4, kernel=(5,)),
     )
 
     def infer(self, *kinds: Kind) -> Kind:
         x, y = kinds
         d = len(self.windows)
-        return kind_of((*x.shape[: -d - 2], *self.kernel, x.shape[-1], y.shape[-1]), x.dtype)
+        return kind_of((*x.shape[: -d - 2], *self.kernel, x.shape[-1] // self.groups, y.shape[-1]), x.dtype)
 
     def check(self, x: Kind, y: Kind) -> None:
         super().check(x, y)
         need(len(self.kernel) == len(self.windows), f"kernel {self.kernel}")
         d = len(self.windows)
         need(x.shape[-d - 2] == y.shape[-d - 2], f"operands {x} and {y}")
+        need(all(y.shape[-1] % self.groups == 0 for y in (x, y)), f"operands {x} and {y} in {self.groups} groups")
 
     def flops(self, out: Kind, *kinds: Kind) -> float:
         return 2.0 * float(out.size) * float(kind_of(kinds[1].shape[-len(self.windows) - 2 : -1], dt.float32).size)
@@ -191,10 +215,12 @@ class ConvolveWeights(_Convolution):
         x, y = (v.astype(np.float64) for v in values)
         d = len(self.windows)
         kernel = [int(n) for n in self.kernel]
-        out = np.zeros((*x.shape[: -d - 2], *kernel, x.shape[-1], y.shape[-1]))
+        out = np.zeros((*x.shape[: -d - 2], *kernel, x.shape[-1] // self.groups, y.shape[-1]))
         for member in np.ndindex(*x.shape[: -d - 2]):
             seen = _windows_of(x[member], y.shape[-d - 1 : -1], kernel, self.windows)
-            out[member] = np.tensordot(seen, y[member], (range(d + 1), range(d + 1)))
+            for c, o in _parts(self.groups, x.shape[-1], y.shape[-1]):
+                own = np.tensordot(seen[..., c], y[member][..., o], (range(d + 1), range(d + 1)))
+                out[member][..., o] = own
         return out.astype(values[0].dtype)
 
     def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
@@ -205,31 +231,105 @@ class ConvolveWeights(_Convolution):
         order = (*range(batch), cotangent.ndim - 1, *range(batch, batch + d), cotangent.ndim - 2)
         weights = transpose(cotangent, order)
         if position == 0:
-            return _to_input(self.windows, weights, y, x.shape)
+            return _to_input(self.windows, self.groups, weights, y, x.shape)
         places = tuple([y.shape[axis] for axis in _spatial(y, self.windows)])
-        return bind(Convolve(self.steps, self.gaps, self.lows, places), x, weights)
+        return bind(Convolve(self.steps, self.gaps, self.lows, self.groups, places), x, weights)
 
 
-def _to_input(windows: Windows, w: Node, cotangent: Node, shape: Shape) -> Node:
-    """The derivative of a convolution with respect to its input: a convolution of the cotangent, with zeros where
-    windows step over elements, with the weights turned round."""
+# ---- the derivative with respect to the input ----
+
+
+class _Residue(NamedTuple):
+    """Along one axis, the places first, first + step, …, which meet the elements k, k + stride, … of windows alone:
+    they are a convolution with these `taps`, turned round."""
+
+    first: int
+    k: int
+    stride: int
+    taps: int
+    gap: int
+    low: int
+
+
+def _residues(window: Window, kernel: int, size: Size) -> list[_Residue]:
+    """The parts of an axis; places that no window meets are in none."""
+    step, gap, low = window
+    common = math.gcd(step, gap)
+    found = []
+    for first in range(step):
+        wanted = (first + low) % step
+        if first >= size or wanted % common:
+            continue
+        stride = step // common
+        k = next(k for k in range(stride) if (k * gap - wanted) % step == 0)
+        taps = -(-(kernel - k) // stride)
+        if taps > 0:
+            before = (first + low - k * gap) // step
+            found.append(_Residue(first, k, stride, taps, gap // common, (taps - 1) * (gap // common) - before))
+    return found
+
+
+def _to_input(windows: Windows, groups: int, w: Node, cotangent: Node, shape: Shape) -> Node:
+    """The derivative of a convolution with respect to its input."""
+    return convolve_back(windows, groups, _exchanged(w, groups, len(windows)), cotangent, shape)
+
+
+def convolve_back(windows: Windows, groups: int, w: Node, x: Node, shape: Shape) -> Node:
+    """out[…, i, q, o] of this shape = the sum over k and c of x[…, i, (q + low - k * gap) / step, c] * w[…, o, k, c],
+    over those k for which there is such an element of x.
+
+    Where the step is more than 1, the places q fall into parts (`_Residue`) that are each a convolution, so that
+    nothing is multiplied with zeros between elements."""
     spatial = _spatial(w, windows)
     kernel = [int(w.shape[axis]) for axis in spatial]
-    places = [cotangent.shape[axis] for axis in spatial]
-    sizes = tuple([(p - 1) * window.step + 1 for p, window in zip(places, windows, strict=True)])
-    spread = _dilated(cotangent, windows, sizes)
-    starts = tuple([w.shape[axis] - 1 if axis in spatial else 0 for axis in range(w.ndim)])
-    turned = bind(Slice(starts, w.shape, tuple([-1 if axis in spatial else 1 for axis in range(w.ndim)])), w)
-    batch = w.ndim - len(windows) - 2
-    turned = transpose(turned, (*range(batch), w.ndim - 1, *spatial, batch))
-    back: list[Window] = []
-    cuts: list[int] = []
-    for k, window in zip(kernel, windows, strict=True):
-        low = window.gap * (k - 1) - window.low
-        cuts.append(max(0, -low))  # windows that see nothing but zeros
-        back.append(Window(1, window.gap, max(0, low)))
+    axes = [_residues(*axis) for axis in zip(windows, kernel, [shape[axis] for axis in spatial], strict=True)]
+    whole = zeros(kind_of(shape, x.dtype))
+    for parts in itertools.product(*axes):
+        made = _part_back(parts, groups, w, x, windows, shape)
+        if all(window.step == 1 for window in windows):
+            return made
+        starts, steps = _at(shape, spatial, 0, [p.first for p in parts]), [w.step for w in windows]
+        whole = bind(SliceUpdate(starts, _at(shape, spatial, 1, steps)), whole, made)
+    return whole
+
+
+def _part_back(parts: Sequence[_Residue], groups: int, w: Node, x: Node, windows: Windows, shape: Shape) -> Node:
+    spatial = _spatial(x, windows)
+    last = [part.k + (part.taps - 1) * part.stride for part in parts]
+    sizes = list(w.shape)
+    for axis, part in zip(spatial, parts, strict=True):
+        sizes[axis] = part.taps
+    back = _at(shape, spatial, 1, [-part.stride for part in parts])
+    weights = bind(Slice(_at(shape, spatial, 0, last), tuple(sizes), back), w)
+    cuts = _at(shape, spatial, 0, [max(0, -part.low) for part in parts])  # windows that see nothing but zeros
     if any(cuts):
-        first = tuple([cuts[axis - spatial[0]] if axis in spatial else 0 for axis in range(w.ndim)])
-        sizes = tuple([n - c for n, c in zip(spread.shape, first, strict=True)])
-        spread = bind(Slice(first, sizes, (1,) * w.ndim), spread)
-    return bind(Convolve(*parts_of(back), tuple([shape[axis] for axis in spatial])), spread, turned)
+        left = tuple([n if not cut else dim_max(n - cut, 0) for n, cut in zip(x.shape, cuts, strict=True)])
+        x = bind(Slice(cuts, left, (1,) * len(cuts)), x)
+    places = [
+        -(-(shape[axis] - part.first) // window.step)
+        for axis, part, window in zip(spatial, parts, windows, strict=True)
+    ]
+    back_windows = [Window(1, part.gap, max(0, part.low)) for part in parts]
+    return bind(Convolve(*parts_of(back_windows), groups, tuple(places)), x, weights)
+
+
+def _at(shape: Shape, spatial: range, other: int, numbers: Sequence[int]) -> tuple[int, ...]:
+    """These numbers for the spatial axes, another for the rest."""
+    return tuple([numbers[axis - spatial[0]] if axis in spatial else other for axis in range(len(shape))])
+
+
+def _exchanged(w: Node, groups: int, d: int) -> Node:
+    """(…, O, kernel…, C of a group) as (…, C, kernel…, O of a group)."""
+    batch = w.ndim - d - 2
+    lead, outputs, kernel, each = w.shape[:batch], w.shape[batch], w.shape[batch + 1 : -1], w.shape[-1]
+    if groups == 1:
+        return transpose(w, (*range(batch), w.ndim - 1, *range(batch + 1, w.ndim - 1), batch))
+    apart = reshape(w, (*lead, groups, outputs // groups, *kernel, each))
+    order = (*range(batch + 1), w.ndim, *range(batch + 2, w.ndim), batch + 1)
+    return reshape(transpose(apart, order), (*lead, groups * each, *kernel, outputs // groups))
+
+
+def _parts(groups: int, channels: int, outputs: int) -> list[tuple[slice, slice]]:
+    """The channels and the outputs of each group."""
+    each, per = channels // groups, outputs // groups
+    return [(slice(g * each, (g + 1) * each), slice(g * per, (g + 1) * per)) for g in range(groups)]

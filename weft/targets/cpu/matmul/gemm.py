@@ -77,7 +77,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sums:
+class Sums:
     """A block of sums in memory, `row` bytes from row to row."""
 
     at: Value
@@ -161,18 +161,23 @@ class Gemm:
     def _of_chunk(self, right: Any, chunk: Value) -> Any:
         return self.b.gep(right, chunk * CHUNK * self.frame["b_k"])
 
+    def _output(self, member: Value, i: Value, j: Value) -> Sums:
+        """Where a block of a member's output begins."""
+        f, memory = self.frame, self.result.memory.size
+        return Sums(self.b.gep(f["out"], ((member * f["m"] + i) * f["n"] + j) * memory), f["n"] * memory)
+
     def _task(self, task: Value) -> None:
-        f, b, memory = self.frame, self.b, self.result.memory.size
+        f, b = self.frame, self.b
         rest, block_i = f.divide(task, f["blocks_m"])
         member, block_j = f.divide(rest, f["blocks_n"])
         left, right = self._operands(member)
         i, j = block_i * f["block_m"], block_j * f["block_n"]
         rows, columns = f.least(f["m"] - i, f["block_m"]), f.least(f["n"] - j, f["block_n"])
         left, right = self._from_row(left, i), self._from_column(right, j)
-        out = _Sums(b.gep(f["out"], ((member * f["m"] + i) * f["n"] + j) * memory), f["n"] * memory)
+        out = self._output(member, i, j)
         totals = out
         if self.result.narrow:
-            totals = _Sums(b.gep(f.scratch, f["at_total"]), f["block_n"] * self.size)
+            totals = Sums(b.gep(f.scratch, f["at_total"]), f["block_n"] * self.size)
         with b.loop(0, f["chunks"], 1) as loop:
             with b.when(loop.index.ne(0)):
                 f.look()
@@ -259,7 +264,7 @@ class Gemm:
 
     # ---- computing ----
 
-    def _block(self, chunk: Chunk, totals: _Sums, first: Value) -> None:
+    def _block(self, chunk: Chunk, totals: Sums, first: Value) -> None:
         """A chunk's sums: put where the totals belong, or, after the first chunk, added to them."""
         f, b, tile = self.frame, self.b, self.tile
         with b.loop(0, chunk.columns, tile.columns) as panel:
@@ -267,20 +272,20 @@ class Gemm:
             skip = j * self.size if self.read_b == "direct" else f.divide(j, tile.columns)[0] * f["panel"]
             columns = f.least(chunk.columns - j, tile.columns)
             part = replace(chunk, right=b.gep(chunk.right, skip), columns=columns)
-            total = _Sums(b.gep(totals.at, j * self.size), totals.row)
+            total = Sums(b.gep(totals.at, j * self.size), totals.row)
             for vectors in range(1, tile.vectors + 1):
                 last = columns - (vectors - 1) * tile.lanes
                 with b.when((last > 0) & (last <= tile.lanes)):
                     self._strips(part, total, vectors, f.leading(last, tile.lanes), first)
 
-    def _strips(self, chunk: Chunk, target: _Sums, vectors: int, last: Part, first: Value) -> None:
+    def _strips(self, chunk: Chunk, target: Sums, vectors: int, last: Part, first: Value) -> None:
         """Tiles from the first row to the last: whole ones, then one of each smaller power of two that is left."""
         b, height = self.b, self.tile.rows
         row = self.frame["a_row"] if self.read_a == "direct" else b.i64(self.a_row)
 
         def one(i: Value, height: int) -> None:
             below = replace(chunk, left=b.gep(chunk.left, i * row))
-            self._tile(below, _Sums(b.gep(target.at, i * target.row), target.row), height, vectors, last, first)
+            self._tile(below, Sums(b.gep(target.at, i * target.row), target.row), height, vectors, last, first)
 
         with b.loop(0, chunk.rows & -height, height) as strip:
             one(strip.index, height)
@@ -288,7 +293,7 @@ class Gemm:
             with b.when((chunk.rows & height).ne(0)):
                 one(chunk.rows & -(2 * height), height)
 
-    def _tile(self, chunk: Chunk, target: _Sums, rows: int, vectors: int, last: Part, first: Value) -> None:
+    def _tile(self, chunk: Chunk, target: Sums, rows: int, vectors: int, last: Part, first: Value) -> None:
         """One register tile; `last` is the part of its last vector that there is."""
         f, b, lanes, kind = self.frame, self.b, self.tile.lanes, self.kind
         if self.read_a == "direct":
@@ -328,7 +333,7 @@ class Gemm:
             return self.frame.load(self.wide, at, self.tile.lanes, part)
         return self.frame.get_apart(self.kind, at, self.tile.lanes, self.tile.lanes * self.kind.part.size)
 
-    def _round(self, totals: _Sums, out: _Sums, rows: Value, columns: Value) -> None:
+    def _round(self, totals: Sums, out: Sums, rows: Value, columns: Value) -> None:
         """Totals from scratch memory to the output: the one rounding of narrow elements."""
         f, b, lanes = self.frame, self.b, self.tile.lanes
         with b.loop(0, rows, 1) as row:

@@ -15,16 +15,16 @@ from typing import Any, Final, Literal
 from weft.codegen.builder import AnyValue, Value
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
-from weft.primitives.convolution import Convolve, ConvolveWeights, Windows
+from weft.primitives.convolution import Convolve, ConvolveWeights, Windows, few_in_groups
 from weft.records import dataclass
 from weft.runtime.engine import Source
-from weft.targets.axes import axes_of, merged, row_major, scaled
+from weft.targets.axes import Axis, axes_of, merged, row_major, scaled
 from weft.targets.cpu import moves
 from weft.targets.cpu.matmul import elements as el
-from weft.targets.cpu.matmul import gemm
+from weft.targets.cpu.matmul import gemm, groups
 from weft.targets.cpu.matmul.elements import Elements, elements_of
 from weft.targets.cpu.matmul.frame import Part, Word, block
-from weft.targets.cpu.matmul.gemm import CHUNK, Chunk, Gemm, Tile
+from weft.targets.cpu.matmul.gemm import CHUNK, Chunk, Gemm, Sums, Tile
 from weft.targets.cpu.matmul.lowering import output_blocks
 from weft.targets.cpu.matmul.machine import machine
 from weft.targets.cpu.matmul.tasks import grain_of
@@ -62,7 +62,7 @@ class WindowGemm(Gemm):
     ) -> None:
         super().__init__(kind, tile, "any", read_b, flipped=False, partial=False)
         self.rows, self.columns, self.checks, self.way, self.span = rows, columns, checks, way, span
-        words = [*gemm.WORDS, "at_rows", "at_columns", "run", "base"]
+        words = [*gemm.WORDS, "out_row", "at_rows", "at_columns", "run", "base"]
         for letter, axes in (("r", rows), ("c", columns)):
             for axis, along in enumerate(axes):
                 words += [f"{letter}{axis}", f"{letter}s{axis}", *([f"{letter}b{axis}"] if along >= 0 else [])]
@@ -70,11 +70,26 @@ class WindowGemm(Gemm):
         self.words = tuple(words)  # type: ignore[misc]
         self._runs: Value
         """How many runs the chunk has that is being packed."""
+        self._member: Value
+        """Where the output of the member of the batch begins, in bytes."""
 
     @property
     def name(self) -> str:
         marks = "_".join("".join("x" if a < 0 else str(a) for a in axes) for axes in (self.rows, self.columns))
         return f"windows_{marks}_{self.way}{self.span}_{super().name}"
+
+    @property
+    def operands(self) -> int:
+        return 3
+
+    def _operands(self, member: Value) -> tuple[Value, Any]:
+        f = self.frame
+        offset_a, offset_b, self._member = f.offsets(member)
+        return self.b.gep(f["a"], offset_a), self.b.gep(f["b"], offset_b)
+
+    def _output(self, member: Value, i: Value, j: Value) -> Sums:
+        f = self.frame
+        return Sums(self.b.gep(f["out"], self._member + i * f["out_row"] + j * self.kind.memory.size), f["out_row"])
 
     # ---- tables ----
 
@@ -226,24 +241,28 @@ class WindowGemm(Gemm):
 def convolve(op: Convolve, x: Layout, w: Layout, out: Layout) -> Lowering:
     """Rows are places of the window, columns what it sees. Pointers: 0 is x, 1 is w, 2 is out, 3 a copy of w where its
     elements do not lie in rows."""
+    if op.groups > 1 and few_in_groups(int(w.shape[-1]), int(out.shape[-1]) // op.groups):
+        return groups.convolve(op, x, w, out)
     if math.prod(out.shape) == 0:
         return Lowering(())
     d = len(op.windows)
     steps = scaled(x)
     images = _Place(x.shape[-d - 2], steps[-d - 2])
-    channels = _Place(x.shape[-1], steps[-1])
+    channels = _Place(w.shape[-1], steps[-1])
     over = _over(op.windows, x, op.places, w.shape[-d - 1 : -1])
     rows = [images, *_spatial(op.windows, over, op.places, [w.step for w in op.windows], steps[-d - 1 : -1])]
     columns = [
         *_spatial(op.windows, over, w.shape[-d - 1 : -1], [w.gap for w in op.windows], steps[-d - 1 : -1]),
         channels,
     ]
-    return _lowering(op.windows, x, w, over, rows, columns, slice(-d - 1, None), -d - 2)
+    return _lowering(op, x, w, out, over, rows, columns, slice(-d - 1, None), -d - 2)
 
 
 def convolve_weights(op: ConvolveWeights, x: Layout, y: Layout, out: Layout) -> Lowering:
     """Rows are the elements of the weights, columns the places of the window. Pointers: 0 is x, 1 is y, 2 is out, 3 a
     copy of y where its places do not lie in rows."""
+    if op.groups > 1 and few_in_groups(int(out.shape[-2]), int(out.shape[-1]) // op.groups):
+        return groups.convolve_weights(op, x, y, out)
     if math.prod(out.shape) == 0:
         return Lowering(())
     d = len(op.windows)
@@ -252,19 +271,20 @@ def convolve_weights(op: ConvolveWeights, x: Layout, y: Layout, out: Layout) -> 
     over = _over(op.windows, x, places, op.kernel)
     rows = [
         *_spatial(op.windows, over, op.kernel, [w.gap for w in op.windows], steps[-d - 1 : -1]),
-        _Place(x.shape[-1], steps[-1]),
+        _Place(out.shape[-2], steps[-1]),
     ]
     columns = [
         _Place(x.shape[-d - 2], steps[-d - 2]),
         *_spatial(op.windows, over, places, [w.step for w in op.windows], steps[-d - 1 : -1]),
     ]
-    return _lowering(op.windows, x, y, over, rows, columns, slice(-d - 2, -1), -1)
+    return _lowering(op, x, y, out, over, rows, columns, slice(-d - 2, -1), -1)
 
 
 def _lowering(
-    windows: Windows,
+    op: Convolve | ConvolveWeights,
     x: Layout,
     right: Layout,
+    out: Layout,
     over: Sequence[int],
     rows: list[_Place],
     columns: list[_Place],
@@ -283,19 +303,26 @@ def _lowering(
         right, at, temporaries = plain, Pointer(3), (math.prod(right.shape) * size,)
     inside, strides = merged(axes_of(right.shape[depth], scaled(right)[depth])), scaled(right)
     b_k = inside[0].strides[0] if inside else right.dtype.size
-    matrix = _Right(at, right.shape[n], b_k, strides[n], strides[: -len(windows) - 2])
-    return Lowering((*launches, _launch(windows, x, over, rows, columns, matrix)), temporaries)
+    each, per = x.shape[-1] // op.groups, right.shape[n] // op.groups
+    d, size = len(op.windows), x.dtype.size
+    member = tuple(strides[: -d - 2]), row_major(out.shape, size)[: -d - 2]
+    batch = axes_of(x.shape[: -d - 2], scaled(x)[: -d - 2], *member)
+    batch.append(Axis(op.groups, (each * scaled(x)[-1], per * strides[n], per * size)))
+    matrix = _Right(at, per, b_k, strides[n])
+    return Lowering(
+        (*launches, _launch(op.windows, x, over, rows, columns, matrix, merged(batch), out.shape[-1] * size)),
+        temporaries,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Right:
-    """The right operand: a matrix of (columns of the left one, n), and strides of the batch."""
+    """The right operand: a matrix of (columns of the left one, n)."""
 
     pointer: Pointer
     n: int
     b_k: int
     b_column: int
-    batch: tuple[int, ...]
 
 
 def _over(windows: Windows, x: Layout, places: Sequence[Any], kernel: Sequence[Any]) -> list[int]:
@@ -333,15 +360,19 @@ def _joined(axes: Sequence[_Place]) -> list[_Place]:
 
 
 def _launch(
-    windows: Windows, x: Layout, over: Sequence[int], rows: list[_Place], columns: list[_Place], right: _Right
+    windows: Windows,
+    x: Layout,
+    over: Sequence[int],
+    rows: list[_Place],
+    columns: list[_Place],
+    right: _Right,
+    members_of: Sequence[Axis],
+    out_row: int,
 ) -> Launch:
     kind, size, d = elements_of(x.dtype), x.dtype.size, len(windows)
     rows, columns = _joined(rows), _joined(columns)
     m, n, k = math.prod(axis.size for axis in rows), right.n, math.prod(axis.size for axis in columns)
-    batch = [
-        (axis.size, *axis.strides)
-        for axis in reversed(merged(axes_of(x.shape[: -d - 2], scaled(x)[: -d - 2], right.batch)))
-    ]
+    batch = [(axis.size, *axis.strides) for axis in reversed(members_of)]
     members = math.prod(axis[0] for axis in batch)
     terms = members * m * n * k
     tile = machine(config.cpu).tile(kind, n)
@@ -362,7 +393,7 @@ def _launch(
         "m": m, "n": n, "k": k, "chunks": max(1, -(-k // CHUNK)), "a_row": 0, "a_k": 0, "b_k": right.b_k,
         "b_column": right.b_column, "block_m": block_m, "block_n": block_n, "blocks_m": blocks_m, "blocks_n": blocks_n,
         "panel": scratch.panel, "at_a": scratch.at_a, "at_total": scratch.at_total,
-        "at_rows": at_rows, "at_columns": at_columns, "run": 1 if run is None else run.size,
+        "out_row": out_row, "at_rows": at_rows, "at_columns": at_columns, "run": 1 if run is None else run.size,
         "base": -sum(window.low * step for window, step in zip(windows, steps, strict=True)),
     }  # fmt: skip
     for letter, axes in (("r", rows), ("c", columns)):
