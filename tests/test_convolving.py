@@ -174,6 +174,70 @@ def test_transforms(groups: int) -> None:
     assert np.allclose(wide(mx.vmap(f, in_axes=(0, None))(many, w)[1]), wide(f(many[1], w)), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("x", "kernel", "outputs", "groups", "stride", "dilation"),
+    [
+        ((2, 5, 75, 37), (3, 3), 37, 37, 1, 1),
+        ((1, 530, 20), (5,), 20, 20, 1, 1),
+        ((1, 530, 20), (4,), 10, 5, 3, 2),
+        ((2, 9, 40, 24), (3, 5), 48, 24, 2, 1),
+        ((1, 4, 3, 20, 15), (2, 3, 3), 10, 5, 1, 1),
+        ((2, 8, 9, 32), (3, 3), 34, 2, 1, 1),
+        ((1, 3, 9, 64), (1, 9), 64, 8, 1, 1),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float64])
+def test_groups(
+    x: tuple[int, ...], kernel: tuple[int, ...], outputs: int, groups: int, stride: int, dilation: int, dtype: Any
+) -> None:
+    """Lanes that are used in part, lines longer than a task and than a chain, windows wider than their array; and what
+    lies in memory in another way."""
+    axes = len(kernel)
+    a, w = draw(x, dtype), draw((outputs, *kernel, x[-1] // groups), dtype, 1)
+
+    def f(a: mx.array, w: mx.array) -> mx.array:
+        return mx.conv_general(a, w, stride, [2] * axes, dilation, 1, groups)
+
+    options: tuple[Any, ...] = (*[[n] * axes for n in (stride, 2, 2, dilation, 1)], groups, False)
+    made = f(a, w)
+    close(
+        made, by_definition(wide(a), wide(w), *options), by_definition(abs(wide(a)), abs(wide(w)), *options), w[0].size
+    )
+    turned = mx.contiguous(mx.moveaxis(a, -1, 1))
+    assert mx.array_equal(mx.compile(lambda a, w: f(mx.moveaxis(a, 1, -1), w))(turned, w), made).item()
+    both = mx.vmap(f, in_axes=(0, None))(mx.stack([a, -a]), w)
+    assert mx.array_equal(both[0], made).item()
+    assert mx.array_equal(mx.vmap(f)(mx.stack([-a, a]), mx.stack([w, w]))[1], made).item()
+
+
+@settings(max_examples=40)
+@given(case=cases())
+def test_gradients(case: dict[str, Any]) -> None:
+    """A convolution is linear in both operands: each gradient is its transpose."""
+    x, w = draw(case.pop("x"), mx.float64), draw(case.pop("w"), mx.float64, 1)
+    try:
+        made = mx.conv_general(x, w, **case)
+    except ValueError:
+        return
+    c = draw(made.shape, mx.float64, 2)
+    total, magnitude = mx.sum(made * c).item(), mx.sum(mx.abs(made * c)).item() + 1
+    gradients = mx.vjp(lambda x, w: mx.conv_general(x, w, **case), [x, w], [c])[1]
+    for operand, gradient in zip((x, w), gradients, strict=True):
+        assert abs(mx.sum(operand * gradient).item() - total) <= 1e-11 * magnitude
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_no_zeros_between_elements_are_multiplied(groups: int) -> None:
+    """An infinite weight meets every third element of the input only, and those that there are."""
+    x, w = draw((1, 12, 4)), draw((4, 3, 4 // groups), seed=1)
+    w[:, 1] = float("inf")
+    (gradient,) = mx.vjp(lambda x: mx.conv1d(x, w, 3, 0, 1, groups), [x], [mx.ones((1, 4, 4))])[1]
+    finite = np.isfinite(np.asarray(gradient)).all((0, 2))
+    assert finite.tolist() == [True, False, True] * 4
+    back = mx.conv_transpose1d(mx.ones((1, 4, 4)), w, 3, 0, 1, 0, groups)
+    assert np.isfinite(np.asarray(back)).all((0, 2)).tolist() == [True, False, True] * 4
+
+
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 def test_convolve(mode: str) -> None:
     for n, k in ((5, 3), (5, 2), (3, 4), (1, 1), (6, 6)):

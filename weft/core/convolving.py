@@ -144,9 +144,9 @@ def conv_general(
     if flip:
         w = flipped(w, tuple(range(1, axes + 1)))
     kernel = tuple(int(n) for n in w._node.shape[1:-1])
-    sizes = [(n - 1) * space + 1 if back else n for n, space in zip(x._node.shape[1:-1], between, strict=True)]
+    extents = [(n - 1) * space + 1 if back else n for n, space in zip(x._node.shape[1:-1], between, strict=True)]
     places: list[Any] = []
-    for axis, (n, k, gap, step) in enumerate(zip(sizes, kernel, spacing, strides, strict=True), 1):
+    for axis, (n, k, gap, step) in enumerate(zip(extents, kernel, spacing, strides, strict=True), 1):
         reach, n = gap * (k - 1) + 1, n + low[axis - 1] + high[axis - 1]
         if n < reach:
             raise ValueError(

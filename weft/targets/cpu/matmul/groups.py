@@ -5,21 +5,22 @@ their terms left out. Every element of the output is one chain of fused multiply
 
     … fma(x[k, 1], w[k, 1], fma(x[k, 0], w[k, 0], …)) …  over the places k of the window, and in these the channels,
 
-from 0 upwards. In the derivative with respect to the weights a chain goes along the last axis of places, and the sums
-of these lines are added from the left.
+from 0 upwards. In the derivative with respect to the weights a chain goes along the last axis of places, up to a
+multiple of 256, and these are added from the left.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
+from weft import dtypes as dt
 from weft.codegen.builder import AnyValue, Builder, Value
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
-from weft.primitives.convolution import Convolve, ConvolveWeights
-from weft.records import dataclass
+from weft.primitives.convolution import Convolve, ConvolveWeights, Windows
+from weft.records import dataclass, replace
 from weft.runtime.engine import Source
 from weft.targets.axes import axes_of, merged, row_major, scaled
 from weft.targets.cpu import moves
@@ -27,19 +28,22 @@ from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements, elements_of
 from weft.targets.cpu.matmul.frame import Part, ProductFrame, Word, block
 from weft.targets.cpu.matmul.machine import machine
-from weft.targets.cpu.matmul.tasks import equal_blocks, grain_of
+from weft.targets.cpu.matmul.tasks import equal_blocks, grain_of, tasks_for
 
 _Range = tuple[Value, Value]
 
 LANES: Final = 16
+_WRITTEN_OUT: Final = 16  # channels times elements of a window along the last axis
 _LINE: Final = 64  # places of a line that are a task
+_PIECE: Final = 256  # places of a line that are summed in one chain; another number gives other bits
 _STREAM: Final = 4  # multiply-adds that loading what is multiplied takes as long as
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What a kernel is written for: the channels and outputs of a group, how many spatial axes there are, whether the
-    last lanes are only partly used, and how many vectors of sums are held in registers."""
+    last lanes are only partly used, how many vectors of sums are held in registers, and, if that is written out, how
+    the window goes along the last axis: its step, its gap, its elements."""
 
     kind: Elements
     each: int
@@ -47,6 +51,7 @@ class Shape:
     axes: int
     tail: bool
     sums: int
+    last: tuple[int, int, int] | None = None
 
     @property
     def width(self) -> int:
@@ -57,7 +62,8 @@ class Shape:
     def name(self) -> str:
         k = self.kind
         marks = f"{k.memory.name}_{k.work.name}_{self.each}x{self.per}_{self.axes}_{self.sums}"
-        return marks + "_tail" * self.tail
+        window = "" if self.last is None else "_by" + "_".join(map(str, self.last))
+        return marks + window + "_tail" * self.tail
 
 
 class _Kernel:
@@ -97,17 +103,25 @@ class _Kernel:
         first, end = self._first(free, count, by), self._first(free + size, count, by)
         return first, end
 
+    def _step(self, axis: int) -> Value:
+        known = self.shape.last if axis == self._last else None
+        return self.frame[f"step{axis}"] if known is None else self.b.i64(known[0])
+
+    def _gap(self, axis: int) -> Value:
+        known = self.shape.last if axis == self._last else None
+        return self.frame[f"gap{axis}"] if known is None else self.b.i64(known[1])
+
     def _taps(self, axis: int, place: Value) -> _Range:
         """The elements of the window along an axis that exist at a place."""
         f = self.frame
-        free = f[f"low{axis}"] - place * f[f"step{axis}"]
-        return self._within(free, f[f"n{axis}"], f[f"k{axis}"], f[f"gap{axis}"])
+        free = f[f"low{axis}"] - place * self._step(axis)
+        return self._within(free, f[f"n{axis}"], f[f"k{axis}"], self._gap(axis))
 
     def _places(self, axis: int, tap: Value) -> _Range:
         """The places along an axis where an element of the window exists."""
         f = self.frame
-        free = f[f"low{axis}"] - tap * f[f"gap{axis}"]
-        return self._within(free, f[f"n{axis}"], f[f"p{axis}"], f[f"step{axis}"])
+        free = f[f"low{axis}"] - tap * self._gap(axis)
+        return self._within(free, f[f"n{axis}"], f[f"p{axis}"], self._step(axis))
 
     def _lanes(self, j: Value, code: Callable[[Value, Value | None], None]) -> None:
         """Code for block j of the lanes, given its first output: one for whole blocks, and one for the part that is
@@ -186,10 +200,14 @@ class _Kernel:
     def _zeros(self, count: int) -> list[Value]:
         return [self.b.const(self.kind.work, 0, LANES)] * count
 
-    def _seen(self, x: Value, axis: int, place: Value, tap: Value) -> Value:
-        """Where an element of a window lies along an axis."""
+    def _at_place(self, x: Value, axis: int, place: Value) -> Value:
+        """Where a window at this place begins along an axis."""
         f = self.frame
-        return self.b.gep(x, (place * f[f"step{axis}"] + tap * f[f"gap{axis}"] - f[f"low{axis}"]) * f[f"sx{axis}"])
+        return self.b.gep(x, (place * self._step(axis) - f[f"low{axis}"]) * f[f"sx{axis}"])
+
+    def _at_tap(self, x: Value, axis: int, tap: Value) -> Value:
+        """Where an element of a window lies along an axis, from where the window begins."""
+        return self.b.gep(x, tap * (self._gap(axis) * self.frame[f"sx{axis}"]))
 
 
 def _fused(b: Builder, x: Value, y: AnyValue, total: Value) -> Value:
@@ -217,138 +235,225 @@ class Outputs(_Kernel):
         at_x, at_w = f.offsets(member)
         x, w = b.gep(f["x"], at_x + image * f["image"]), b.gep(f["y"], at_w)
         out = b.gep(f["out"], line * f[f"p{last}"] * f["outputs"] * self.size)
+        ranges = [self._taps(axis, place) for axis, place in enumerate(places)]
+        for axis, place in enumerate(places):
+            x = self._at_place(x, axis, place)
         begin = part * f["line"]
         end = f.least(begin + f["line"], f[f"p{last}"])
         # Between `clear` and `over` windows reach beyond no end of the line.
         clear, over = self._places(last, b.i64(0))[0], self._places(last, f[f"k{last}"] - 1)[1]
         clear = f.least(b.intrinsic("smax", clear, begin), end)
-        bounds = begin, clear, b.intrinsic("smax", f.least(over, end), clear), end
-        with b.loop(0, f["blocks"], 1) as j:
-
-            def lanes(first: Value, count: Value | None) -> None:
-                at = b.gep(x, self._channel(first) * self.size)
-                self._line(_Line(at, b.gep(w, first * self.size), b.gep(out, first * self.size), count, places), bounds)
-
-            self._lanes(j.index, lanes)
-
-    def _line(self, line: _Line, bounds: tuple[Value, Value, Value, Value]) -> None:
-        b, tile = self.b, self.shape.sums
-        begin, clear, over, end = bounds
-        start = clear
+        over = b.intrinsic("smax", f.least(over, end), clear)
+        whole = _Line(x, w, out, None, ranges)
+        start, tile = clear, self.shape.sums
         while tile > 1:
             stop = start + ((over - start) & -tile)
             with b.loop(start, stop, tile) as p:
-                self._tile(line, p.index, tile)
+                self._all_outputs(whole, p.index, tile)
             start, tile = stop, tile // 2
         with b.loop(0, 2, 1) as side:
             left = side.index.eq(0)
             with b.loop(b.choose(left, begin, start), b.choose(left, clear, end), 1) as p:
-                self._tile(line, p.index, 1, edge=True)
+                self._all_outputs(whole, p.index, 1, edge=True)
+
+    def _all_outputs(self, line: _Line, p: Value, tile: int, edge: bool = False) -> None:
+        b, f = self.b, self.frame
+        with b.loop(0, f["blocks"], 1) as j:
+
+            def lanes(first: Value, count: Value | None) -> None:
+                x = b.gep(line.x, self._channel(first) * self.size)
+                w, out = (b.gep(at, first * self.size) for at in (line.w, line.out))
+                self._tile(_Line(x, w, out, count, line.ranges), p, tile, edge)
+
+            self._lanes(j.index, lanes)
 
     def _tile(self, line: _Line, p: Value, tile: int, edge: bool = False) -> None:
         """The sums of some places that follow each other in a line; at the edge, of those terms that there are."""
-        f, b, last, shape = self.frame, self.b, self._last, self.shape
-        step, row = f[f"sx{last}"] * f[f"step{last}"], f["outputs"] * self.size
-        part = self._part(line.count)
-        ranges = [self._taps(axis, place) for axis, place in enumerate(line.places)]
-        ranges.append(self._taps(last, p) if edge else (b.i64(0), f[f"k{last}"]))
+        f, b, last = self.frame, self.b, self._last
+        row, part = f["outputs"] * self.size, self._part(line.count)
+        here, step = self._at_place(line.x, last, p), f[f"sx{last}"] * self._step(last)
+        written_out = self.shape.last is not None and not edge
+        ranges = list(line.ranges)
+        if not written_out:
+            ranges.append(self._taps(last, p) if edge else (b.i64(0), f[f"k{last}"]))
 
-        def term(taps: list[Value], sums: list[Value]) -> list[Value]:
-            x, number = line.x, b.i64(0)
-            for axis, (place, tap) in enumerate(zip([*line.places, p], taps, strict=True)):
-                x, number = self._seen(x, axis, place, tap), number * f[f"k{axis}"] + tap
-            at = b.gep(line.w, number * row * shape.each)
-            weights = [f.load(self.kind, b.gep(at, row * c), LANES, part) for c in range(shape.each)]
+        def terms(taps: list[Value], sums: list[Value]) -> list[Value]:
+            x, number = here, b.i64(0)
+            for axis, tap in enumerate(taps):
+                x, number = self._at_tap(x, axis, tap), number * f[f"k{axis}"] + tap
+            if written_out:
+                return self._written_out(line, x, number * f[f"k{last}"], tile, sums)
+            weights = self._weights(line, number)
             for t in range(tile):
-                for seen, weight in zip(self._inputs(b.gep(x, step * t), line.count), weights, strict=True):
-                    sums[t] = _fused(b, seen, weight, sums[t])
+                sums[t] = self._added(sums[t], self._inputs(b.gep(x, step * t), line.count), weights)
             return sums
 
-        for t, x in enumerate(self._nested(ranges, self._zeros(tile), term)):
-            f.store(self.kind, x, b.gep(line.out, (p + t) * row), part)
+        at = b.gep(line.out, p * row)
+        for t, x in enumerate(self._nested(ranges, self._zeros(tile), terms)):
+            f.store(self.kind, x, b.gep(at, row * t), part)
+
+    def _written_out(self, line: _Line, x: Value, number: Value, tile: int, sums: list[Value]) -> list[Value]:
+        """The terms of all elements of the window along the last axis. Windows of neighbours see the same elements,
+        which are loaded once."""
+        f, b = self.frame, self.b
+        assert self.shape.last is not None
+        step, gap, taps = self.shape.last
+        seen: dict[int, list[Value]] = {}
+        row = f["outputs"] * (self.size * self.shape.each)
+        here = replace(line, w=b.gep(line.w, number * row))
+        for tap in range(taps):
+            weights = self._weights(replace(here, w=b.gep(here.w, row * tap)), b.i64(0))
+            for t in range(tile):
+                place = t * step + tap * gap
+                if place not in seen:
+                    seen[place] = self._inputs(b.gep(x, f[f"sx{self._last}"] * place), line.count)
+                sums[t] = self._added(sums[t], seen[place], weights)
+        return sums
+
+    def _weights(self, line: _Line, number: Value) -> list[AnyValue]:
+        """Those of the channels of a group at an element of the window."""
+        f, b, each = self.frame, self.b, self.shape.each
+        row, part = f["outputs"] * self.size, self._part(line.count)
+        at = b.gep(line.w, number * row * each)
+        return [f.load(self.kind, b.gep(at, row * c), LANES, part) for c in range(each)]
+
+    def _added(self, total: Value, seen: list[Value], weights: list[AnyValue]) -> Value:
+        for x, weight in zip(seen, weights, strict=True):
+            total = _fused(self.b, x, weight, total)
+        return total
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
     """Where a block of lanes begins in the operands at a line, how many of its outputs there are (None: all), and the
-    places along the axes that the line does not go along."""
+    elements of the window that exist along the axes that the line does not go along."""
 
     x: Value
     w: Value
     out: Value
     count: Value | None
-    places: list[Value]
+    ranges: list[_Range]
 
 
 class Weights(_Kernel):
     """Writes the kernel of the derivative with respect to the weights, which lie as (kernel…, channels of a group,
-    outputs); y is (images, places…, outputs), with any strides but for the last. A task is a block of lanes for some
-    elements of the window along the last axis, the others fixed."""
+    outputs); y is (images, places…, outputs), with any strides but for the last.
+
+    A task is some blocks of lanes, and some of the elements of the window along all axes but the last. It goes through
+    all places once, line by line, and keeps the sums in scratch memory."""
 
     title = "grouped_weights"
-    own = ("taps", "y_image")
+    own: tuple[str, ...] = ("rows", "row_parts", "taken", "taken_parts", "pieces", "y_image")
 
     def __init__(self, shape: Shape) -> None:
         self.own = (*type(self).own, *(f"sy{axis}" for axis in range(shape.axes)))
         super().__init__(shape)
+        self.vector = LANES * shape.kind.work.size
+        self.wide = el.summing(shape.kind)
 
     @property
     def tile(self) -> int:
-        """Elements of the window that are summed together."""
+        """Elements of the window along the last axis that are summed together."""
         return max(1, self.shape.sums // self.shape.each)
 
     def _task(self, task: Value) -> None:
         f, b, last = self.frame, self.b, self._last
-        rest, j = f.divide(task, f["blocks"])
-        rest, tile = f.divide(rest, f["taps"])
-        fixed: list[Value] = []
-        for axis in range(last - 1, -1, -1):
-            rest, tap = f.divide(rest, f[f"k{axis}"])
-            fixed.insert(0, tap)
-        at_x, at_y = f.offsets(rest)
-        x, y = b.gep(f["x"], at_x), b.gep(f["y"], at_y)
-        number = rest
-        for axis, tap in enumerate(fixed):
-            number = number * f[f"k{axis}"] + tap
-        begin = tile * self.tile
-        number = number * f[f"k{last}"] + begin
-        out = b.gep(f["out"], number * f["outputs"] * (self.shape.each * self.size))
-        left = f.least(f[f"k{last}"] - begin, self.tile)
+        rest, blocks = f.divide(task, f["taken_parts"])
+        member, rows = f.divide(rest, f["row_parts"])
+        at_x, at_y = f.offsets(member)
+        count = b.i64(1)
+        for axis in range(last):
+            count = count * f[f"k{axis}"]
+        first_row, first_block = rows * f["rows"], blocks * f["taken"]
+        part = _Part(
+            b.gep(f["x"], at_x), b.gep(f["y"], at_y), first_row, f.least(first_row + f["rows"], count), first_block,
+            f.least(first_block + f["taken"], f["blocks"]),
+        )  # fmt: skip
+        each = f[f"k{last}"] * (self.shape.each * self.vector)
+        with b.loop(0, (part.end_row - first_row) * (part.end_block - first_block) * each, self.vector) as clear:
+            b.store(b.const(self.kind.work, 0, LANES), b.gep(f.scratch, clear.index))
+        everywhere = [(b.i64(0), f["images"]), *((b.i64(0), f[f"p{axis}"]) for axis in range(last))]
 
-        def lanes(first: Value, count: Value | None) -> None:
-            at = first * self.size
-            line = _Line(b.gep(x, self._channel(first) * self.size), b.gep(y, at), b.gep(out, at), count, fixed)
+        def line(indices: list[Value], _: list[Value]) -> list[Value]:
+            f.look()
+            with b.loop(0, f["pieces"], 1) as piece:
+                self._line(part, indices, piece.index * _PIECE)
+            return []
+
+        self._nested(everywhere, [], line)
+        self._rounded(part, member * count)
+
+    def _line(self, part: _Part, indices: list[Value], begin: Value) -> None:
+        """What the places of a line from one on, up to _PIECE of them, add to all sums of a task."""
+        f, b, last = self.frame, self.b, self._last
+        image, *places = indices
+        x, y = b.gep(part.x, image * f["image"]), b.gep(part.y, image * f["y_image"])
+        for axis, place in enumerate(places):
+            y = b.gep(y, place * f[f"sy{axis}"])
+        with b.loop(part.first_row, part.end_row, 1) as row:
+            inside, at = Value(b, "true", dt.bool_, 1), x
+            for axis, (place, tap) in enumerate(zip(places, f.indices(row.index, "k", last), strict=True)):
+                seen = place * f[f"step{axis}"] + tap * f[f"gap{axis}"] - f[f"low{axis}"]
+                inside, at = inside & (seen >= 0) & (seen < f[f"n{axis}"]), b.gep(at, seen * f[f"sx{axis}"])
+            with b.when(inside), b.loop(part.first_block, part.end_block, 1) as block:
+
+                def lanes(first: Value, count: Value | None) -> None:
+                    here = b.gep(at, self._channel(first) * self.size), b.gep(y, first * self.size)
+                    self._window(*here, count, self._sums_at(part, row.index, block.index), begin)
+
+                self._lanes(block.index, lanes)
+
+    def _window(self, x: Value, y: Value, count: Value | None, sums: Value, start: Value) -> None:
+        """Add what a piece of a line gives for all elements of the window along the last axis."""
+        f, b, known = self.frame, self.b, self.shape.last
+        each = self.shape.each * self.vector
+        if known is not None:
+            for tap in range(0, known[2], self.tile):
+                taps = min(self.tile, known[2] - tap)
+                self._add(b.gep(sums, tap * each), self._along(x, y, count, b.i64(tap), taps, start))
+            return
+        with b.loop(0, f[f"k{self._last}"], self.tile) as loop:
+            left, target = f[f"k{self._last}"] - loop.index, b.gep(sums, loop.index * each)
             for taps in range(1, self.tile + 1):
-                with b.when(left.eq(taps)):
-                    self._sums(line, begin, taps)
+                with b.when(left >= taps if taps == self.tile else left.eq(taps)):
+                    self._add(target, self._along(x, y, count, loop.index, taps, start))
 
-        self._lanes(j, lanes)
+    def _sums_at(self, part: _Part, row: Value, block: Value) -> Value:
+        """Where the sums of a block of lanes lie, for a fixed place in the window along all axes but the last."""
+        f = self.frame
+        number = (row - part.first_row) * (part.end_block - part.first_block) + (block - part.first_block)
+        return self.b.gep(f.scratch, number * f[f"k{self._last}"] * (self.shape.each * self.vector))
 
-    def _sums(self, line: _Line, begin: Value, taps: int) -> None:
-        """The weights at `taps` elements of the window."""
-        f, b, shape = self.frame, self.b, self.shape
-        ranges = [self._places(axis, tap) for axis, tap in enumerate(line.places)]
+    def _add(self, at: Value, sums: list[Value]) -> None:
+        f, b = self.frame, self.b
+        for number, x in enumerate(sums):
+            place = b.gep(at, number * self.vector)
+            f.store(self.wide, el.add(f.load(self.wide, place, LANES), x), place)
 
-        def one(places: list[Value], totals: list[Value]) -> list[Value]:
-            x, y = b.gep(line.x, image.index * f["image"]), b.gep(line.w, image.index * f["y_image"])
-            for axis, (place, tap) in enumerate(zip(places, line.places, strict=True)):
-                x, y = self._seen(x, axis, place, tap), b.gep(y, place * f[f"sy{axis}"])
-            sums = self._along(x, y, line.count, begin, taps)
-            return [total + x for total, x in zip(totals, sums, strict=True)]
+    def _rounded(self, part: _Part, before: Value) -> None:
+        """Sums from scratch memory to the output."""
+        f, b, each, last = self.frame, self.b, self.shape.each, self._last
+        with b.loop(part.first_row, part.end_row, 1) as row, b.loop(part.first_block, part.end_block, 1) as block:
 
-        with b.loop(0, f["images"], 1, *self._zeros(taps * shape.each)) as image:
-            with b.when(image.index.ne(0)):
-                f.look()
-            image.carry(*self._nested(ranges, list(image.carried), one))
-        row, part = f["outputs"] * self.size, self._part(line.count)
-        for number, total in enumerate(image.carried):
-            f.store(self.kind, total, b.gep(line.out, row * number), part)
+            def lanes(first: Value, count: Value | None) -> None:
+                sums, mask = self._sums_at(part, row.index, block.index), self._part(count)
+                line = (before + row.index) * f[f"k{last}"] * each
+                with b.loop(0, f[f"k{last}"] * each, 1) as number:
+                    x = f.load(self.wide, b.gep(sums, number.index * self.vector), LANES)
+                    place = ((line + number.index) * f["outputs"] + first) * self.size
+                    f.store(self.kind, x, b.gep(f["out"], place), mask)
 
-    def _along(self, x: Value, y: Value, count: Value | None, begin: Value, taps: int) -> list[Value]:
-        """The chains of a line: over the places where the first of the elements exists, but not all of them, then where
-        all do, and so on."""
+            self._lanes(block.index, lanes)
+
+    def _along(self, x: Value, y: Value, count: Value | None, begin: Value, taps: int, start: Value) -> list[Value]:
+        """The chains of a piece of a line: over the places where some of the elements exist, then where all do, and so
+        on."""
         f, b, last, each = self.frame, self.b, self._last, self.shape.each
         part = self._part(count)
+
+        def within(place: Value) -> Value:
+            return b.intrinsic("smax", f.least(place, start + _PIECE), start)
+
         ranges = [self._places(last, begin + t) for t in range(taps)]
         clear = ranges[0][0]
         over = b.intrinsic("smax", ranges[-1][1], clear)
@@ -358,22 +463,38 @@ class Weights(_Kernel):
                 (p,) = indices
                 factor = f.load(self.kind, b.gep(y, p * f[f"sy{last}"]), LANES, part)
                 for t in range(first, stop):
-                    for c, seen in enumerate(self._inputs(self._seen(x, last, p, begin + t), count)):
+                    for c, seen in enumerate(
+                        self._inputs(self._at_tap(self._at_place(x, last, p), last, begin + t), count)
+                    ):
                         place = (t - first) * each + c
                         sums[place] = _fused(b, seen, factor, sums[place])
                 return sums
 
             return term
 
+        def run(first: Value, end: Value, sums: list[Value], at: int, stop: int) -> None:
+            own = slice(at * each, stop * each)
+            sums[own] = self._nested([(within(first), within(end))], sums[own], terms(at, stop))
+
         sums = self._zeros(taps * each)
         for t in range(1, taps):
-            own = slice(t * each, (t + 1) * each)
-            sums[own] = self._nested([(ranges[t][0], f.least(clear, ranges[t][1]))], sums[own], terms(t, t + 1))
-        sums = self._nested([(clear, over)], sums, terms(0, taps))
+            run(ranges[t][0], f.least(clear, ranges[t][1]), sums, t, t + 1)
+        run(clear, over, sums, 0, taps)
         for t in range(taps - 1):
-            own = slice(t * each, (t + 1) * each)
-            sums[own] = self._nested([(over, ranges[t][1])], sums[own], terms(t, t + 1))
+            run(over, ranges[t][1], sums, t, t + 1)
         return sums
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a task of the derivative computes: from row to row of the window, from block to block of the lanes."""
+
+    x: Value
+    y: Value
+    first_row: Value
+    end_row: Value
+    first_block: Value
+    end_block: Value
 
 
 # ---- lowering ----
@@ -394,13 +515,12 @@ def convolve(op: Convolve, x: Layout, w: Layout, out: Layout) -> Lowering:
     launches += moves.copy(turned, plain, Pointer(1), Pointer(3))
     x, at_x = _in_rows(x, Pointer(0), Pointer(4), launches, temporaries)
     outputs, each = int(out.shape[-1]), int(w.shape[-1])
-    shape = _shape(x, outputs, op.groups, each, d)
-    kernel = Outputs(shape)
+    kernel = Outputs(_shape(op.windows, x, outputs, op.groups, each, int(w.shape[-2])))
     places = out.shape[-d - 1 : -1]
     line = equal_blocks(places[-1], _LINE, 1)
     lines = -(-places[-1] // line)
     tasks = math.prod(out.shape[: -d - 1]) * math.prod(places[:-1]) * lines
-    values = _values(op, shape, x, outputs, places, w.shape[-d - 1 : -1])
+    values = _values(op, kernel.shape, x, outputs, places, w.shape[-d - 1 : -1])
     values |= {"tasks": tasks, "x": at_x, "y": Pointer(3), "out": Pointer(2), "line": line, "lines": lines}
     terms = _STREAM * math.prod(out.shape) * math.prod(w.shape[-d - 1 :])
     batch_axes = _batch(x, plain, d)
@@ -419,16 +539,26 @@ def convolve_weights(op: ConvolveWeights, x: Layout, y: Layout, out: Layout) -> 
         temporaries.append(0)
     x, at_x = _in_rows(x, Pointer(0), Pointer(4), launches, temporaries)
     outputs, each = int(out.shape[-1]), int(out.shape[-2])
-    shape = _shape(x, outputs, op.groups, each, d)
-    kernel = Weights(shape)
-    taps = -(-op.kernel[-1] // kernel.tile)
-    tasks = math.prod(out.shape[: -d - 2]) * math.prod(op.kernel[:-1]) * taps * -(-outputs // shape.width)
-    values = _values(op, shape, x, outputs, y.shape[-d - 1 : -1], op.kernel)
-    steps = scaled(y)
-    values |= {"tasks": tasks, "x": at_x, "y": at_y, "out": Pointer(2), "taps": taps, "y_image": steps[-d - 2]}
-    values |= {f"sy{axis}": steps[axis - d - 1] for axis in range(d)}
+    kernel = Weights(_shape(op.windows, x, outputs, op.groups, each, int(op.kernel[-1])))
     terms = _STREAM * math.prod(out.shape) * math.prod(y.shape[-d - 2 : -1])
-    return Lowering((*launches, _launch(kernel, values, _batch(x, y, d), terms, tasks)), tuple(temporaries))
+    window: Sequence[Any] = op.kernel
+    rows, blocks, members = math.prod(window[:-1]), -(-outputs // kernel.shape.width), math.prod(out.shape[: -d - 2])
+    # Lanes are shared among threads first: those that share rows read the same.
+    wanted = -(-tasks_for(terms) // members)
+    taken = -(-blocks // wanted)
+    taken_parts = -(-blocks // taken)
+    row_part = -(-rows // -(-wanted // taken_parts))
+    row_parts = -(-rows // row_part)
+    tasks = members * row_parts * taken_parts
+    values = _values(op, kernel.shape, x, outputs, y.shape[-d - 1 : -1], window)
+    steps = scaled(y)
+    values |= {"tasks": tasks, "x": at_x, "y": at_y, "out": Pointer(2), "y_image": steps[-d - 2]}
+    values |= {f"sy{axis}": steps[axis - d - 1] for axis in range(d)}
+    values |= {"rows": row_part, "row_parts": row_parts, "taken": taken, "taken_parts": taken_parts}
+    values["pieces"] = -(-y.shape[-2] // _PIECE)
+    scratch = row_part * taken * window[-1] * each * kernel.vector
+    launch = _launch(kernel, values, _batch(x, y, d), terms, tasks, scratch)
+    return Lowering((*launches, launch), tuple(temporaries))
 
 
 def _plain(layout: Layout) -> Layout:
@@ -448,11 +578,14 @@ def _in_rows(
     return plain, copy
 
 
-def _shape(x: Layout, outputs: int, groups: int, each: int, d: int) -> Shape:
+def _shape(windows: Windows, x: Layout, outputs: int, groups: int, each: int, taps: int) -> Shape:
     kind, processor = elements_of(x.dtype), machine(config.cpu)
     sums = processor.registers * processor.vector // (4 * LANES * kind.work.size)
-    per = outputs // groups
-    return Shape(kind, each, per, d, outputs % (LANES // per * per) != 0, max(1, min(8, sums)))
+    per, window = outputs // groups, windows[-1]
+    written_out = taps * each <= _WRITTEN_OUT and window.step * window.gap <= 2
+    last = (window.step, window.gap, taps) if written_out else None
+    tail = outputs % (LANES // per * per) != 0
+    return Shape(kind, each, per, len(windows), tail, max(1, min(8, sums)), last)
 
 
 def _values(
@@ -474,6 +607,8 @@ def _batch(x: Layout, y: Layout, d: int) -> list[tuple[int, ...]]:
     return [(axis.size, *axis.strides) for axis in reversed(axes)]
 
 
-def _launch(kernel: _Kernel, values: dict[str, Word], batch: list[tuple[int, ...]], terms: int, tasks: int) -> Launch:
+def _launch(
+    kernel: _Kernel, values: dict[str, Word], batch: list[tuple[int, ...]], terms: int, tasks: int, scratch: int = 0
+) -> Launch:
     source = Source(f"convolve:{kernel.name}", kernel.name, kernel.ir)
-    return Launch(source, block(kernel.words, values, batch), grain_of(terms, tasks))
+    return Launch(source, block(kernel.words, values, batch), grain_of(terms, tasks), scratch)
