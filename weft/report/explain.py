@@ -98,6 +98,9 @@ def explain(
     """
     if not callable(fun):
         raise TypeError(f"[explain] the first argument must be a function; got {type(fun).__name__}.")
+    if hasattr(fun, "__explain__"):  # of a front end: the program behind it, and arrays of the kinds that it takes
+        fun, args = fun.__explain__(*args, **kwargs)
+        kwargs = {}
     updated = updates_of(fun, args, kwargs)  # first: what is found below holds arrays
     with lines.recording():
         traced = graph_of(fun, *args, **kwargs)

@@ -1,0 +1,146 @@
+"""`torch.compile(model, backend="weft")`: values, gradients, aliasing, dynamic sizes, and what is left to torch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from weft.frontends.torch import backend  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(fun: Any, **options: Any) -> Any:
+    return torch.compile(fun, backend=backend.weft, fullgraph=True, **options)
+
+
+class Mlp(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+
+    def forward(self, x: Any) -> Any:
+        return self.layers(x).softmax(-1)
+
+
+def test_inference() -> None:
+    model, x = Mlp().eval(), torch.randn(5, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model)(x), model(x))
+
+
+def test_a_step_of_training() -> None:
+    model, x = Mlp(), torch.randn(5, 8)
+    run = compiled(model)
+    run(x).square().sum().backward()
+    found = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model(x).square().sum().backward()
+    for got, p in zip(found, model.parameters(), strict=True):
+        torch.testing.assert_close(got, p.grad)
+
+
+def test_sizes_that_change_compile_once_more() -> None:
+    model = Mlp()
+    run = compiled(model)
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for n in (5, 7, 9, 12):
+        x = torch.randn(n, 8, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        run(x).square().sum().backward()
+        model(y).square().sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - before == 2  # for 5, and for any size
+
+
+def test_arguments_that_change() -> None:
+    def step(cache: Any, x: Any) -> Any:
+        cache[1:3] += x
+        cache.mul_(2)
+        return cache.sum(), cache
+
+    a, b, x = torch.ones(4, 3), torch.ones(4, 3), torch.randn(2, 3)
+    total, same = compiled(step)(a, x)
+    wanted, _ = step(b, x)
+    torch.testing.assert_close(a, b)
+    torch.testing.assert_close(total, wanted)
+    assert same.data_ptr() == a.data_ptr()
+
+
+def test_views_look_at_what_they_view() -> None:
+    def fun(x: Any) -> Any:
+        h = x + 1
+        return h, h.T, h[1:], x[:, 1], x.expand(2, 3, 4), h.sum(0).expand(5, 4)
+
+    x = torch.randn(3, 4)
+    made, wanted = compiled(fun)(x), fun(x)
+    for got, want in zip(made, wanted, strict=True):
+        torch.testing.assert_close(got, want)
+        assert got.stride() == want.stride()
+    made[0].zero_()
+    assert made[1].abs().sum() == 0
+    assert made[2].abs().sum() == 0
+    assert made[3].data_ptr() == x.data_ptr() + 4
+
+
+def test_equal_results_are_not_one_tensor() -> None:
+    a, b = compiled(lambda x: (x + 1, x + 1))(torch.zeros(3))
+    a.zero_()
+    assert b.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_an_operator_without_a_rule_is_left_to_torch(caplog: pytest.LogCaptureFixture) -> None:
+    def fun(x: Any) -> Any:
+        y = torch.linalg.matrix_exp(x * 0.5)
+        return (y + 1).sum() + x.square().sum()
+
+    x = torch.randn(3, 3)
+    with caplog.at_level(logging.WARNING, "weft.torch"):
+        torch.testing.assert_close(compiled(fun)(x), fun(x))
+    assert "aten.linalg_matrix_exp.default has no rule" in caplog.text
+    assert "torch.linalg.matrix_exp(x * 0.5)" in caplog.text
+
+
+def test_memory_in_any_order() -> None:
+    def fun(x: Any, y: Any) -> Any:
+        return x * 2 + y, (x + y).transpose(0, 1)
+
+    x, y = torch.randn(4, 6).T, torch.randn(12, 8)[::2, ::2]
+    for got, want in zip(compiled(fun)(x, y), fun(x, y), strict=True):
+        torch.testing.assert_close(got, want)
+        assert got.stride() == want.stride()
+
+
+def test_the_backend_has_an_entry_point() -> None:
+    from importlib.metadata import entry_points
+
+    found = [e for e in entry_points(group="torch_dynamo_backends") if e.name == "weft"]
+    if not found:
+        pytest.skip("Weft is not installed here, only on the path")
+    assert found[0].load() is backend.weft
+
+
+def test_random_numbers_come_from_the_generator_of_torch() -> None:
+    run = compiled(lambda x: torch.nn.functional.dropout(x, 0.25))
+    x = torch.ones(100_000)
+    torch.manual_seed(7)
+    first = run(x)
+    assert not torch.equal(first, run(x))
+    torch.manual_seed(7)
+    assert torch.equal(first, run(x))
+    torch.testing.assert_close(first.unique(), torch.tensor([0.0, 4 / 3]))
+    kept = (first != 0).double().mean().item()
+    assert abs(kept - 0.75) < 6 * (0.75 * 0.25 / 100_000) ** 0.5

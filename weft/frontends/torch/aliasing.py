@@ -1,0 +1,109 @@
+"""What a caller of torch sees of a graph's outputs: which of them are arguments, which look at the memory of others,
+with what strides, and which arguments change.
+
+A program computes values. An output that torch says is a view (of an argument, or of another output) is made by torch
+from the tensor that it views; all others have memory of their own.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from weft.frontends.torch.layouts import memory_order
+from weft.frontends.torch.signature import Argument, Output, Own, Seen, Size, Update, Value
+
+COPY = "aten.copy_.default"
+
+
+def viewed(node: fx.Node) -> fx.Node | None:
+    """What a node is a view of; None if it is none."""
+    if node.op != "call_function":
+        return None
+    if node.target is operator.getitem:
+        source = node.args[0]
+        return viewed(source) if isinstance(source, fx.Node) else None
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.arguments or not node.args or not isinstance(node.args[0], fx.Node):
+        return None
+    info = schema.arguments[0].alias_info
+    return node.args[0] if info is not None and not info.is_write else None
+
+
+def root_of(node: fx.Node) -> fx.Node:
+    """The node whose memory a node looks at: itself if it is no view."""
+    base = viewed(node)
+    while base is not None:
+        node, base = base, viewed(base)
+    return node
+
+
+def _fits(view: fx.Node, root: fx.Node) -> bool:
+    """Whether torch can make one from the other with sizes and strides alone."""
+    a, b = view.meta["val"], root.meta["val"]
+    return a.dtype == b.dtype and memory_order(b) is not None and not (a.is_conj() or a.is_neg())
+
+
+def is_update(node: fx.Node) -> bool:
+    """Whether a node gives an argument a new value, as AOTAutograd writes it at the end of a graph."""
+    target = node.args[0] if node.op == "call_function" and str(node.target) == COPY else None
+    return isinstance(target, fx.Node) and target.op == "placeholder"
+
+
+class Outputs:
+    """The outputs of a graph, each by where it comes from, the arguments that change, and the nodes that the program
+    computes for them all (`results`)."""
+
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        wanted: Sequence[Any],
+        changes: Sequence[tuple[fx.Node, fx.Node]],
+        expression: Callable[[Any], Size],
+    ) -> None:
+        """`changes` are pairs of an argument and its new value."""
+        self.arguments = {
+            node: i for i, node in enumerate(node for node in module.graph.nodes if node.op == "placeholder")
+        }
+        self._expression = expression
+        copies = [(n.args[0], n.args[1]) for n in module.graph.nodes if is_update(n)]
+        self._written: dict[fx.Node, fx.Node] = {new: argument for argument, new in changes}
+        self._written |= {n: n.args[0] for n in module.graph.nodes if is_update(n)}  # type: ignore[misc]
+        changes = [*changes, *copies]  # type: ignore[list-item]
+        self.results: list[fx.Node] = []
+        self._numbers: dict[fx.Node, int] = {}
+        self.updates = [Update(self.arguments[a], self._own(b)) for a, b in changes if a is not b]
+        self._given = {x for x in wanted if isinstance(x, fx.Node) and isinstance(x.meta.get("val"), torch.Tensor)}
+        self.outputs = tuple([self._output(x) for x in wanted])
+
+    def _output(self, x: Any) -> Output:
+        if x not in self._given:
+            return Value(self._expression(x.meta["val"] if isinstance(x, fx.Node) else x))
+        x = self._written.get(x, x)
+        if x in self.arguments:
+            return Argument(self.arguments[x])
+        root = root_of(x)
+        if root is x or not _fits(x, root):
+            return Own(self._own(x))
+        root = self._written.get(root, root)
+        if root in self.arguments:
+            return self._seen(x, root, self.arguments[root], own=False)
+        if root in self._given or memory_order(x.meta["val"]) is None:
+            return self._seen(x, root, self._own(root), own=True)
+        return Own(self._own(x))
+
+    def _seen(self, x: fx.Node, root: fx.Node, number: int, own: bool) -> Seen:
+        view, base = x.meta["val"], root.meta["val"]
+        offset = view.storage_offset() - base.storage_offset()
+        shape, strides = (tuple(map(self._expression, sizes)) for sizes in (view.shape, view.stride()))
+        return Seen(number, own, shape, strides, self._expression(offset))
+
+    def _own(self, node: fx.Node) -> int:
+        if node not in self._numbers:
+            self._numbers[node] = len(self.results)
+            self.results.append(node)
+        return self._numbers[node]

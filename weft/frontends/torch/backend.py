@@ -1,0 +1,114 @@
+"""The backend of torch.compile: `torch.compile(model, backend="weft")`, found by its entry point.
+
+AOTAutograd gives functional graphs of ATen's operators, forward and backward. Each becomes a program; where an operator
+has no rule, the graph is cut around it and torch computes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._decomp import core_aten_decompositions
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.fx.passes.split_module import split_module
+
+from weft.frontends.torch.calls import Compiled
+from weft.frontends.torch.graph import Translation, place_of, why_not
+from weft.program import trace
+
+LOG = logging.getLogger("weft.torch")
+
+_KEPT_WHOLE = ("aten._scaled_dot_product_flash_attention_for_cpu",)
+"""Operators that torch would take apart and that Weft computes better as they are."""
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    table = dict(core_aten_decompositions())
+    for op in list(table):
+        if str(op).rpartition(".")[0] in _KEPT_WHOLE:
+            del table[op]
+    return table
+
+
+def compiled(module: fx.GraphModule) -> Compiled:
+    """A graph all of which there are rules for."""
+    wanted: Any = next(node for node in module.graph.nodes if node.op == "output").args[0]
+    translation = Translation(module, wanted if isinstance(wanted, (tuple, list)) else [wanted])
+    program = None
+    if translation.results:
+        program = trace(translation.build, translation.inputs, name="graph", sizes=translation.hints)
+    return Compiled(translation.signature, program)
+
+
+def compile_graph(module: fx.GraphModule, example: Sequence[Any]) -> Callable[[list[Any]], Any]:
+    """A functional graph as something to call with a list of its arguments."""
+    reasons = {node: reason for node in module.graph.nodes if (reason := why_not(node)) is not None}
+    if not reasons:
+        return compiled(module)
+    for node, reason in reasons.items():
+        LOG.warning("[torch.compile] %s; torch computes it%s", reason, place_of(node))
+    return _in_parts(module, set(reasons))
+
+
+def _in_parts(module: fx.GraphModule, left: set[fx.Node]) -> Callable[[list[Any]], Any]:
+    """Programs for the parts of a graph between the nodes that are left to torch.
+
+    A part has a level: that of what it needs, or one more where Weft and torch change places. Even levels are Weft's.
+    """
+    levels: dict[fx.Node, int] = {}
+    for node in module.graph.nodes:
+        if node.op in ("placeholder", "output", "get_attr"):
+            continue
+        level = max([levels.get(x, 0) for x in node.all_input_nodes], default=0)
+        levels[node] = level + ((level % 2 == 1) != (node in left))
+    whole = split_module(module, module, lambda node: levels[node], keep_original_order=False)
+    for name, part in whole.named_children():
+        number = name.rpartition("_")[2]
+        if isinstance(part, fx.GraphModule) and number.isdigit() and int(number) % 2 == 0:
+            setattr(whole, name, _Part(part))
+    return _Boxed(whole)
+
+
+class _Part(torch.nn.Module):
+    """A part of a graph that Weft computes."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__()
+        wanted = next(node for node in module.graph.nodes if node.op == "output").args[0]
+        self._single = not isinstance(wanted, (tuple, list))
+        self._compiled = compiled(module)
+
+    def forward(self, *args: Any) -> Any:
+        made = self._compiled(list(args))
+        return made[0] if self._single else tuple(made)
+
+
+class _Boxed:
+    """A module that is called with a list."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self._module = module
+        self._boxed_call = True
+
+    def __call__(self, args: list[Any]) -> Any:
+        given = list(args)
+        args.clear()
+        return self._module(*given)
+
+
+_compile: Callable[..., Any] = aot_autograd(
+    fw_compiler=compile_graph,
+    bw_compiler=compile_graph,
+    decompositions=decompositions(),
+    partition_fn=min_cut_rematerialization_partition,
+)
+
+
+def weft(module: fx.GraphModule, example: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """What torch.compile calls for backend="weft"."""
+    return _compile(module, example)

@@ -1,0 +1,357 @@
+"""From a graph of torch (functional ATen operators, as AOTAutograd and torch.export give it) to a function of Weft
+arrays, which `weft.program` traces.
+
+What torch worked out about every value (`meta["val"]`: dtype, shape, strides) is taken as it stands. Sizes that are
+symbols in torch are symbols in Weft: of the same name where an input has them as a size.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.printers import PythonPrinter
+from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+import weft.core as mx
+from weft.frontends.torch.aliasing import Outputs, is_update
+from weft.frontends.torch.layouts import inverse, is_identity, memory_order, number
+from weft.frontends.torch.ops import DTYPES, RULES, Out
+from weft.frontends.torch.ops.random import RANDOM
+from weft.frontends.torch.signature import Given, Made, Signature, Symbol
+from weft.program import Input
+
+SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+KEY = "random_key"
+
+
+class Unsupported(NotImplementedError):
+    """An operator, or a use of one, that Weft has no rule for."""
+
+
+# ---- what there are rules for ----
+
+
+def why_not(node: fx.Node) -> str | None:
+    """Why a node of a graph cannot be a part of a program; None if it can."""
+    if node.op in ("placeholder", "output", "get_attr"):
+        return _why_not_value(node.meta.get("val"))
+    if is_update(node):
+        return None
+    if node.op != "call_function":
+        return f"a {node.op} of {node.target} is no operator"
+    if node.target is not operator.getitem and str(node.target) not in RULES and not is_size(node):
+        return f"{node.target} has no rule"
+    if "val" not in node.meta:
+        return f"{node.target} has no known result"
+    for given in [node, *node.all_input_nodes]:
+        reason = _why_not_value(given.meta.get("val"))
+        if reason is not None:
+            return f"{node.target}: {reason}"
+    return _why_not_arguments(node)
+
+
+def _why_not_value(value: Any) -> str | None:
+    if isinstance(value, (tuple, list)):
+        return next((reason for part in value if (reason := _why_not_value(part)) is not None), None)
+    if isinstance(value, SYMBOLS):
+        return "a size that depends on data" if _depends_on_data(value) else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    if value.layout is not torch.strided or value.device.type != "cpu":
+        return f"a {value.layout} tensor on {value.device}"
+    if value.dtype not in DTYPES:
+        return f"a tensor of dtype {value.dtype}"
+    if any(isinstance(n, SYMBOLS) and _depends_on_data(n) for n in value.shape):
+        return "a shape that depends on data"
+    return None
+
+
+def _depends_on_data(size: Any) -> bool:
+    """Whether torch has no number for a symbol."""
+    return size.node.hint is None
+
+
+def _why_not_arguments(node: fx.Node) -> str | None:
+    name = str(node.target)
+    if name.startswith("aten.as_strided"):
+        base = node.args[0]
+        assert isinstance(base, fx.Node)
+        value = base.meta["val"]
+        order = memory_order(value)
+        if order is None or not is_identity(order) or base.op != "placeholder":
+            return f"{name} of what is not row-major"
+    if name == "aten.index.Tensor" and any(_is_mask(index) for index in node.args[1]):  # type: ignore[union-attr]
+        return f"{name} with a mask: the shape depends on data"
+    return None
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, fx.Node) and index.meta["val"].dtype in (torch.bool, torch.uint8)
+
+
+def is_size(node: fx.Node) -> bool:
+    """Whether a node computes a size, or something of sizes."""
+    return isinstance(node.meta.get("val"), (*SYMBOLS, int, float, bool))
+
+
+def place_of(node: fx.Node) -> str:
+    """The user's line that a node comes from, as torch recorded it."""
+    trace = node.meta.get("stack_trace") or ""
+    lines = [line.strip() for line in trace.strip().splitlines()]
+    files = [i for i, line in enumerate(lines) if line.startswith("File ")]
+    if not files:
+        return ""
+    last = lines[files[-1] :]
+    return f" at {last[0].removeprefix('File ')}" + (f": {last[1]}" if len(last) > 1 else "")
+
+
+# ---- sizes ----
+
+
+_PRINTER = PythonPrinter()
+
+
+def expression(size: Any) -> Any:
+    """A size as a number or as an expression of Python; anything else as it is."""
+    if not isinstance(size, SYMBOLS):
+        return size
+    found = size.node.expr
+    return _python(found) if found.is_number else str(_PRINTER.doprint(found))
+
+
+def size_value(size: Any, known: Mapping[Any, Any]) -> Any:
+    """What a size of torch's is, given values for symbols."""
+    if not isinstance(size, SYMBOLS):
+        return size
+    found = size.node.expr
+    if found in known:
+        return known[found]
+    if found.is_number:
+        return _python(found)
+    missing = found.free_symbols - known.keys()
+    if missing:
+        raise Unsupported(f"a size {found} with no value for {', '.join(map(str, missing))}")
+    return sympy_interp(PythonReferenceAnalysis, dict(known), found)
+
+
+def _python(number: Any) -> Any:
+    if number.is_Boolean:
+        return bool(number)
+    return int(number) if number.is_integer else float(number)
+
+
+# ---- graphs ----
+
+
+class Translation:
+    """A graph as a function of arrays (`build`), what that takes (`inputs`), and what a call takes and gives
+    (`signature`)."""
+
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        wanted: Sequence[Any],
+        changes: Sequence[tuple[fx.Node, fx.Node]] = (),
+    ) -> None:
+        """The graph gives `wanted`; `changes` are pairs of an argument and its new value."""
+        self.module = module
+        self.nodes = [node for node in module.graph.nodes if node.op in ("call_function", "get_attr")]
+        self.placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        outputs = Outputs(module, wanted, changes, expression)
+        self.results = tuple(outputs.results)
+        self._needed = _needed(self.results)
+        self.draws = any(str(node.target) in RANDOM for node in self.nodes)
+        self.inputs: list[Input] = []
+        self.hints: dict[str, int] = {}
+        self._symbols: dict[Any, Symbol] = {}
+        self._given: list[Given] = []
+        self._find_inputs()
+        carriers = tuple(s.name for s in self._symbols.values() if s.axis is None)
+        self.inputs += [Input(f"size_{name}", (name,), mx.bool_) for name in carriers]
+        if self.draws:
+            self.inputs.append(Input(KEY, (2,), mx.uint32))
+        self.signature = Signature(
+            tuple(self._symbols.values()), tuple(self._given), carriers, self.draws,
+            tuple(map(_made, self.results)), outputs.outputs, tuple(outputs.updates),
+        )  # fmt: skip
+        self._constants: dict[str, mx.array] = {}
+
+    def _find_inputs(self) -> None:
+        tensors = [
+            (i, node, node.meta["val"])
+            for i, node in enumerate(self.placeholders)
+            if isinstance(node.meta["val"], torch.Tensor)
+        ]
+        for i, node, value in tensors:
+            if node in self._needed:
+                self._find_symbols(i, value)
+        for i, node in enumerate(self.placeholders):
+            value = node.meta["val"]
+            if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
+                self._add_symbol(value, i, None)
+        for i, _, value in tensors:
+            self._find_symbols(i, value)
+        read = {s.argument for s in self._symbols.values() if s.axis is not None}
+        names: dict[str, int] = {}
+        for i, node, value in tensors:
+            if node in self._needed or i in read:
+                self._add_tensor(i, node, value, names)
+
+    def _find_symbols(self, argument: int, value: torch.Tensor) -> None:
+        for axis, n in enumerate(value.shape):
+            if isinstance(n, torch.SymInt) and n.node.expr.is_Symbol:
+                self._add_symbol(n, argument, axis)
+
+    def _add_symbol(self, size: Any, argument: int, axis: int | None) -> None:
+        symbol = size.node.expr
+        if symbol not in self._symbols:
+            self._symbols[symbol] = Symbol(str(symbol), argument, axis)
+            self.hints[str(symbol)] = number(size)
+
+    def _add_tensor(self, argument: int, node: fx.Node, value: torch.Tensor, names: dict[str, int]) -> None:
+        order = memory_order(value)
+        order = tuple(range(value.dim())) if order is None else order
+        name = _identifier(node.name, names)
+        shape: list[int | str] = []
+        for axis in order:
+            n: Any = value.shape[axis]
+            known = expression(n)
+            if isinstance(known, str) and not n.node.expr.is_Symbol:
+                known = f"{name}_{axis}"
+                self.hints[known] = number(n)
+            shape.append(known)
+        self._given.append(Given(argument, tuple(map(expression, value.shape)), order))
+        self.inputs.append(Input(name, tuple(shape), DTYPES[value.dtype]))
+
+    # ---- building ----
+
+    def build(self, *arrays: mx.array) -> list[mx.array]:
+        """The results, from arrays in the order of `inputs`: those whose axes lie in another order in memory come, and
+        go, with their axes in that order."""
+        given = iter(arrays)
+        tensors = {
+            x.argument: array if is_identity(x.order) else mx.transpose(array, inverse(x.order))
+            for x, array in zip(self._given, given, strict=False)
+        }
+        known: dict[Any, Any] = {}
+        for symbol, source in self._symbols.items():
+            known[symbol] = (
+                arrays[len(self._given) + self.signature.carriers.index(source.name)].shape[0]
+                if source.axis is None
+                else tensors[source.argument].shape[source.axis]
+            )
+        values: dict[fx.Node, Any] = {self.placeholders[i]: x for i, x in tensors.items()}
+        run = _Run(self, values, known, arrays[-1] if self.draws else None)
+        made = [run.value(node) for node in self.results]
+        return [
+            x if is_identity(y.order) else mx.transpose(x, y.order)
+            for x, y in zip(made, self.signature.made, strict=True)
+        ]
+
+    def constant(self, name: str) -> mx.array:
+        """A tensor that is part of the module."""
+        if name not in self._constants:
+            value: Any = self.module
+            for part in name.split("."):
+                value = getattr(value, part)
+            self._constants[name] = as_array(value)
+        return self._constants[name]
+
+
+def as_array(tensor: torch.Tensor) -> mx.array:
+    """A copy of a tensor."""
+    return mx.array(tensor.detach().resolve_conj().resolve_neg().contiguous(), DTYPES[tensor.dtype])
+
+
+def _identifier(name: str, taken: dict[str, int] | None = None) -> str:
+    made = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+    made = made if made and not made[0].isdigit() else f"_{made}"
+    if taken is None:
+        return made
+    taken[made] = taken.get(made, -1) + 1
+    return made if not taken[made] else f"{made}_{taken[made]}"
+
+
+class _Run:
+    """One pass over a graph: the value of each node, in order."""
+
+    def __init__(
+        self, of: Translation, values: dict[fx.Node, Any], known: Mapping[Any, Any], key: mx.array | None
+    ) -> None:
+        self.of, self.values, self.known, self.key = of, values, known, key
+        self.draws = 0
+        for node in of.nodes:
+            if node in of._needed:
+                self.values[node] = self._compute(node)
+
+    def value(self, node: fx.Node) -> Any:
+        return self.values[node] if node in self.values else size_value(node.meta["val"], self.known)
+
+    def _compute(self, node: fx.Node) -> Any:
+        if node.op == "get_attr":
+            return self.of.constant(str(node.target))
+        if is_size(node):
+            return size_value(node.meta["val"], self.known)
+        args = fx.map_arg(node.args, self.value)
+        kwargs: dict[str, Any] = fx.map_arg(node.kwargs, self.value)  # type: ignore[assignment]
+        args = self._numbers(args)
+        if node.target is operator.getitem:
+            return args[0][args[1]]
+        name = str(node.target)
+        if name in RANDOM:
+            self.draws += 1
+            assert self.key is not None
+            kwargs = {**kwargs, "key": mx.random.split(self.key, self.draws + 1)[self.draws]}
+        try:
+            return RULES[name](self.out(node.meta["val"]), *args, **self._numbers(kwargs))
+        except Unsupported:
+            raise
+        except Exception as error:
+            error.add_note(f"while {node.format_node()} was translated{place_of(node)}")
+            raise
+
+    def _numbers(self, value: Any) -> Any:
+        """Arguments with values for sizes that stand there as symbols."""
+        if isinstance(value, SYMBOLS):
+            return size_value(value, self.known)
+        if isinstance(value, (list, tuple)):
+            return (
+                type(value)([self._numbers(v) for v in value])
+                if type(value) in (list, tuple)
+                else list(map(self._numbers, value))
+            )
+        return {k: self._numbers(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+    def out(self, value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            return tuple(self.out(part) for part in value)
+        if not isinstance(value, torch.Tensor):
+            return None
+        return Out(DTYPES[value.dtype], lambda: tuple(size_value(n, self.known) for n in value.shape))
+
+
+def _needed(results: Iterable[fx.Node]) -> set[fx.Node]:
+    """The nodes that results are computed from."""
+    found: set[fx.Node] = set()
+    stack = list(results)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found
+
+
+def _made(node: fx.Node) -> Made:
+    value = node.meta["val"]
+    order = memory_order(value)
+    shape = tuple(map(expression, value.shape))
+    if order is None:  # torch says that elements are shared or apart; a program writes them one after the other
+        order = tuple(range(value.dim()))
+        return Made(shape, (), order, str(value.dtype))
+    return Made(shape, tuple(map(expression, value.stride())), order, str(value.dtype))

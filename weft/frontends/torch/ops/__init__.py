@@ -1,0 +1,10 @@
+"""The rules for ATen's operators, by subject. `RULES` is all of them, by the names that torch prints."""
+
+from __future__ import annotations
+
+from weft.frontends.torch.ops import pointwise, products, random, reductions, views
+from weft.frontends.torch.ops.table import DTYPES, TORCH_DTYPES, Out, Rule
+
+MODULES = (pointwise, reductions, views, products, random)
+
+RULES: dict[str, Rule] = {name: rule for module in MODULES for name, rule in module.aten.items()}
