@@ -3,6 +3,7 @@ metaclasses, sets, functions that installed packages made; and what cannot be fo
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import datetime
 import enum
@@ -349,6 +350,82 @@ def test_functions_that_python_made_around_the_users() -> None:
 
     same(context_managers)
     same(dispatch)
+
+
+def test_abstract_classes_and_the_subclasses_that_are_registered() -> None:
+    def program(compile: Any) -> Iterator[Any]:
+        class Rate(abc.ABC):
+            scale = 2.0
+
+            @abc.abstractmethod
+            def of(self, x: Any) -> Any: ...
+
+        class Times(Rate):
+            def of(self, x: Any) -> Any:
+                return x * self.scale
+
+        class Other:
+            pass
+
+        rate, other = Times(), Other()
+        f = compile(lambda x: rate.of(x) if isinstance(other, Rate) else -rate.of(x))
+        yield f(X)
+        Rate.scale = 3.0
+        yield f(X)
+        Rate.register(Other)
+        yield f(X)
+
+    assert all(f.traces > 0 for f in same(program))
+
+
+# ---- objects of installed packages ----
+
+
+def test_objects_of_installed_packages_are_followed() -> None:
+    """Those of classes written in Python: the configuration of a model, say."""
+
+    def read(compile: Any) -> Iterator[Any]:
+        line = np.polynomial.Polynomial([1.0, 2.0])
+        f = compile(lambda x: x * line.coef[1])
+        yield f(X)
+        line.coef = np.array([1.0, 5.0])
+        yield f(X)
+        line.coef[1] = 7.0
+        yield f(X)
+
+    def written(compile: Any) -> Iterator[Any]:
+        line = np.polynomial.Polynomial([1.0, 2.0])
+
+        def fun(x: Any) -> Any:
+            line.seen = line.seen + mx.sum(x)
+            line.count += 1
+            return x * line.seen
+
+        line.seen, line.count = mx.array(0.0), 0
+        f = compile(fun)
+        for _ in range(4):
+            yield f(X), line.seen, line.count
+
+    def shared(compile: Any) -> Iterator[Any]:
+        line, most = np.polynomial.Polynomial([1.0]), np.polynomial.Polynomial.maxpower
+        f = compile(lambda x: x * line.maxpower)
+        yield f(X)
+        np.polynomial.Polynomial.maxpower = 5
+        yield f(X)
+        np.polynomial.Polynomial.maxpower = most
+
+    for program in (read, written, shared):
+        assert all(f.traces > 0 for f in same(program))
+
+
+def test_objects_of_installed_packages_that_are_not_written_in_python_run_plain() -> None:
+    steps = np.nditer(np.arange(3.0))
+    f = mx.compile(lambda x: x * float(steps.value))
+    with pytest.warns(UserWarning, match=r"runs uncompiled.*numpy.nditer"):
+        assert bits(f(X)) == bits(X * 0.0)
+    steps.iternext()
+    assert bits(f(X)) == bits(X * 1.0)
+    assert f.traces == 0
 
 
 def test_caches_of_python_run_plain_also_as_methods() -> None:

@@ -9,6 +9,7 @@ walk `opaque`, and the function then runs plain.
 
 from __future__ import annotations
 
+import abc
 import builtins
 import enum
 import functools
@@ -34,6 +35,7 @@ from weft.transforms.foreign import (
     is_ours,
     is_users,
     is_users_class,
+    is_written_in_python,
     own_attribute,
 )
 from weft.transforms.state import Appended, ClassFields, Fields, Globals, is_class_field, items_of
@@ -442,6 +444,8 @@ class Walk:
             self.opaque = _says_else(f"{cls.__module__}.{cls.__qualname__}")
         if is_users_class(type(cls)):
             self.visit(type(cls))
+        if isinstance(cls, abc.ABCMeta):
+            self.key.append(abc.get_cache_token())  # another one whenever a subclass is registered somewhere
         for base in cls.__mro__:
             if not is_users_class(base):
                 continue
@@ -457,6 +461,16 @@ class Walk:
                 ):
                     self.key.append(name)
                     self.visit(value)
+
+    def _visit_class_fields(self, cls: type) -> None:
+        """The attributes that objects of an installed package share. Its code stays as it is, as that of its functions
+        does."""
+        for base in cls.__mro__:
+            if is_written_in_python(base) and not is_users_class(base):
+                self.containers.append(ClassFields(base))
+                for name, value in ClassFields(base).read().items():
+                    self.key.append(name)
+                    self.visit(value, base, name)
 
     def _visit_type_hint(self, value: Any, cls: type) -> None:
         """`Optional`, a type variable (annotations of variables capture it), or `Box[int]`, which can be called."""
@@ -505,8 +519,10 @@ class Walk:
             self.key.append(value)
             return
         if not _is_ours(cls) and not holds and not is_users_class(cls) and not _is_namespace(cls):
-            self.opaque = f"an object of type {cls.__module__}.{cls.__qualname__}"
-            return
+            if not is_written_in_python(cls):
+                self.opaque = f"an object of type {cls.__module__}.{cls.__qualname__}"
+                return
+            self._visit_class_fields(cls)
         self.visit(cls)
         if holds:
             self._visit_container(value, cls)

@@ -11,6 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from weft.lazy import lazy
+from weft.transforms.state import slots_of
 
 if TYPE_CHECKING:
     import sysconfig
@@ -111,11 +112,30 @@ def is_users(module: types.ModuleType) -> bool:
     return not is_installed(file)
 
 
+def is_written_in_python(cls: type) -> bool:
+    """Whether a class is an installed package's, and all that its objects hold stands in attributes: neither the class
+    nor a base of it is written in C, which keeps what it likes where attributes do not show it."""
+    file = vars(sys.modules.get(cls.__module__, types)).get("__file__")
+    words = len(slots_of(cls)) + (cls.__dictoffset__ > 0) + (cls.__weakrefoffset__ > 0)
+    return (
+        file is not None
+        and file.startswith(_packages())
+        and not cls.__itemsize__
+        and cls.__basicsize__ == object.__basicsize__ + words * tuple.__itemsize__
+    )
+
+
+@functools.cache
+def _packages() -> tuple[str, ...]:
+    """Where installed packages are."""
+    places = [*map(sysconfig.get_paths().get, ("purelib", "platlib")), *site.getsitepackages()]
+    return tuple({f"{place}/" for place in places})
+
+
 @functools.cache
 def _installed() -> tuple[str, ...]:
     """Where Python's own modules and installed packages are."""
-    places = [*map(sysconfig.get_paths().get, ("stdlib", "purelib", "platlib")), *site.getsitepackages()]
-    return (*{f"{place}/" for place in places}, "<frozen")
+    return (*_packages(), f"{sysconfig.get_path('stdlib')}/", "<frozen")
 
 
 @functools.lru_cache(maxsize=4096)

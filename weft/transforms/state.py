@@ -25,7 +25,7 @@ class Fields:
 
     def __init__(self, owner: Any) -> None:
         self.owner = owner
-        self.names = _slots(type(owner))
+        self.names = slots_of(type(owner))
 
     def read(self) -> dict[str, Any]:
         found = {}
@@ -45,7 +45,8 @@ class Fields:
                 object.__delattr__(self.owner, name)
 
 
-def _slots(cls: type) -> tuple[str, ...]:
+def slots_of(cls: type) -> tuple[str, ...]:
+    """The attributes of its objects that are in `__slots__`, of the class or of its bases."""
     return tuple(
         name
         for base in cls.__mro__
@@ -77,7 +78,12 @@ class ClassFields:
 
 def is_class_field(name: str, value: Any) -> bool:
     """Whether an attribute of a class is data: no method, no property, nothing of Python's own."""
-    return not name.startswith("__") and not hasattr(type(value), "__get__") and not isinstance(value, type)
+    return (
+        not name.startswith("__")
+        and name != "_abc_impl"  # what Python keeps of abstract classes: who was registered as a subclass
+        and not hasattr(type(value), "__get__")
+        and not isinstance(value, type)
+    )
 
 
 class Globals:
