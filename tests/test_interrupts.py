@@ -23,7 +23,7 @@ from tests.processes import run_alone
 from weft import evaluate
 from weft.array import array
 from weft.config import config
-from weft.runtime import engine, threads
+from weft.runtime import beside, engine, threads
 from weft.runtime.buffer import get_active_memory
 from weft.runtime.code import Code
 from weft.runtime.program import Cancelled, Command, Kind, Program, ProgramError, Progress, Reloc
@@ -705,3 +705,57 @@ def test_failures_of_calls_are_as_before() -> None:
     assert not progress.paused
     assert threads.RUN_BYTES % 64 == 0
     assert len(threads.RUN) * 8 <= threads.RUN_BYTES
+
+
+# ---- routines that look for no signals ----
+
+
+def test_ctrl_c_does_not_wait_for_foreign_code() -> None:
+    go, end = threading.Event(), threading.Event()
+
+    def routine() -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        go.wait(60)
+        end.set()
+
+    with handled(strike), pytest.raises(Struck):
+        beside.interruptible(routine)
+    assert not end.is_set()
+    go.set()
+    assert end.wait(60)
+
+
+def test_what_foreign_code_gives_and_raises() -> None:
+    assert beside.interruptible(lambda: 5) == 5
+    with pytest.raises(ZeroDivisionError):
+        beside.interruptible(lambda: 1 / 0)
+    other = []
+    thread = threading.Thread(target=lambda: other.append(beside.interruptible(threading.get_ident)))
+    thread.start()
+    thread.join()
+    assert other == [thread.ident]  # handlers never run there, so it may as well do the work itself
+
+
+def test_a_long_routine_of_lapacks_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = mx.array(np.random.default_rng(0).standard_normal((320, 320)).astype(np.float32))
+    expected = np.array(mx.linalg.inv(x))
+    real, go, ends = Program.run, threading.Event(), []
+
+    def run(self: Program, *args: Any) -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        go.wait(60)
+        real(self, *args)
+        ends.append(threading.get_ident())
+
+    y = mx.linalg.inv(x)
+    with handled(strike), monkeypatch.context() as patch:
+        patch.setattr(Program, "run", run)
+        with pytest.raises(Struck):
+            mx.eval(y)
+        assert not ends
+    np.testing.assert_array_equal(np.array(y), expected)  # while the other one is still at it
+    go.set()
+    while not ends:
+        time.sleep(0.001)
+    assert ends != [threading.get_ident()]
+    np.testing.assert_array_equal(np.array(y), expected)

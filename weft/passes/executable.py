@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Final, NamedTuple
 
 from weft.codegen.launch import FAILURE_WORD, Choose, Done, Launch, Pointer, Repeat, Row, Slot, Steps
 from weft.graph.node import Kind, Node
@@ -22,11 +22,14 @@ from weft.passes.memory import Plan, base_of
 from weft.passes.views import Strided, is_contiguous
 from weft.primitives.base import Constant, ConstantValue, Parameter, Primitive
 from weft.records import dataclass
+from weft.runtime import beside
 from weft.runtime.buffer import Storage
 from weft.runtime.data import Buffer, moved
 from weft.runtime.program import INLINE, LOOP_FIELDS, Command, Program, ProgramError, Progress, Reloc
 from weft.runtime.program import Kind as CommandKind
 from weft.runtime.progress import Counter
+
+_LASTING: Final = 3e7  # some milliseconds of LAPACK's
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class Executable:
         "given",
         "kinds",
         "largest",
+        "lasting",
         "plan",
         "program",
         "results",
@@ -85,7 +89,7 @@ class Executable:
         calls: Mapping[int, Call],
     ) -> None:
         self.plan, self.program, self.results = plan, program, results
-        self.calls = calls
+        self.calls, self.lasting = calls, last_long(calls.values())
         self.allocate, self.device = plan.target.allocate, placed(plan.target.device)
         self.given = [node.kind for node in plan.graph.inputs]
         self.sizes = [nbytes_of(node) for node in plan.outputs]
@@ -122,7 +126,10 @@ class Executable:
         if self.program is not None:
             addresses += words
             try:
-                self.program.run(addresses)
+                if self.lasting:
+                    _run_holding(self.program, addresses, inputs, stores)
+                else:
+                    self.program.run(addresses)
             except ProgramError as error:
                 raise self._failure(error) from None
         if self.simple:
@@ -207,6 +214,22 @@ class DeviceExecutable(Executable):
         arena = self.allocate(self.arena)
         progress.keep.append(arena)
         return super().run_in_place(inputs, [arena.address, *words], progress)
+
+
+def last_long(calls: Iterable[Call]) -> bool:
+    """Whether calls of foreign routines may take so long that Ctrl-C should not wait for them: what they compute grows
+    with the third power of a matrix's size."""
+    matrices = [map(int, kind.shape[-2:]) for _, kinds in calls for kind in kinds if kind.ndim > 1]
+    return any(m * n * max(m, n) >= _LASTING for m, n in matrices)
+
+
+def _run_holding(program: Program, addresses: list[int], *held: object) -> None:
+    """Run a program that Ctrl-C may leave behind, with what its addresses belong to."""
+
+    def run(_: object = held) -> None:
+        program.run(addresses)
+
+    beside.interruptible(run)
 
 
 def is_simple(results: Sequence[Result]) -> bool:

@@ -16,7 +16,7 @@ from weft.codegen.launch import Choose, Done, Launch, Pointer, Repeat, Row, Slot
 from weft.graph.dims import Dim, DimEnv, compile_sizes, is_symbolic, substitute, text_of
 from weft.graph.node import Graph, Node, Size, kind_of, node_of
 from weft.graph.placement import placed
-from weft.passes.executable import Assembly, Call, Executable, Result, is_simple, result_of
+from weft.passes.executable import Assembly, Call, Executable, Result, is_simple, last_long, result_of
 from weft.passes.growing import holds_tapes
 from weft.passes.lower import Item, nbytes_of
 from weft.passes.memory import Packing, Piece, Place, Plan
@@ -149,6 +149,7 @@ class Sized(Executable):
         self.adopted, self.spent = template.adopted, template.spent
         self.largest = max(known[template._inputs], default=0)
         self.calls = template.calls
+        self.lasting = bool(self.calls) and last_long(map(self.failed, self.calls))
 
     def failed(self, command: int) -> Call:
         op, kinds = self.calls[command]

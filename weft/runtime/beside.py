@@ -7,7 +7,12 @@ without a word, and the wait is endless. Here nothing waits for a thread that ha
 from __future__ import annotations
 
 import _thread
+import sys
+import threading
 from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Beside:
@@ -41,3 +46,35 @@ def start(work: Callable[[], None], count: int = 1) -> list[Beside]:
     except (RuntimeError, MemoryError):
         pass
     return started
+
+
+def interruptible(work: Callable[[], T]) -> T:
+    """work(), in the middle of which a handler of signals may raise, as Ctrl-C does, though it runs foreign code that
+    looks for none. Handlers run on the main thread, so the work is done on another one. When they raise, nothing waits
+    for it any more: it goes on to its end, unseen. So it holds all that it reads and writes, and changes nothing else.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    answers: list[T | BaseException] = []
+    done = _thread.allocate_lock()
+    done.acquire()
+
+    def run() -> None:
+        try:
+            answers.append(work())
+        except BaseException as error:
+            answers.append(error)
+        finally:
+            done.release()
+
+    try:
+        thread = _thread.start_new_thread(run, ())
+    except (RuntimeError, MemoryError):  # Python starts no more
+        return work()
+    while not done.acquire(timeout=1.0):
+        if thread not in sys._current_frames() and not answers:  # it found no memory for its first call
+            return work()
+    answer = answers.pop()
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
