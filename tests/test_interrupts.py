@@ -736,9 +736,12 @@ def test_what_foreign_code_gives_and_raises() -> None:
     assert other == [thread.ident]  # handlers never run there, so it may as well do the work itself
 
 
-def test_a_long_routine_of_lapacks_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = mx.array(np.random.default_rng(0).standard_normal((320, 320)).astype(np.float32))
-    expected = np.array(mx.linalg.inv(x))
+@pytest.mark.parametrize(("fun", "shape"), [(mx.linalg.inv, (320, 320)), (mx.fft.fft, (1 << 19,))])
+def test_what_cannot_be_stopped_is_left_behind(
+    fun: Callable[[array], array], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = mx.array(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+    expected = np.array(fun(x))
     real, go, ends = Program.run, threading.Event(), []
 
     def run(self: Program, *args: Any) -> None:
@@ -747,7 +750,7 @@ def test_a_long_routine_of_lapacks_is_left_behind(monkeypatch: pytest.MonkeyPatc
         real(self, *args)
         ends.append(threading.get_ident())
 
-    y = mx.linalg.inv(x)
+    y = fun(x)
     with handled(strike), monkeypatch.context() as patch:
         patch.setattr(Program, "run", run)
         with pytest.raises(Struck):

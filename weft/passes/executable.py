@@ -29,7 +29,7 @@ from weft.runtime.program import INLINE, LOOP_FIELDS, Command, Program, ProgramE
 from weft.runtime.program import Kind as CommandKind
 from weft.runtime.progress import Counter
 
-_LASTING: Final = 3e7  # some milliseconds of LAPACK's
+_LASTING: Final = 3e7  # operations: some milliseconds of LAPACK's
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Result:
 
 
 class Call(NamedTuple):
-    """An operation whose code may fail: what a command of a program is a part of."""
+    """An operation with what its operands are: one that a command of a program belongs to."""
 
     op: Primitive
     kinds: tuple[Kind, ...]
@@ -89,7 +89,7 @@ class Executable:
         calls: Mapping[int, Call],
     ) -> None:
         self.plan, self.program, self.results = plan, program, results
-        self.calls, self.lasting = calls, last_long(calls.values())
+        self.calls, self.lasting = calls, are_lasting(unbroken(plan))
         self.allocate, self.device = plan.target.allocate, placed(plan.target.device)
         self.given = [node.kind for node in plan.graph.inputs]
         self.sizes = [nbytes_of(node) for node in plan.outputs]
@@ -216,11 +216,21 @@ class DeviceExecutable(Executable):
         return super().run_in_place(inputs, [arena.address, *words], progress)
 
 
-def last_long(calls: Iterable[Call]) -> bool:
-    """Whether calls of foreign routines may take so long that Ctrl-C should not wait for them: what they compute grows
-    with the third power of a matrix's size."""
-    matrices = [map(int, kind.shape[-2:]) for _, kinds in calls for kind in kinds if kind.ndim > 1]
-    return any(m * n * max(m, n) >= _LASTING for m, n in matrices)
+def unbroken(plan: Plan) -> list[Call]:
+    """The operations of a plan that have pieces which cannot be stopped in the middle."""
+    found: list[Call] = []
+    for item in plan.items:
+        for node in item.group.nodes:
+            if type(node.op).unbroken is not Primitive.unbroken:
+                found.append(Call(node.op, tuple([x.kind for x in node.inputs])))
+        for inner in item.plans():
+            found += unbroken(inner)
+    return found
+
+
+def are_lasting(operations: Iterable[Call]) -> bool:
+    """Whether one of these has a piece that takes so long that Ctrl-C should not wait for it."""
+    return any(op.unbroken(*kinds) >= _LASTING for op, kinds in operations)
 
 
 def _run_holding(program: Program, addresses: list[int], *held: object) -> None:

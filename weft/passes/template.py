@@ -16,7 +16,7 @@ from weft.codegen.launch import Choose, Done, Launch, Pointer, Repeat, Row, Slot
 from weft.graph.dims import Dim, DimEnv, compile_sizes, is_symbolic, substitute, text_of
 from weft.graph.node import Graph, Node, Size, kind_of, node_of
 from weft.graph.placement import placed
-from weft.passes.executable import Assembly, Call, Executable, Result, is_simple, last_long, result_of
+from weft.passes.executable import Assembly, Call, Executable, Result, are_lasting, is_simple, result_of, unbroken
 from weft.passes.growing import holds_tapes
 from weft.passes.lower import Item, nbytes_of
 from weft.passes.memory import Packing, Piece, Place, Plan
@@ -75,6 +75,7 @@ class Template:
         self._inputs = wanted.add([nbytes_of(node) for node in self.plan.graph.inputs])
         self._sizes = compile_sizes(wanted.sizes, env.symbols)
         self.adopted, self.spent, self.calls = self.plan.adopted, self.plan.spent, assembly.calls
+        self.unbroken = unbroken(self.plan)
         env.close()
         self.commands = self._pattern.model.length
         """How many commands its programs have."""
@@ -149,10 +150,14 @@ class Sized(Executable):
         self.adopted, self.spent = template.adopted, template.spent
         self.largest = max(known[template._inputs], default=0)
         self.calls = template.calls
-        self.lasting = bool(self.calls) and last_long(map(self.failed, self.calls))
+        self.lasting = bool(template.unbroken) and are_lasting(map(self._filled, template.unbroken))
 
     def failed(self, command: int) -> Call:
-        op, kinds = self.calls[command]
+        return self._filled(self.calls[command])
+
+    def _filled(self, call: Call) -> Call:
+        """An operation of the template, with numbers for symbols."""
+        op, kinds = call
         env = self.template.env
         sizes = dict(zip(env.symbols, self.at, strict=False))
 

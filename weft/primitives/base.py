@@ -186,6 +186,10 @@ class Primitive(metaclass=_Interned):
         the machine can do. 0 for what only moves elements."""
         return 0.0
 
+    def unbroken(self, *kinds: Kind) -> float:
+        """Floating-point operations, roughly, of the largest piece of it that Ctrl-C cannot stop in the middle."""
+        return 0.0
+
     def __str__(self) -> str:
         params = ", ".join(f"{f.name}={_show(getattr(self, f.name))}" for f in fields(self))
         return f"{self.title}({params})" if params else self.title

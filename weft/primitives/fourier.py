@@ -82,6 +82,11 @@ class Fourier(Linear, Opaque):
         whole = float(max(out.size, kinds[0].size))
         return 5.0 * whole * math.log2(n) if n > 1 else whole
 
+    def unbroken(self, *kinds: Kind) -> float:
+        """One row."""
+        n = float(kinds[0].shape[self.axis])
+        return 5.0 * n * math.log2(n) if n > 1 else n
+
     def backward_error(self, values: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> float:
         """The error relative to the result, both by their 2-norms along the axis, in epsilon times log2 n."""
         got = results[0]

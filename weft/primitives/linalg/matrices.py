@@ -40,6 +40,10 @@ class Matrixwise(Opaque):
         """The operands with the batch axis first."""
         return [move_batch_to_front(x, axis, size) for x, axis in zip(inputs, axes, strict=True)]
 
+    def unbroken(self, *kinds: Kind) -> float:
+        """One matrix: a routine of LAPACK's looks for no signals."""
+        return max(float(m) * float(n) * float(max(m, n)) for m, n in (kind.shape[-2:] for kind in kinds))
+
     def why(self, code: int) -> str:
         """What is wrong with a matrix of which the library reported `code`, and what to do."""
         raise NotImplementedError
