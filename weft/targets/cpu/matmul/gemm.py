@@ -12,7 +12,7 @@ whatever the tile, the block and the layouts: they only choose which elements ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, Literal
 
 from weft.codegen.builder import AnyValue, Value
@@ -26,6 +26,9 @@ CHUNK: Final = 256
 
 # How early a row of b is asked for when it is read in place: its pieces are too short for processors to guess.
 _AHEAD: Final = 8
+
+Columns = Sequence[tuple[int, Part | None]]
+"""The vectors of a tile: where each begins, in bytes, and the part of it that there is."""
 
 Read = Literal["direct", "rows", "columns", "any"]
 """How an operand is read: where it lies, or packed from contiguous rows, from contiguous columns, from any strides."""
@@ -281,10 +284,9 @@ class Gemm:
     def _strips(self, chunk: Chunk, target: Sums, vectors: int, last: Part, first: Value) -> None:
         """Tiles from the first row to the last: whole ones, then one of each smaller power of two that is left."""
         b, height = self.b, self.tile.rows
-        row = self.frame["a_row"] if self.read_a == "direct" else b.i64(self.a_row)
 
         def one(i: Value, height: int) -> None:
-            below = replace(chunk, left=b.gep(chunk.left, i * row))
+            below = replace(chunk, left=self._below(chunk.left, i))
             self._tile(below, Sums(b.gep(target.at, i * target.row), target.row), height, vectors, last, first)
 
         with b.loop(0, chunk.rows & -height, height) as strip:
@@ -293,29 +295,15 @@ class Gemm:
             with b.when((chunk.rows & height).ne(0)):
                 one(chunk.rows & -(2 * height), height)
 
+    def _below(self, left: Any, i: Value) -> Any:
+        """What is ready of a, from row i of the block on."""
+        return self.b.gep(left, i * (self.frame["a_row"] if self.read_a == "direct" else self.a_row))
+
     def _tile(self, chunk: Chunk, target: Sums, rows: int, vectors: int, last: Part, first: Value) -> None:
         """One register tile; `last` is the part of its last vector that there is."""
-        f, b, lanes, kind = self.frame, self.b, self.tile.lanes, self.kind
-        if self.read_a == "direct":
-            offsets, a_step = [f["a_row"] * i for i in range(rows)], f["a_k"]
-        else:
-            offsets, a_step = [b.i64(self.a_row * i) for i in range(rows)], b.i64(self.size)
-        b_step = f["b_k"] if self.read_b == "direct" else b.i64(self.panel_row)
+        f, b, lanes = self.frame, self.b, self.tile.lanes
         columns = [(v * lanes * self.size, None if v < vectors - 1 else last) for v in range(vectors)]
-        sums = [el.zero(b, kind, lanes)] * (rows * vectors)
-        with b.loop(0, chunk.depth, 1, chunk.left, chunk.right, *el.flat(sums)) as loop:
-            at_a, at_b, *carried = loop.carried
-            sums = el.unflat(kind, carried)
-            y = [self._load_right(b.gep(at_b, column), part) for column, part in columns]
-            if self.read_b == "direct":
-                f.prefetch([b.gep(at_b, b_step * _AHEAD + column) for column, _ in columns])
-            for i, offset in enumerate(offsets):
-                x = el.spread(b, f.load(self.wide, b.gep(at_a, offset), 1), lanes)
-                for v in range(vectors):
-                    factors = (y[v], x) if self.flipped else (x, y[v])
-                    sums[i * vectors + v] = el.multiply_add(b, *factors, sums[i * vectors + v])
-            loop.carry(b.gep(at_a, a_step), b.gep(at_b, b_step), *el.flat(sums))
-        sums = el.unflat(kind, loop.carried[2:])
+        sums = self._products(chunk, rows, columns)
         places = [
             (sums[i * vectors + v], b.gep(b.gep(target.at, target.row * i), column), part)
             for i in range(rows)
@@ -327,6 +315,44 @@ class Gemm:
         with b.when(~first):
             for x, at, part in places:
                 f.store(self.wide, el.add(f.load(self.wide, at, lanes, part), x), at, part)
+
+    def _products(self, chunk: Chunk, rows: int, columns: Columns) -> list[AnyValue]:
+        """The sums of a register tile over a chunk, row by row."""
+        f, b, lanes, kind, vectors = self.frame, self.b, self.tile.lanes, self.kind, len(columns)
+        if self.read_a == "direct":
+            offsets, a_step = [f["a_row"] * i for i in range(rows)], f["a_k"]
+        else:
+            offsets, a_step = [b.i64(self.a_row * i) for i in range(rows)], b.i64(self.size)
+        sums = [el.zero(b, kind, lanes)] * (rows * vectors)
+        with b.loop(0, chunk.depth, 1, chunk.left, chunk.right, *el.flat(sums)) as loop:
+            at_a, at_b, *carried = loop.carried
+            y = self._row_of_right(at_b, columns)
+            sums = self._added(el.unflat(kind, carried), [b.gep(at_a, offset) for offset in offsets], y)
+            loop.carry(b.gep(at_a, a_step), b.gep(at_b, self._right_step), *el.flat(sums))
+        return el.unflat(kind, loop.carried[2:])
+
+    @property
+    def _right_step(self) -> Value:
+        """From one k to the next, in bytes."""
+        return self.frame["b_k"] if self.read_b == "direct" else self.b.i64(self.panel_row)
+
+    def _row_of_right(self, at: Value, columns: Columns) -> list[AnyValue]:
+        """The vectors of b for one k."""
+        f, b = self.frame, self.b
+        y = [self._load_right(b.gep(at, column), part) for column, part in columns]
+        if self.read_b == "direct":
+            f.prefetch([b.gep(at, self._right_step * _AHEAD + column) for column, _ in columns])
+        return y
+
+    def _added(self, sums: list[AnyValue], places: Sequence[Value], y: Sequence[AnyValue]) -> list[AnyValue]:
+        """The sums with the products for one k added: of the elements of a at these places, and the vectors of b."""
+        f, b, lanes, vectors = self.frame, self.b, self.tile.lanes, len(y)
+        for i, at in enumerate(places):
+            x = el.spread(b, f.load(self.wide, at, 1), lanes)
+            for v in range(vectors):
+                factors = (y[v], x) if self.flipped else (x, y[v])
+                sums[i * vectors + v] = el.multiply_add(b, *factors, sums[i * vectors + v])
+        return sums
 
     def _load_right(self, at: Value, part: Part | None) -> AnyValue:
         if self.read_b == "direct":

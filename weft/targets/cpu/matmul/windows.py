@@ -3,7 +3,9 @@
 An element of that operand lies where its row (a place of the window, say) and its column (a place inside the window and
 a channel) say together: their offsets are added, and so are their coordinates along the axes where a window may reach
 beyond the array, where it is 0. No window is ever copied whole: the offsets and coordinates of the rows of a block and
-of the columns of a chunk are written into two tables, and the chunk is packed by them.
+of the columns of a chunk are written into two tables. By these the chunk is packed, or, if its elements need not be
+widened and lie together, read where it lies (`RunsInPlace`, `PlacesInPlace`); an element that does not exist is read
+from a row of zeros then.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
-from weft.codegen.builder import AnyValue, Value
+from weft import dtypes as dt
+from weft.codegen.builder import PTR, AnyValue, Value
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
 from weft.primitives.convolution import Convolve, ConvolveWeights, Windows, few_in_groups
@@ -23,7 +26,7 @@ from weft.targets.cpu import moves
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul import gemm, groups
 from weft.targets.cpu.matmul.elements import Elements, elements_of
-from weft.targets.cpu.matmul.frame import Part, Word, block
+from weft.targets.cpu.matmul.frame import Part, ProductFrame, Word, block
 from weft.targets.cpu.matmul.gemm import CHUNK, Chunk, Gemm, Sums, Tile
 from weft.targets.cpu.matmul.lowering import output_blocks
 from weft.targets.cpu.matmul.machine import machine
@@ -31,6 +34,11 @@ from weft.targets.cpu.matmul.tasks import grain_of
 
 Way = Literal["runs", "across", "single"]
 """What lies together: the columns of a row (in runs), several rows, or nothing."""
+
+_RUN: Final = 16  # elements that lie together, for which finding out where is worth it at each tile
+_TOGETHER: Final = 4
+_PANELS: Final = 2  # panels of the right operand, more of which make packing rows that lie together worth it
+_ROWS: Final = 1024  # rows, more of which make turning the right operand round worth it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,8 @@ class WindowGemm(Gemm):
     none), `checks` how many coordinates there are. With `way` "runs" the last axis of the columns, which is contiguous,
     is copied in one go; with "across" `span` rows are."""
 
+    title = "windows"
+
     def __init__(
         self,
         kind: Elements,
@@ -62,7 +72,7 @@ class WindowGemm(Gemm):
     ) -> None:
         super().__init__(kind, tile, "any", read_b, flipped=False, partial=False)
         self.rows, self.columns, self.checks, self.way, self.span = rows, columns, checks, way, span
-        words = [*gemm.WORDS, "out_row", "at_rows", "at_columns", "run", "base"]
+        words = [*gemm.WORDS, "out_row", "at_rows", "at_columns", "at_zeros", "zeros", "run", "base"]
         for letter, axes in (("r", rows), ("c", columns)):
             for axis, along in enumerate(axes):
                 words += [f"{letter}{axis}", f"{letter}s{axis}", *([f"{letter}b{axis}"] if along >= 0 else [])]
@@ -76,7 +86,7 @@ class WindowGemm(Gemm):
     @property
     def name(self) -> str:
         marks = "_".join("".join("x" if a < 0 else str(a) for a in axes) for axes in (self.rows, self.columns))
-        return f"windows_{marks}_{self.way}{self.span}_{super().name}"
+        return f"{self.title}_{marks}_{self.way}{self.span}_{super().name}"
 
     @property
     def operands(self) -> int:
@@ -158,11 +168,12 @@ class WindowGemm(Gemm):
 
     def _exists(self, row: Sequence[Value], column: Sequence[Value]) -> Value | None:
         """Whether an element is one of the array's; None if all are."""
-        f = self.frame
+        f, b = self.frame, self.b
         inside: Value | None = None
         for axis in range(self.checks):
             place = row[1 + axis] + column[1 + axis]
-            here = (place >= 0) & (place < f[f"size{axis}"])
+            # As a number without a sign one below 0 is larger than all sizes.
+            here = b.op(f"icmp ult i64 {place.text}, {f[f'size{axis}'].text}", dt.bool_, 1)
             inside = here if inside is None else inside & here
         return inside
 
@@ -235,6 +246,129 @@ class WindowGemm(Gemm):
                     f.store(self.wide, x, b.gep(target, (row.index + i) * self.a_row))
 
 
+class RunsInPlace(WindowGemm):
+    """Reads the runs of rows where they lie: a tile goes from run to run, and finds out where those of its rows begin.
+
+    What is ready of the left operand is its table of rows."""
+
+    title = "windows_in_place"
+
+    def __init__(self, kind: Elements, tile: Tile, read_b: gemm.Read, rows: Any, columns: Any, checks: int) -> None:
+        super().__init__(kind, tile, read_b, rows, columns, checks, "runs")
+        self.a_row = 0  # nothing is packed
+        self._base: Value
+
+    def _operands(self, member: Value) -> tuple[Value, Any]:
+        self._base, right = super()._operands(member)
+        _clear(self.frame)
+        return self._base, right
+
+    def _pack_left(self, chunk: Chunk) -> Value:
+        return self.b.gep(self.frame.scratch, self.frame["at_rows"])
+
+    def _below(self, left: Any, i: Value) -> Any:
+        return self.b.gep(left, i * self._row_entry)
+
+    def _products(self, chunk: Chunk, rows: int, columns: gemm.Columns) -> list[AnyValue]:
+        f, b, kind, lanes = self.frame, self.b, self.kind, self.tile.lanes
+        table, zeros = b.gep(f.scratch, f["at_columns"]), b.gep(f.scratch, f["at_zeros"])
+        places = [self._got(b.gep(chunk.left, self._row_entry * i)) for i in range(rows)]
+        sums = el.flat([el.zero(b, kind, lanes)] * (rows * len(columns)))
+        with b.loop(0, self._runs, 1, chunk.right, *sums) as run:
+            entry = b.gep(table, run.index * self._column_entry)
+            column, count = self._got(entry), b.word(entry, 2 + self.checks)
+            starts = []
+            for place in places:
+                at, exists = b.gep(self._base, place[0] + column[0]), self._exists(place, column)
+                starts.append(at if exists is None else b.choose(exists, at, zeros))
+            with b.loop(0, count, 1, *run.carried) as k:
+                at_b, *carried = k.carried
+                y = self._row_of_right(at_b, columns)
+                here = [b.gep(start, k.index * self.size) for start in starts]
+                k.carry(b.gep(at_b, self._right_step), *el.flat(self._added(el.unflat(kind, carried), here, y)))
+            run.carry(*k.carried)
+        return el.unflat(kind, run.carried[1:])
+
+
+class PlacesInPlace(WindowGemm):
+    """Reads rows that lie together where they lie, `run` of them: where they begin at each column of a chunk is written
+    into a table. If `aligned`, all rows of a tile lie together."""
+
+    title = "windows_by_place"
+
+    def __init__(
+        self, kind: Elements, tile: Tile, read_b: gemm.Read, rows: Any, columns: Any, checks: int, aligned: bool
+    ) -> None:
+        super().__init__(kind, tile, read_b, rows, columns, checks, "single", int(aligned))
+        self.a_row, self.aligned = 0, aligned
+        self._base: Value
+        self._first: Value
+        """The first row of the block."""
+        self._together: tuple[Value, Value]
+        """The first and the last of the rows of the block, counted in runs."""
+
+    def _operands(self, member: Value) -> tuple[Value, Any]:
+        self._base, right = super()._operands(member)
+        _clear(self.frame)
+        return self._base, right
+
+    def _from_row(self, left: Any, i: Value) -> Any:
+        f = self.frame
+        self._first = i
+        last = f.least(i + f["block_m"], f["m"]) - 1
+        self._together = f.divide(i, f["run"])[0], f.divide(last, f["run"])[0]
+        return left
+
+    def _left_of_chunk(self, left: Any, chunk: Value) -> Any:
+        """Write where each run of the block begins at each column."""
+        f, b = self.frame, self.b
+        begin, zeros = chunk * CHUNK, b.gep(f.scratch, f["at_zeros"])
+        depth = f.least(f["k"] - begin, CHUNK)
+        with b.loop(0, depth, 1) as column:
+            found = self._located(begin + column.index, "c", self.columns, [b.i64(0)] * (1 + self.checks))
+            self._put(b.gep(f.scratch, f["at_rows"] + column.index * self._row_entry), found)
+        first = [f["base"], *(f[f"first{axis}"] for axis in range(self.checks))]
+        start, last = self._together
+        with b.loop(start, last + 1, 1) as run:
+            row = self._located(run.index, "r", self.rows, first)
+            line = b.gep(f.scratch, f["at_columns"] + (run.index - start) * (8 * CHUNK))
+            with b.loop(0, depth, 1) as column:
+                place = self._got(b.gep(f.scratch, f["at_rows"] + column.index * self._row_entry))
+                at, exists = b.gep(left, row[0] + place[0]), self._exists(row, place)
+                b.store(at if exists is None else b.choose(exists, at, zeros), b.gep(line, column.index * 8))
+        return left
+
+    def _pack_left(self, chunk: Chunk) -> Value:
+        return self.b.i64(0)
+
+    def _below(self, left: Any, i: Value) -> Any:
+        return i
+
+    def _products(self, chunk: Chunk, rows: int, columns: gemm.Columns) -> list[AnyValue]:
+        f, b, kind, lanes = self.frame, self.b, self.kind, self.tile.lanes
+        lines = []
+        for i in range(1 if self.aligned else rows):
+            run, inside = f.divide(self._first + chunk.left + i, f["run"])
+            line = b.gep(f.scratch, f["at_columns"] + (run - self._together[0]) * (8 * CHUNK))
+            lines.append((line, inside * self.size))
+        sums = el.flat([el.zero(b, kind, lanes)] * (rows * len(columns)))
+        with b.loop(0, chunk.depth, 1, chunk.right, *sums) as k:
+            at_b, *carried = k.carried
+            y = self._row_of_right(at_b, columns)
+            here = [b.gep(b.word(b.gep(line, k.index * 8), 0, PTR), inside) for line, inside in lines]
+            if self.aligned:
+                here = [b.gep(here[0], self.size * i) for i in range(rows)]
+            k.carry(b.gep(at_b, self._right_step), *el.flat(self._added(el.unflat(kind, carried), here, y)))
+        return el.unflat(kind, k.carried[1:])
+
+
+def _clear(f: ProductFrame) -> None:
+    """Write the zeros that stand for elements that do not exist."""
+    b = f.b
+    with b.loop(0, f["zeros"], 8) as byte:
+        b.store(b.i64(0), b.gep(f.scratch, f["at_zeros"] + byte.index))
+
+
 # ---- lowering ----
 
 
@@ -292,15 +426,15 @@ def _lowering(
     n: int,
 ) -> Lowering:
     """The launches for a right operand whose axes `depth` are summed over, and whose axis `n` remains. They have to be
-    walked as one: else it is copied first."""
+    walked as one: else it is copied first. So it is if many blocks would each have to turn it round."""
     at = Pointer(1)
     launches: list[Launch] = []
     temporaries: tuple[int, ...] = ()
-    if len(merged(axes_of(right.shape[depth], scaled(right)[depth]))) > 1:
-        size = right.dtype.size
-        plain = Layout(right.shape, tuple(s // size for s in row_major(right.shape, size)), right.dtype)
+    turns = right.strides[n] != 1 and math.prod(axis.size for axis in rows) > _ROWS
+    if turns or len(merged(axes_of(right.shape[depth], scaled(right)[depth]))) > 1:
+        plain = _with_last(right, n)
         launches += moves.copy(right, plain, at, Pointer(3))
-        right, at, temporaries = plain, Pointer(3), (math.prod(right.shape) * size,)
+        right, at, temporaries = plain, Pointer(3), (math.prod(right.shape) * right.dtype.size,)
     inside, strides = merged(axes_of(right.shape[depth], scaled(right)[depth])), scaled(right)
     b_k = inside[0].strides[0] if inside else right.dtype.size
     each, per = x.shape[-1] // op.groups, right.shape[n] // op.groups
@@ -313,6 +447,13 @@ def _lowering(
         (*launches, _launch(op.windows, x, over, rows, columns, matrix, merged(batch), out.shape[-1] * size)),
         temporaries,
     )
+
+
+def _with_last(layout: Layout, last: int) -> Layout:
+    """The layout of a copy in which the elements along one axis lie together, and the others in order."""
+    order = [axis for axis in range(len(layout.shape)) if axis != last % len(layout.shape)] + [last % len(layout.shape)]
+    steps = row_major([layout.shape[axis] for axis in order], 1)
+    return Layout(layout.shape, tuple([steps[order.index(axis)] for axis in range(len(order))]), layout.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,23 +518,27 @@ def _launch(
     terms = members * m * n * k
     tile = machine(config.cpu).tile(kind, n)
     read_b: gemm.Read = "rows" if right.b_column == size else "columns" if right.b_k == size else "any"
-    way, span = _way(kind, tile, rows, columns)
-    run = columns.pop() if way == "runs" else None
-    kernel = WindowGemm(
-        kind, tile, read_b, tuple(a.along for a in rows), tuple(a.along for a in columns), len(over), way, span
-    )
+    kernel, run = _kernel(kind, tile, read_b, rows, columns, len(over), n)
     block_m, block_n = output_blocks(kind, tile, members, m, n, terms, tile.columns)
     blocks_m, blocks_n = -(-m // block_m), -(-n // block_n)
     scratch = kernel.scratch(block_m, block_n, k)
     at_rows = -(-scratch.size // 64) * 64
-    at_columns = at_rows + block_m * (8 + 8 * len(over))
+    at_columns = at_rows + max(block_m, CHUNK) * (8 + 8 * len(over))
+    table = 8 * (3 + len(over)) * (CHUNK + 2)
+    zeros = 0
+    if isinstance(kernel, RunsInPlace):
+        zeros = min(run, CHUNK) * size
+    elif isinstance(kernel, PlacesInPlace):
+        table, zeros = (block_m // run + 2) * 8 * CHUNK, run * size
+    at_zeros, zeros = at_columns + table, -(-zeros // 8) * 8
     steps = scaled(x)[-d - 1 : -1]
     values: dict[str, Word] = {
         "tasks": members * blocks_m * blocks_n, "a": Pointer(0), "b": right.pointer, "out": Pointer(2),
         "m": m, "n": n, "k": k, "chunks": max(1, -(-k // CHUNK)), "a_row": 0, "a_k": 0, "b_k": right.b_k,
         "b_column": right.b_column, "block_m": block_m, "block_n": block_n, "blocks_m": blocks_m, "blocks_n": blocks_n,
         "panel": scratch.panel, "at_a": scratch.at_a, "at_total": scratch.at_total,
-        "out_row": out_row, "at_rows": at_rows, "at_columns": at_columns, "run": 1 if run is None else run.size,
+        "out_row": out_row, "at_rows": at_rows, "at_columns": at_columns, "at_zeros": at_zeros, "zeros": zeros,
+        "run": run,
         "base": -sum(window.low * step for window, step in zip(windows, steps, strict=True)),
     }  # fmt: skip
     for letter, axes in (("r", rows), ("c", columns)):
@@ -403,25 +548,36 @@ def _launch(
     for number, spatial in enumerate(over):
         values[f"first{number}"], values[f"size{number}"] = -windows[spatial].low, x.shape[spatial - d - 1]
     tasks = members * blocks_m * blocks_n
-    entries = 8 * (3 + len(over)) * (CHUNK + 2)
     return Launch(
         Source(f"convolve:{kernel.name}", kernel.name, kernel.ir),
         block(kernel.words, values, batch),
         grain_of(terms, tasks),
-        at_columns + entries,
+        at_zeros + zeros,
     )
 
 
 _SPANS: Final = (8, 4)
 
 
-def _way(kind: Elements, tile: Tile, rows: Sequence[_Place], columns: Sequence[_Place]) -> tuple[Way, int]:
-    """How the left operand is packed."""
+def _kernel(
+    kind: Elements, tile: Tile, read_b: gemm.Read, rows: list[_Place], columns: list[_Place], checks: int, n: int
+) -> tuple[WindowGemm, int]:
+    """The kernel, and how many elements lie together. The axis along which they do is taken from the rows or the
+    columns."""
     size = kind.memory.size
-    if columns and columns[-1].along < 0 and columns[-1].step == size and columns[-1].size >= 4:
-        return "runs", 1
-    if rows and rows[-1].along < 0 and rows[-1].step == size:
-        for span in _SPANS:
-            if span <= min(tile.rows, tile.turn) and rows[-1].size % span == 0:
-                return "across", span
-    return "single", 1
+    in_columns = bool(columns) and columns[-1].along < 0 and columns[-1].step == size
+    in_rows = bool(rows) and rows[-1].along < 0 and rows[-1].step == size
+    marks = [[axis.along for axis in axes] for axes in (rows, columns)]
+    if in_columns and not kind.narrow and columns[-1].size >= (_RUN if checks else _TOGETHER):
+        run = columns.pop().size
+        return RunsInPlace(kind, tile, read_b, tuple(marks[0]), tuple(marks[1][:-1]), checks), run
+    if in_columns and columns[-1].size >= _TOGETHER:
+        run = columns.pop().size
+        return WindowGemm(kind, tile, read_b, tuple(marks[0]), tuple(marks[1][:-1]), checks, "runs"), run
+    span = next((n for n in _SPANS if in_rows and n <= min(tile.rows, tile.turn) and rows[-1].size % n == 0), 1)
+    if in_rows and not kind.narrow and rows[-1].size >= _TOGETHER and (span == 1 or n <= _PANELS * tile.columns):
+        run = rows.pop().size
+        aligned = run % tile.rows == 0
+        return PlacesInPlace(kind, tile, read_b, tuple(marks[0][:-1]), tuple(marks[1]), checks, aligned), run
+    way: Way = "across" if span > 1 else "single"
+    return WindowGemm(kind, tile, read_b, tuple(marks[0]), tuple(marks[1]), checks, way, span), 1
