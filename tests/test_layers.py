@@ -34,6 +34,7 @@ ROWS = (
     ("passes", "reference"),
     ("primitives",),
     ("graph",),
+    ("kernels",),
     ("codegen", "files"),
     ("runtime",),
     ("interop", "printing"),

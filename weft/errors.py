@@ -43,6 +43,10 @@ class LinAlgError(ComputationError, np.linalg.LinAlgError):
     class of this name, which is a ValueError, and MLX a RuntimeError; code written for either catches this."""
 
 
+class KernelIndexError(ComputationError, IndexError):
+    """A custom kernel used an index that is outside of an array."""
+
+
 class ConfigError(ValueError):
     """A setting, from the environment or made in Python, that is not allowed or not possible on this machine."""
 

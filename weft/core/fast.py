@@ -25,6 +25,9 @@ from weft.core._remember import remembered_all
 from weft.core.elementwise import cos, rsqrt, sin, square, subtract, where
 from weft.core.gathering import take_along_axis
 from weft.core.joining import concatenate, stack
+from weft.core.kernels import cuda_kernel as cuda_kernel
+from weft.core.kernels import kernel as kernel
+from weft.core.kernels import metal_kernel as metal_kernel
 from weft.core.looping import scan
 from weft.core.reducing import logsumexp, mean
 from weft.core.reducing import sum as sum_

@@ -12,6 +12,7 @@ from weft.primitives import (
     convolution,
     creation,
     custom,
+    custom_kernel,
     elementwise,
     fourier,
     indexing,
@@ -89,6 +90,8 @@ REGISTRY: tuple[type[Primitive], ...] = (
     fourier.FourierTransform, fourier.RealFourierTransform, fourier.RealFourierInverse,
     # barrier
     custom.Barrier,
+    # kernels of the user's
+    custom_kernel.CustomKernel,
 )  # fmt: skip
 
 CONTROL_FLOW: tuple[type[ControlFlow], ...] = (control.Loop, control.Switch)

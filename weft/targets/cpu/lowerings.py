@@ -15,6 +15,7 @@ from weft.primitives.bits import Reinterpret
 from weft.primitives.contraction import Matmul
 from weft.primitives.convolution import Convolve, ConvolveWeights
 from weft.primitives.custom import Barrier
+from weft.primitives.custom_kernel import CustomKernel
 from weft.primitives.elementwise import AsType
 from weft.primitives.fourier import FourierTransform, RealFourierInverse, RealFourierTransform
 from weft.primitives.indexing import Gather, Scatter
@@ -37,7 +38,7 @@ from weft.primitives.scans import Cumulative, Scan
 from weft.primitives.sorting import ArgSelect, ArgSort, SearchSorted, Sort
 from weft.primitives.views import Contiguous, SliceUpdate
 from weft.targets import copying
-from weft.targets.cpu import attention, fft, lapack, matmul, moves, quantized, scan, selection, sorting
+from weft.targets.cpu import attention, custom, fft, lapack, matmul, moves, quantized, scan, selection, sorting
 from weft.targets.cpu.matmul import windows
 
 Operands = Sequence[Layout]
@@ -163,6 +164,7 @@ LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     Eig: lapack.eig,
     Eigenvalues: lapack.eigenvalues,
     SolveTriangular: lapack.solve_triangular,
+    CustomKernel: custom.lower,
 }
 
 

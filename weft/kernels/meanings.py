@@ -1,0 +1,242 @@
+"""What names of a kernel stand for while it is given types, and the scopes that they stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
+
+from weft import dtypes as dt
+from weft.dtypes import Dtype
+from weft.kernels import rules, tree
+from weft.kernels import syntax as s
+from weft.kernels.rules import Value
+from weft.kernels.syntax import At, KernelError
+from weft.records import dataclass
+
+MOST_DEPTH: Final = 64
+MOST_STATEMENTS: Final = 20_000
+MOST_MEMORY: Final = 1 << 20
+"""Bytes of one array of a thread or a threadgroup."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An operand or a result of a kernel, as a call gives it."""
+
+    name: str
+    dtype: Dtype
+    ndim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A place in a storage. `sizes` are those of the axes that are left to index, for arrays of the kernel's own."""
+
+    storage: tree.Storage
+    index: tree.Expression
+    sizes: tuple[int, ...] = ()
+    variable: tree.Variable | None = None
+    """What holds the index, if it is a variable."""
+    whole: bool = False
+    """Whether it is an operand or result itself, which may be indexed along its axes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuple:
+    """A vector of a few numbers, such as a position: one value each."""
+
+    parts: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`x.shape`, `x_strides`: sizes of an operand."""
+
+    storage: tree.Storage
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A variable that a name stands for. `guessed` is where its type is noted, if that is found out."""
+
+    variable: tree.Variable
+    guessed: Any = None
+    constant: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTuple:
+    variables: tuple[tree.Variable, ...]
+
+
+Meaning = Value | Address | Tuple | Sizes | Kept | KeptTuple | Dtype | s.Function
+
+
+class Again(Exception):
+    """The type of a variable turned out to be another than assumed."""
+
+
+def int64(value: int) -> tree.Constant:
+    return tree.Constant(dt.int64, value)
+
+
+class Names:
+    """The names that are known at a place of a kernel, and the statements that were written so far."""
+
+    def __init__(
+        self,
+        source: s.Source,
+        inputs: Sequence[Operand],
+        outputs: Sequence[Operand],
+        template: Mapping[str, Any],
+        guesses: dict[Any, Dtype],
+    ) -> None:
+        self.source, self.guesses = source, guesses
+        self.rules = rules.RULES[source.language]
+        self.storages: list[tree.Storage] = []
+        self.count = 0
+        self.scopes: list[dict[str, Meaning]] = [{}]
+        self.out: list[tree.Statement] = []
+        self.written = 0
+        self.calls: list[Any] = []
+        """The functions that are being written out."""
+        self.loops = 0
+        self.functions = {function.name: function for function in source.functions}
+        self._constants(source.constants)
+        for name, value in template.items():
+            self._bind_template(name, value)
+        for k, operand in enumerate((*inputs, *outputs)):
+            self._bind_operand(k, operand, "input" if k < len(inputs) else "output")
+
+    # ---- names ----
+
+    def _constants(self, constants: Sequence[tuple[str, Any]]) -> None:
+        for name, value in constants:
+            self.scopes[0][name] = value if isinstance(value, Dtype) else self.rules.literal(value, "")
+
+    def _bind_template(self, name: str, value: Any) -> None:
+        if isinstance(value, Dtype):
+            self.scopes[0][name] = value
+        elif isinstance(value, bool):
+            self.scopes[0][name] = Value(tree.Constant(dt.bool_, value))
+        else:
+            self.scopes[0][name] = self.rules.literal(value, "")
+
+    def _bind_operand(self, k: int, operand: Operand, space: str) -> None:
+        name = operand.name
+        storage = tree.Storage(name, operand.dtype, space, k, operand.ndim)
+        self.storages.append(storage)
+        start = Address(storage, int64(0), whole=True)
+        if operand.ndim == 0 and space == "input":
+            start = Address(storage, int64(0), ())  # its name is its only element
+        if ("moves", name) in self.guesses:
+            kept = self.variable(name, dt.int64)
+            self.write(tree.Assign(kept, int64(0), first=True))
+            start = Address(storage, tree.Read(dt.int64, kept), (), kept)
+        self.scopes[0][name] = start
+        self.scopes[0].setdefault(f"{name}_shape", Sizes(storage, "shape"))
+        self.scopes[0].setdefault(f"{name}_strides", Sizes(storage, "strides"))
+        self.scopes[0].setdefault(f"{name}_ndim", self.rules.literal(operand.ndim, ""))
+
+    def error(self, at: At | None, message: str) -> NoReturn:
+        raise KernelError(self.source.name, at, message)
+
+    def find(self, name: str, at: At) -> Meaning:
+        for scope in reversed(self.scopes):
+            if name in scope:
+                return scope[name]
+        if name in self.functions:
+            return self.functions[name]
+        position = self.rules.positions.get(name)
+        if position is not None:
+            return self._position(position)
+        number = self.rules.numbers.get(name)
+        if number is not None:
+            return self.rules.literal(number, "f" if self.source.language != "python" else "")
+        found = self.rules.types.get(name)
+        if found is not None:
+            return found
+        return self.error(at, f"`{name}` is not known here.")
+
+    def _position(self, name: str) -> Meaning:
+        def one(axis: int) -> Value:
+            return Value(tree.Position(self.rules.position, name, axis))
+
+        if name in ("thread_index_in_threadgroup", *tree.OF_SIMDGROUPS):
+            return one(0)
+        return Tuple((one(0), one(1), one(2)))
+
+    def bind(self, name: str, meaning: Meaning, at: At) -> None:
+        self.scopes[-1][name] = meaning
+
+    def variable(self, name: str, dtype: Dtype) -> tree.Variable:
+        self.count += 1
+        return tree.Variable(name, dtype, self.count)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        self.scopes.append({})
+        try:
+            yield
+        finally:
+            self.scopes.pop()
+
+    @contextmanager
+    def collected(self) -> Iterator[list[tree.Statement]]:
+        """Statements that are written inside go to a list of their own."""
+        outer, self.out = self.out, []
+        try:
+            yield self.out
+        finally:
+            self.out = outer
+
+    def write(self, statement: tree.Statement) -> None:
+        self.written += 1
+        if self.written > MOST_STATEMENTS:
+            self.error(
+                self.source.body.at, f"it has more than {MOST_STATEMENTS} statements, its functions written out."
+            )
+        self.out.append(statement)
+
+    # ---- types ----
+
+    def joined(self, guessed: Any, number: Value) -> Dtype:
+        """The type of a variable of Python's: that of all that it is given. Another than was assumed so far means to
+        begin again."""
+        kind = self.rules.strong(number).dtype
+        known = self.guesses.get(guessed)
+        joined = kind if known is None else self.rules.joined(known, kind)
+        if known is not None and joined is not known:
+            self.guesses[guessed] = joined
+            raise Again
+        self.guesses[guessed] = joined
+        return joined
+
+    def type(self, x: s.TypeName) -> Any:
+        """A dtype, or a type of vectors."""
+        for scope in reversed(self.scopes):
+            found = scope.get(x.name)
+            if isinstance(found, Dtype):
+                return found
+        if x.name.endswith(".dtype"):
+            whose = self.find(x.name.removesuffix(".dtype"), x.at)
+            if isinstance(whose, Address):
+                return whose.storage.dtype
+        known = self.rules.types.get(x.name)
+        if known is None:
+            vector = rules.vector_type(x.name, self.rules.types)
+            if vector is None:
+                self.error(x.at, f"`{x.name}` is no type that kernels know.")
+            return vector
+        return known
+
+    def keep_tuple(self, name: str, value: Tuple) -> None:
+        """A variable for each number of a vector."""
+        kept = []
+        for letter, part in zip("xyzw", value.parts, strict=False):
+            expression = self.rules.strong(part)
+            kept.append(self.variable(f"{name}.{letter}", expression.dtype))
+            self.write(tree.Assign(kept[-1], expression, first=True))
+        self.scopes[-1][name] = KeptTuple(tuple(kept))
