@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 import weft.core as mx
 from tests.contract import LAYOUTS, closed, place, same_bits, values_of
 from weft import dtypes as dt
+from weft import program
 from weft.array import array
 from weft.dtypes import Dtype
 from weft.passes.pipeline import plan
-from weft.primitives.linalg import Lu
+from weft.primitives.linalg import Cholesky, Lu
 from weft.runtime import blas
 from weft.targets.cpu.target import CPU
 
@@ -673,3 +674,16 @@ def test_streams_are_accepted() -> None:
             mx.linalg.tri_inv(a, stream=stream),
             mx.linalg.solve_triangular(a, a, stream=stream),
         )
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float64, mx.complex64], ids=str)
+@pytest.mark.parametrize("upper", [False, True])
+def test_a_quiet_cholesky_factor_is_nan_where_there_is_none(dtype: Any, upper: bool) -> None:
+    good = np.array([[4.0, 2.0, 0.0], [2.0, 5.0, 1.0], [0.0, 1.0, 3.0]])
+    batch = mx.array(np.stack([good, -good, good * 2]), dtype=dtype)
+    quiet = program.apply(Cholesky(upper, quiet=True), batch)
+    assert np.all(np.isnan(np.array(quiet[1])))
+    for i in (0, 2):
+        assert mx.array_equal(quiet[i], mx.linalg.cholesky(batch[i], upper=upper))
+    with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
+        mx.eval(mx.linalg.cholesky(batch, upper=upper))

@@ -16,6 +16,12 @@ import weft.frontends.pytensor  # registers the mode
 REFERENCE = Mode(linker="py", optimizer="minimum_compile")
 
 
+def reference(inputs: Sequence[Any], outputs: Any, **options: Any) -> Any:
+    """A function of PyTensor's own implementations, those inside of loops too, without a C compiler."""
+    with pytensor.config.change_flags(cxx="", mode="FAST_COMPILE"):
+        return pytensor.function(inputs, outputs, mode=REFERENCE, **options)
+
+
 def both(inputs: Sequence[Any], outputs: Any, left_to_pytensor: bool = False, **options: Any) -> tuple[Any, Any]:
     """A function in the mode under test, in which everything is Weft's unless it is said that it is not, and the same
     in PyTensor's own."""
@@ -27,7 +33,7 @@ def both(inputs: Sequence[Any], outputs: Any, left_to_pytensor: bool = False, **
     plan = under_test.vm.jit_fn
     left = [step.node for step in plan.steps if type(step).__name__ == "Performed"]
     assert bool(left) == left_to_pytensor, f"left to PyTensor: {left}"
-    return under_test, pytensor.function(inputs, outputs, mode=REFERENCE, **options)
+    return under_test, reference(inputs, outputs, **options)
 
 
 def assert_same(made: Any, wanted: Any, rtol: float = 1e-12, atol: float = 1e-12) -> None:
@@ -49,9 +55,9 @@ def assert_same(made: Any, wanted: Any, rtol: float = 1e-12, atol: float = 1e-12
 def check(inputs: Sequence[Any], outputs: Any, *calls: Sequence[Any], **options: Any) -> None:
     """Call both functions with some values, and compare."""
     tolerance = {name: options.pop(name) for name in ("rtol", "atol") if name in options}
-    under_test, reference = both(inputs, outputs, **options)
+    under_test, wanted = both(inputs, outputs, **options)
     for values in calls:
-        assert_same(under_test(*values), reference(*values), **tolerance)
+        assert_same(under_test(*values), wanted(*values), **tolerance)
 
 
 assert weft.frontends.pytensor.WEFT

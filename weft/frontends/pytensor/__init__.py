@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from weft.frontends.pytensor import linear, scalars, scan, shapes, subtensors  # each registers its rules
+# Each of these registers its rules.
+from weft.frontends.pytensor import extras, graphs, linear, scalars, scan, shapes, subtensors
 from weft.frontends.pytensor.linker import WEFT, WeftLinker, register
 
 register()

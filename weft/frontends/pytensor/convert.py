@@ -75,6 +75,14 @@ def refusal(node: Apply) -> str | None:
     return rule.refuses(node)
 
 
+class Refused(Exception):
+    """A node of a whole function turned out to have no translation when the shapes of its values were there."""
+
+    def __init__(self, node: Apply, reason: str) -> None:
+        super().__init__(reason)
+        self.node, self.reason = node, reason
+
+
 # ---- what a graph does beside computing ----
 
 
@@ -114,8 +122,14 @@ def collecting() -> Iterator[Effects]:
 class Graph:
     """Nodes of PyTensor as a function of values: what is called while Weft traces."""
 
-    def __init__(self, inputs: Sequence[Variable], outputs: Sequence[Variable], nodes: Sequence[Apply] | None = None):
-        self.inputs, self.outputs = list(inputs), list(outputs)
+    def __init__(
+        self,
+        inputs: Sequence[Variable],
+        outputs: Sequence[Variable],
+        nodes: Sequence[Apply] | None = None,
+        is_whole: bool = False,
+    ) -> None:
+        self.inputs, self.outputs, self.is_whole = list(inputs), list(outputs), is_whole
         self.nodes = io_toposort(self.inputs, self.outputs) if nodes is None else list(nodes)
         self._constants: dict[Variable, Known] = {}
         self.lazy = branches(self.nodes, self.outputs)
@@ -131,10 +145,15 @@ class Graph:
 
     def run(self, node: Apply, values: dict[Variable, Value]) -> None:
         """Translate one node."""
-        if node in self.lazy:
-            made = RULES[type(node.op)].convert(node.op, node, self, values)
-        else:
-            made = translate(node, [self.value(x, values) for x in node.inputs])
+        try:
+            if node in self.lazy:
+                made = RULES[type(node.op)].convert(node.op, node, self, values)
+            else:
+                made = translate(node, [self.value(x, values) for x in node.inputs])
+        except NotConverted as error:
+            if not self.is_whole:
+                raise
+            raise Refused(node, str(error)) from None
         values.update(zip(node.outputs, made, strict=True))
 
     def value(self, x: Variable, values: dict[Variable, Value]) -> Value:
@@ -169,17 +188,26 @@ def typed(value: Value, variable: Variable) -> Value:
     return cast(value, dtype)
 
 
+Readers = dict[Variable, list[tuple[Apply | None, int]]]
+
+
+def readers_of(nodes: Sequence[Apply], outputs: Sequence[Variable]) -> Readers:
+    """By variable: the nodes that read it, and as which of their inputs; None stands for a result of the graph."""
+    found: Readers = {}
+    for node in nodes:
+        for at, x in enumerate(node.inputs):
+            found.setdefault(x, []).append((node, at))
+    for x in outputs:
+        found.setdefault(x, []).append((None, 0))
+    return found
+
+
 def branches(nodes: Sequence[Apply], outputs: Sequence[Variable]) -> dict[Apply, list[list[Apply]]]:
     """For each IfElse: the nodes that are needed by one of its branches and by nothing else."""
     conditionals = [node for node in nodes if type(node.op).__name__ == "IfElse"]
     if not conditionals:
         return {}
-    clients: dict[Variable, list[tuple[Apply | None, int]]] = {}
-    for node in nodes:
-        for at, x in enumerate(node.inputs):
-            clients.setdefault(x, []).append((node, at))
-    for x in outputs:
-        clients.setdefault(x, []).append((None, 0))
+    clients = readers_of(nodes, outputs)
     found: dict[Apply, list[list[Apply]]] = {}
     for node in conditionals:
         count = node.op.n_outs
@@ -189,9 +217,7 @@ def branches(nodes: Sequence[Apply], outputs: Sequence[Variable]) -> dict[Apply,
     return found
 
 
-def _only_for(
-    target: Apply, positions: range, nodes: Sequence[Apply], clients: dict[Variable, list[tuple[Apply | None, int]]]
-) -> list[Apply]:
+def _only_for(target: Apply, positions: range, nodes: Sequence[Apply], clients: Readers) -> list[Apply]:
     """The nodes whose results are read by these inputs of a node, or by others of the kind, and by nothing else."""
     inside: set[Apply] = set()
 

@@ -13,28 +13,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytensor.graph.basic import Apply
-from pytensor.raise_op import CheckAndRaise
 from pytensor.scan.op import Scan
 
 import weft.core as mx
 from weft.array import array
-from weft.frontends.pytensor.convert import Graph, collecting, converts, effects, refusal, rule_of
-from weft.frontends.pytensor.sizes import is_known
-from weft.frontends.pytensor.values import NotConverted, Value, cast, size, to_array
-from weft.frontends.pytensor.versions import inner_graph
+from weft.frontends.pytensor.convert import collecting, converts, effects
+from weft.frontends.pytensor.graphs import body_of, checks_in, refusal_inside, sizes_of
+from weft.frontends.pytensor.values import NotConverted, Partial, Value, cast, size, to_array
 from weft.records import dataclass
 
 MOST_CARRIED = 4
 """Rows that are carried along, rather than stacked and cut, where a buffer has room for so many of the last."""
-
-
-class Partial:
-    """Rows of which only the first `count` were made: a number that is known when the program has run."""
-
-    __slots__ = ("count", "rows")
-
-    def __init__(self, rows: array, count: array) -> None:
-        self.rows, self.count = rows, count
 
 
 @dataclass(frozen=True)
@@ -63,60 +52,8 @@ class Recurrence:
         return (unused,) * missing + tuple(self.buffer[i] for i in range(self.lookback))
 
 
-def inner_refusal(graph: Graph) -> str | None:
-    """Why a body cannot be translated: a node has no translation, or needs a number that is not known inside."""
-    inputs = set(graph.inputs)
-    for node in graph.nodes:
-        reason = refusal(node)
-        if reason is not None:
-            return f"{node.op} inside of it: {reason}"
-        if isinstance(node.op, Scan) and node.op.info.as_while and _truncates(node):
-            return f"{node.op} inside of it makes a number of rows that depends on data"
-    return _unknown_numbers(graph, inputs)
-
-
-def _unknown_numbers(graph: Graph, inputs: set[Any]) -> str | None:
-    for node in graph.nodes:
-        rule = rule_of(node.op)
-        assert rule is not None
-        for at in rule.known(node):
-            found: set[Any] = set()
-            if not is_known(node.inputs[at], set(), found) and not _may_be_known(node.inputs[at], inputs):
-                return f"{node.op} inside of it has a size that depends on data"
-    return None
-
-
-def _may_be_known(x: Any, inputs: set[Any]) -> bool:
-    """Whether a number inside a body is made of inputs: those that do not change may be known outside."""
-    found: set[Any] = set()
-    return is_known(x, inputs, found)
-
-
-def _truncates(node: Apply) -> bool:
-    """Whether some output of a loop that may stop early can have fewer rows than its buffer."""
-    op = node.op
-    for buffer, taps in zip(
-        op.outer_mitsot(node.inputs) + op.outer_sitsot(node.inputs),
-        op.info.mit_sot_in_slices + op.info.sit_sot_in_slices,
-        strict=True,
-    ):
-        rows = buffer.type.shape[0]
-        if rows is None or rows > 1 - min(taps):
-            return True
-    return bool(op.info.n_nit_sot)
-
-
 def _refuses(node: Apply) -> str | None:
-    return inner_refusal(body_of(node.op))
-
-
-def body_of(op: Any) -> Graph:
-    """The body of a Scan, rewritten for this back end, once for each operation."""
-    found = getattr(op, "_weft_body", None)
-    if found is None:
-        fgraph = inner_graph(op)
-        found = op._weft_body = Graph(fgraph.inputs, fgraph.outputs)
-    return found  # type: ignore[no-any-return]
+    return refusal_inside(body_of(node.op), in_loop=True)
 
 
 def _known(node: Apply) -> list[int]:
@@ -125,21 +62,10 @@ def _known(node: Apply) -> list[int]:
     first = 1 + info.n_seqs + info.n_mit_mot + info.n_mit_sot + info.n_sit_sot
     outside = [0, *range(first, first + info.n_nit_sot)]
     body = body_of(node.op)
+    wanted = sizes_of(body)
     last = len(node.inputs) - info.n_non_seqs
-    for at, x in enumerate(body.inputs[len(body.inputs) - info.n_non_seqs :]):
-        if x in _sizes_of(body):
-            outside.append(last + at)
-    return outside
-
-
-def _sizes_of(body: Graph) -> set[Any]:
-    """The inputs of a body that sizes inside of it are made of."""
-    found: set[Any] = set()
-    for node in body.nodes:
-        rule = rule_of(node.op)
-        for at in rule.known(node) if rule is not None else ():
-            is_known(node.inputs[at], set(body.inputs), found)
-    return found
+    constants = body.inputs[len(body.inputs) - info.n_non_seqs :]
+    return outside + [last + at for at, x in enumerate(constants) if x in wanted]
 
 
 @converts(Scan, known=_known, refuses=_refuses)
@@ -204,7 +130,7 @@ class Loop:
         }
         rows = {"seqs": self.sequences, "mot": [x.sequences() for x in self.mot]}
         self.acts: list[Any] = []
-        carry["fine"] = [mx.array(True) for _ in range(self._count_checks(carry, rows))]
+        carry["fine"] = [mx.array(True) for _ in range(checks_in(self.body.nodes))]
         length = self.steps
         if stops:
             last, made, count = mx.scan(
@@ -217,10 +143,6 @@ class Loop:
         for fine, act in zip(last["fine"], self.acts, strict=True):
             effects().add(fine, act)
         return self._results(last, made, count)
-
-    def _count_checks(self, carry: Any, rows: Any) -> int:
-        """How many checks there are in the body: each is a flag that the loop carries."""
-        return sum(_checks_in(self.body, set()))
 
     def _step(self, carry: Any, rows: Any) -> tuple[Any, Any]:
         given: list[Value] = list(rows["seqs"])
@@ -313,17 +235,6 @@ def _like(new: array, shape: tuple[Any, ...], old: array) -> array:
     if new.ndim != len(shape):
         raise NotConverted("a recurrent value that changes its number of axes")
     return new if tuple(new.shape) == tuple(shape) else mx.broadcast_to(new, shape)
-
-
-def _checks_in(body: Graph, seen: set[int]) -> list[int]:
-    """One entry for each check in a body, those of bodies inside of it included."""
-    found = []
-    for node in body.nodes:
-        if isinstance(node.op, CheckAndRaise):
-            found.append(1)
-        elif isinstance(node.op, Scan):
-            found += _checks_in(body_of(node.op), seen)
-    return found
 
 
 # ---- outputs that are read and written at several places ----

@@ -15,17 +15,16 @@ import numpy as np
 import pytensor
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.scan.op import Scan
 from pytensor.tensor.random.type import RandomType
 
 import weft.core as mx
 from weft.array import array
 from weft.frontends.pytensor.calls import Note, Notes, Prepared
-from weft.frontends.pytensor.convert import Graph, collecting, refusal, rule_of
+from weft.frontends.pytensor.convert import Graph, Refused, collecting, readers_of, refusal, rule_of
 from weft.frontends.pytensor.generators import key_of
-from weft.frontends.pytensor.scan import Partial
+from weft.frontends.pytensor.graphs import stops_short
 from weft.frontends.pytensor.sizes import is_known
-from weft.frontends.pytensor.values import Known, Value, to_array, weft_dtype
+from weft.frontends.pytensor.values import Known, Partial, Value, to_array, weft_dtype
 from weft.program import Input, Program
 
 MOST_CALLS = 256
@@ -69,7 +68,7 @@ class Segment:
         self, inputs: Sequence[Variable], outputs: Sequence[Variable], nodes: Sequence[Apply], static: set[Variable]
     ) -> None:
         self.inputs, self.outputs, self.static = list(inputs), list(outputs), static
-        self.graph = Graph(self.inputs, self.outputs, nodes)
+        self.graph = Graph(self.inputs, self.outputs, nodes, is_whole=True)
         self._at = [i for i, x in enumerate(self.inputs) if x not in static]
         self._known_at = [i for i, x in enumerate(self.inputs) if x in static]
         self._random = [i for i, x in enumerate(self.inputs) if isinstance(x.type, RandomType)]
@@ -184,14 +183,6 @@ class Plan:
         return [x.data if isinstance(x, Constant) else values[x] for x in self.outputs]
 
 
-class Refused(Exception):
-    """A node turned out to have no translation when its values were there."""
-
-    def __init__(self, node: Apply, reason: str) -> None:
-        super().__init__(reason)
-        self.node, self.reason = node, reason
-
-
 def _as_array(value: Any, variable: Variable) -> Any:
     if isinstance(value, np.ndarray) or not hasattr(variable.type, "dtype") or not hasattr(variable.type, "shape"):
         return value
@@ -208,6 +199,7 @@ def cut(
     stage: dict[Apply, int] = {}
     static: dict[int, set[Variable]] = {}
     reasons: dict[Apply, str] = {}
+    readers = readers_of(nodes, outputs)
     for node in nodes:
         level = max((born.get(x, 0) for x in node.inputs), default=0)
         reason = left.get(node) or refusal(node)
@@ -218,7 +210,7 @@ def cut(
             continue
         level = _level_of(node, level, set(inputs), born, static)
         stage[node] = level
-        late = isinstance(node.op, Scan) and node.op.info.as_while
+        late = stops_short(node, readers)
         born.update(dict.fromkeys(node.outputs, level + late))
     return _steps(outputs, nodes, stage, static, reasons)
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from pytensor import scalar as ps
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import (
     Alloc,
     Join,
@@ -31,8 +32,8 @@ from weft.graph.dims import Dim
 MOST = 64
 """Elements of what is computed before anything runs."""
 PLAIN = (
-    Alloc, CAReduce, DimShuffle, Elemwise, IncSubtensor, Join, MakeVector, Reshape, ScalarFromTensor, Subtensor,
-    TensorFromScalar, ps.ScalarOp,
+    Alloc, CAReduce, CheckAndRaise, DimShuffle, Elemwise, IncSubtensor, Join, MakeVector, Reshape, ScalarFromTensor,
+    Subtensor, TensorFromScalar, ps.ScalarOp,
 )  # fmt: skip
 """Operations that may be computed before anything runs."""
 
@@ -105,6 +106,10 @@ def _symbolic(node: Apply, given: Sequence[np.ndarray]) -> np.ndarray | None:
     op = node.op
     if isinstance(op, MakeVector):
         return _objects([x.item() for x in given])
+    if isinstance(op, CheckAndRaise):
+        if not all(bool(x.item()) for x in given[1:]):
+            raise op.exc_type(op.msg)
+        return given[0]
     if isinstance(op, (ScalarFromTensor, TensorFromScalar)):
         return _single(given[0].reshape(()).item())
     if isinstance(op, Join):

@@ -12,7 +12,7 @@ from pytensor.tensor import subtensor as pts
 import weft.core as mx
 from weft.array import array
 from weft.frontends.pytensor.convert import converts
-from weft.frontends.pytensor.values import Known, NotConverted, Value, cast, size, to_array
+from weft.frontends.pytensor.values import Known, NotConverted, Partial, Value, cast, size, to_array
 from weft.frontends.pytensor.versions import found
 
 
@@ -57,9 +57,13 @@ def _check_indices(x: array, index: Sequence[Any]) -> None:
 
 
 @converts(pts.Subtensor, known=lambda node: _slices(node, 1))
-def subtensor(op: Any, node: Apply, x: Value, *given: Value) -> array:
+def subtensor(op: Any, node: Apply, x: Value | Partial, *given: Value) -> array:
     """Slices and single elements."""
-    x, index = to_array(x), _index(op, given)
+    index = _index(op, given)
+    if isinstance(x, Partial):
+        row = x.row(int(index[0]))
+        return row[index[1:]] if len(index) > 1 else row
+    x = to_array(x)
     _check_indices(x, index)
     if not index:
         return x

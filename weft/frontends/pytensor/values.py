@@ -54,6 +54,21 @@ class Known:
         return np.array([int(n) for n in self.value.ravel()], np.int64).reshape(self.value.shape)
 
 
+class Partial:
+    """Rows of which only the first `count` were made: a number that is known when the program has run."""
+
+    __slots__ = ("count", "rows")
+
+    def __init__(self, rows: array, count: array) -> None:
+        self.rows, self.count = rows, count
+
+    def row(self, index: int) -> array:
+        """One row, from the beginning or from the end of those that were made."""
+        if index >= 0:
+            return self.rows[index]
+        return self.rows[self.count + mx.array(index, mx.int64)]
+
+
 Value = array | Known
 
 

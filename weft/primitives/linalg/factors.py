@@ -49,11 +49,11 @@ def _positive(rng: np.random.Generator, dtype: Dtype, shape: tuple[int, ...]) ->
 
 class Cholesky(Matrixwise):
     """The lower (or upper) triangular factor l of a Hermitian, positive definite matrix a = l l* (or l* l). Only that
-    triangle of a is read; it fails for a matrix that is not positive definite. Derivatives are those of a function of
-    Hermitian matrices: gradients are Hermitian."""
+    triangle of a is read. For a matrix that is not positive definite it fails, or is all NaN if it is `quiet`.
+    Derivatives are those of a function of Hermitian matrices: gradients are Hermitian."""
 
     upper: bool
-    is_total = False  # type: ignore[assignment]
+    quiet: bool = False
     tolerance = {dt.float32: 4, dt.float64: 4, dt.complex64: 8, dt.complex128: 8}
     samples = tuple(
         Sample(
@@ -68,6 +68,10 @@ class Cholesky(Matrixwise):
             ("nothing", (0, 0), False), ("empty", (0, 3, 3), True),
         )
     )  # fmt: skip
+
+    @property
+    def is_total(self) -> bool:
+        return self.quiet
 
     def infer(self, *kinds: Kind) -> Kind:
         return kinds[0]
@@ -93,7 +97,9 @@ class Cholesky(Matrixwise):
             try:
                 out[place] = np.linalg.cholesky(given[place], upper=self.upper)
             except np.linalg.LinAlgError:
-                raise self.failed(element, _first_minor(given[place], self.upper), a.shape[:-2]) from None
+                if not self.quiet:
+                    raise self.failed(element, _first_minor(given[place], self.upper), a.shape[:-2]) from None
+                out[place] = np.nan
         return out.astype(a.dtype)
 
     def backward_error(self, values: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> float:
