@@ -144,3 +144,21 @@ def test_random_numbers_come_from_the_generator_of_torch() -> None:
     torch.testing.assert_close(first.unique(), torch.tensor([0.0, 4 / 3]))
     kept = (first != 0).double().mean().item()
     assert abs(kept - 0.75) < 6 * (0.75 * 0.25 / 100_000) ** 0.5
+
+
+def test_what_a_rule_refuses_is_left_to_torch(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from weft.frontends.torch import graph
+
+    def refuse(out: Any, x: Any) -> Any:
+        raise ValueError("no cosine today")
+
+    monkeypatch.setitem(graph.RULES, "aten.cos.default", refuse)
+    x = torch.randn(3, requires_grad=True)
+    fun = lambda x: (x.sin().cos() * 2).exp()  # noqa: E731
+    with caplog.at_level(logging.WARNING, "weft.torch"):
+        made = compiled(fun)(x)
+    torch.testing.assert_close(made, fun(x))
+    assert "aten.cos.default: no cosine today; torch computes it at" in caplog.text
+    made.sum().backward()

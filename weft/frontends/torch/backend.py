@@ -18,7 +18,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx.passes.split_module import split_module
 
 from weft.frontends.torch.calls import Compiled
-from weft.frontends.torch.graph import Translation, place_of, why_not
+from weft.frontends.torch.graph import Translation, Unsupported, place_of, why_not
 from weft.program import trace
 
 LOG = logging.getLogger("weft.torch")
@@ -46,10 +46,16 @@ def compiled(module: fx.GraphModule) -> Compiled:
 
 
 def compile_graph(module: fx.GraphModule, example: Sequence[Any]) -> Callable[[list[Any]], Any]:
-    """A functional graph as something to call with a list of its arguments."""
+    """A functional graph as something to call with a list of its arguments. What a rule refuses is left to torch, as is
+    what has none."""
     reasons = {node: reason for node in module.graph.nodes if (reason := why_not(node)) is not None}
     if not reasons:
-        return compiled(module)
+        try:
+            return _Careful(module)
+        except Unsupported as error:
+            if error.node is None:
+                raise
+            reasons[error.node] = str(error)
     for node, reason in reasons.items():
         LOG.warning("[torch.compile] %s; torch computes it%s", reason, place_of(node))
     return _in_parts(module, set(reasons))
@@ -74,18 +80,39 @@ def _in_parts(module: fx.GraphModule, left: set[fx.Node]) -> Callable[[list[Any]
     return _Boxed(whole)
 
 
+class _Careful:
+    """A graph's program, called with a list. For sizes that a rule refuses torch runs the graph."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self._module, self._compiled = module, compiled(module)
+        self._boxed_call = True
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        try:
+            call = self._compiled.call_for(args)
+        except Unsupported as error:
+            LOG.warning("[torch.compile] %s; torch computes it for these sizes", error)
+            return list(self._module(*args))
+        return call(args)
+
+
 class _Part(torch.nn.Module):
-    """A part of a graph that Weft computes."""
+    """A part of a graph that Weft computes, or torch if a rule refuses it."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__()
         wanted = next(node for node in module.graph.nodes if node.op == "output").args[0]
         self._single = not isinstance(wanted, (tuple, list))
-        self._compiled = compiled(module)
+        self._run: Callable[[list[Any]], Any]
+        try:
+            self._run = _Careful(module)
+        except Unsupported as error:
+            LOG.warning("[torch.compile] %s; torch computes it", error)
+            self._run = _Boxed(module)
 
     def forward(self, *args: Any) -> Any:
-        made = self._compiled(list(args))
-        return made[0] if self._single else tuple(made)
+        made = self._run(list(args))
+        return made[0] if self._single and isinstance(made, list) else made
 
 
 class _Boxed:

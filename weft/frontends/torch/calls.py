@@ -37,10 +37,12 @@ class Compiled:
         self._boxed_call = True  # torch hands over a list that may be emptied
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        return (self._only or self.call_for(args))(args)
+        return self.call_for(args)(args)
 
     def call_for(self, args: Sequence[Any]) -> SizedCall:
         """What runs for arguments of these sizes."""
+        if self._only is not None:
+            return self._only
         symbols = self.signature.symbols
         sizes = tuple([args[s.argument] if s.axis is None else args[s.argument].shape[s.axis] for s in symbols])
         call = self._by_sizes.get(sizes)

@@ -27,10 +27,17 @@ from weft.program import Input
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 KEY = "random_key"
+CHECKS = frozenset({
+    "aten._assert_tensor_metadata.default", "aten._assert_scalar.default", "aten._assert_async.msg",
+    "aten._assert_async.default", "aten.sym_constrain_range_for_size.default", "aten.sym_constrain_range.default",
+})  # fmt: skip
+"""Nodes that only make sure of something that torch found when it traced."""
 
 
 class Unsupported(NotImplementedError):
-    """An operator, or a use of one, that Weft has no rule for."""
+    """An operator, or a use of one, that Weft has no rule for. `node` is the one at which that was found."""
+
+    node: fx.Node | None = None
 
 
 # ---- what there are rules for ----
@@ -40,13 +47,13 @@ def why_not(node: fx.Node) -> str | None:
     """Why a node of a graph cannot be a part of a program; None if it can."""
     if node.op in ("placeholder", "output", "get_attr"):
         return _why_not_value(node.meta.get("val"))
-    if is_update(node):
+    if is_update(node) or (str(node.target) in CHECKS and not node.users):
         return None
     if node.op != "call_function":
         return f"a {node.op} of {node.target} is no operator"
     if node.target is not operator.getitem and str(node.target) not in RULES and not is_size(node):
         return f"{node.target} has no rule"
-    if "val" not in node.meta:
+    if "val" not in node.meta and node.target is not operator.getitem:  # of several results, one may be None
         return f"{node.target} has no known result"
     for given in [node, *node.all_input_nodes]:
         reason = _why_not_value(given.meta.get("val"))
@@ -309,11 +316,10 @@ class _Run:
             kwargs = {**kwargs, "key": mx.random.split(self.key, self.draws + 1)[self.draws]}
         try:
             return RULES[name](self.out(node.meta["val"]), *args, **self._numbers(kwargs))
-        except Unsupported:
-            raise
         except Exception as error:
-            error.add_note(f"while {node.format_node()} was translated{place_of(node)}")
-            raise
+            found = Unsupported(f"{name}: {error}")
+            found.node = node
+            raise found from error
 
     def _numbers(self, value: Any) -> Any:
         """Arguments with values for sizes that stand there as symbols."""

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from weft.frontends.torch.ops import pointwise, products, random, reductions, views
+from weft.frontends.torch.ops import (
+    attention,
+    convolutions,
+    indexing,
+    normalization,
+    pointwise,
+    products,
+    random,
+    reductions,
+    sorting,
+    views,
+)
 from weft.frontends.torch.ops.table import DTYPES, TORCH_DTYPES, Out, Rule
 
-MODULES = (pointwise, reductions, views, products, random)
+MODULES = (
+    pointwise, reductions, views, indexing, sorting, products, convolutions, normalization, attention, random,
+)  # fmt: skip
 
 RULES: dict[str, Rule] = {name: rule for module in MODULES for name, rule in module.aten.items()}

@@ -28,7 +28,6 @@ _UNARY: dict[str, Callable[[mx.array], mx.array]] = {
     "erfc": mx.erfc,
     "erfinv": mx.erfinv,
     "exp": mx.exp,
-    "expm1": mx.expm1,
     "lgamma": mx.gammaln,
     "log": mx.log,
     "log10": mx.log10,
@@ -36,7 +35,6 @@ _UNARY: dict[str, Callable[[mx.array], mx.array]] = {
     "log2": mx.log2,
     "reciprocal": mx.reciprocal,
     "rsqrt": mx.rsqrt,
-    "sigmoid": mx.sigmoid,
     "sin": mx.sin,
     "sinh": mx.sinh,
     "sqrt": mx.sqrt,
@@ -58,6 +56,22 @@ def _unary(name: str, function: Callable[[mx.array], mx.array]) -> None:
 
 for _name, _function in _UNARY.items():
     _unary(_name, _function)
+
+
+@aten("expm1")
+def expm1(out: Out, x: mx.array) -> mx.array:
+    if not out.dtype.is_complex:
+        return mx.expm1(to(x, out.dtype))
+    a, b = mx.real(x), mx.imag(x)
+    half = mx.sin(b * 0.5)
+    real = mx.expm1(a) * mx.cos(b) - 2 * half * half
+    return to(real, out.dtype) + to(1j, out.dtype) * to(mx.exp(a) * mx.sin(b), out.dtype)
+
+
+@aten("sigmoid")
+def sigmoid(out: Out, x: mx.array) -> mx.array:
+    return 1 / (1 + mx.exp(-x)) if out.dtype.is_complex else mx.sigmoid(to(x, out.dtype))
+
 
 _KEEP_INTEGERS: dict[str, Callable[[mx.array], mx.array]] = {
     "ceil": mx.ceil,

@@ -145,6 +145,14 @@ def softmax(out: Out, x: mx.array, dim: int, half_to_float: Any = False) -> mx.a
     return to(mx.softmax(to(x, wide(x.dtype)), axis=axis_of(dim, x.ndim)), out.dtype)
 
 
+@aten("_safe_softmax")
+def safe_softmax(out: Out, x: mx.array, dim: int, dtype: Any = None) -> mx.array:
+    """Zeros where all scores are minus infinity."""
+    axis = axis_of(dim, x.ndim)
+    lost = mx.all(x == float("-inf"), axis=axis, keepdims=True)
+    return mx.where(lost, to(0, out.dtype), softmax(out, x, axis))
+
+
 @aten("_log_softmax", "log_softmax.int")
 def log_softmax(out: Out, x: mx.array, dim: int, half_to_float: Any = False) -> mx.array:
     if not x.ndim:

@@ -1,0 +1,184 @@
+"""Every overload of core ATen against torch: values, dtypes, shapes and strides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.utils import _pytree as pytree  # noqa: E402
+
+from tests.frontends import torch_samples as samples  # noqa: E402
+from weft.frontends.torch.backend import compiled  # noqa: E402
+from weft.frontends.torch.graph import why_not  # noqa: E402
+from weft.frontends.torch.ops import RULES  # noqa: E402
+from weft.frontends.torch.ops.table import full_name  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+
+
+def overload(name: str) -> Any:
+    packet, _, kind = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), kind or "default")
+
+
+def core() -> list[str]:
+    """The names of all overloads of core ATen."""
+    found = []
+    for schema in torch._C._jit_get_all_schemas():
+        if not schema.name.startswith("aten::"):
+            continue
+        op = getattr(getattr(torch.ops.aten, schema.name[6:], None), schema.overload_name or "default", None)
+        if op is not None and torch.Tag.core in op.tags:
+            found.append(schema.name[6:] + (f".{schema.overload_name}" if schema.overload_name else ""))
+    return sorted(found)
+
+
+def run_both(name: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """The results of torch, and of a graph of this one operator."""
+    op = overload(name)
+    flat, structure = pytree.tree_flatten((args, kwargs))
+    places = [k for k, x in enumerate(flat) if isinstance(x, torch.Tensor)]
+
+    def fun(*tensors: Any) -> Any:
+        given = list(flat)
+        for k, x in zip(places, tensors, strict=True):
+            given[k] = x
+        a, b = pytree.tree_unflatten(given, structure)
+        made = op(*a, **b)
+        return [x for x in pytree.tree_leaves(made) if isinstance(x, torch.Tensor)]
+
+    tensors = [flat[k] for k in places]
+    wanted = fun(*tensors)
+    graph = make_fx(fun, tracing_mode="fake")(*tensors)
+    reasons = [reason for node in graph.graph.nodes if (reason := why_not(node)) is not None]
+    assert not reasons
+    is_made_of_others = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+    assert is_made_of_others or any(str(node.target) == full_name(name) for node in graph.graph.nodes)
+    return compiled(graph)(list(tensors)), wanted
+
+
+def assert_same(got: list[Any], wanted: list[Any], where: Any) -> None:
+    assert len(got) == len(wanted)
+    for k, (a, b) in enumerate(zip(got, wanted, strict=True)):
+        torch.testing.assert_close(a, b, equal_nan=True, msg=lambda m, k=k: f"{where}, result {k}: {m}")
+        assert a.stride() == b.stride(), (where, k)
+
+
+@pytest.mark.parametrize("name", [name for name in samples.SAMPLES if samples.SAMPLES[name]()])
+def test_samples(name: str) -> None:
+    for k, (args, kwargs) in enumerate(samples.SAMPLES[name]()):
+        assert_same(*run_both(name, args, kwargs), (name, k))
+
+
+def _computes(name: str, *args: Any) -> bool:
+    try:
+        overload(name)(*args)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", samples.UNARY)
+def test_one_operand_of_each_dtype(name: str) -> None:
+    for dtype in samples.DTYPES:
+        x = samples.t(3, 5, dtype=dtype)
+        if _computes(name, x):
+            assert_same(*run_both(name, [x], {}), (name, dtype))
+    if _computes(name, samples.EDGES) and name != "gelu":  # torch's gelu of infinity is NaN
+        assert_same(*run_both(name, [samples.EDGES], {}), (name, "edges"))
+
+
+@pytest.mark.parametrize("name", samples.BINARY)
+def test_two_operands_of_each_dtype(name: str) -> None:
+    for dtype in samples.DTYPES:
+        x, y = samples.t(3, 5, dtype=dtype), samples.t(5, dtype=dtype, seed=1)
+        if name.startswith("pow"):
+            x, y = x.abs() if dtype not in (torch.bool,) else x, y.abs() if dtype is not torch.bool else y
+            if dtype.is_complex:
+                continue
+        if _computes(name, x, y):
+            assert_same(*run_both(name, [x, y], {}), (name, dtype))
+    for other in (torch.int64, torch.float16, torch.float64):
+        x, y = samples.t(3, 5), samples.t(5, dtype=other, seed=1, low=0.0)
+        if _computes(name, x, y) and not name.startswith("pow"):
+            assert_same(*run_both(name, [x, y], {}), (name, other))
+
+
+@pytest.mark.parametrize("name", samples.SCALAR)
+def test_a_number_with_each_dtype(name: str) -> None:
+    for dtype in samples.DTYPES:
+        for number in (2, 2.5, True):
+            x = samples.t(3, 5, dtype=dtype)
+            if name.startswith("pow") and (dtype.is_complex or number == 2.5):
+                x = x.abs() if dtype is not torch.bool else x
+            if dtype is torch.bool and number is True and name.startswith("pow"):
+                continue  # torch itself is of two minds about the dtype
+            if _computes(name, x, number):
+                assert_same(*run_both(name, [x, number], {}), (name, dtype, number))
+
+
+def test_all_of_core_aten_is_tried() -> None:
+    tried = {*samples.SAMPLES, *samples.UNARY, *samples.BINARY, *samples.SCALAR, *samples.RANDOM, *samples.NO_VALUES}
+    tried |= {*samples.SIZES, *samples.LEFT_TO_TORCH, *samples.MUTATING}
+    assert [name for name in core() if name not in tried] == []
+
+
+def test_all_of_core_aten_has_rules() -> None:
+    known = {*samples.SIZES, *samples.LEFT_TO_TORCH}
+    assert [name for name in core() if full_name(name) not in RULES and name not in known] == []
+
+
+@pytest.mark.parametrize("name", samples.NO_VALUES)
+def test_empty(name: str) -> None:
+    args = [[3, 4]] if name == "empty.memory_format" else [[3, 4], [1, 3]]
+    (got,), (wanted,) = run_both(name, args, {"dtype": torch.float64})
+    assert (got.shape, got.stride(), got.dtype) == (wanted.shape, wanted.stride(), wanted.dtype)
+
+
+def test_random() -> None:
+    torch.manual_seed(0)
+    (uniform,), _ = run_both("rand", [[100_000]], {})
+    assert uniform.min() >= 0
+    assert uniform.max() < 1
+    assert abs(uniform.double().mean() - 0.5) < 6 * (1 / 12 / 100_000) ** 0.5
+    (normal,), _ = run_both("randn", [[100_000]], {"dtype": torch.float64})
+    assert abs(normal.mean()) < 6 * 100_000**-0.5
+    assert abs(normal.var() - 1) < 6 * (2 / 100_000) ** 0.5
+    (order,), _ = run_both("randperm", [1000], {})
+    assert order.dtype is torch.int64
+    assert torch.equal(order.sort().values, torch.arange(1000))
+    (dropped, mask), _ = run_both("native_dropout", [torch.ones(100_000), 0.25, True], {})
+    assert torch.equal(dropped != 0, mask)
+    assert abs(mask.double().mean() - 0.75) < 6 * (0.75 * 0.25 / 100_000) ** 0.5
+
+
+@pytest.mark.parametrize("gqa", [False, True])
+def test_attention_as_export_has_it(gqa: bool) -> None:
+    """Whole, with groups of heads, masks of both kinds, and queries that see nothing."""
+    from torch.nn import functional as F
+
+    class Attention(torch.nn.Module):
+        def forward(self, q: Any, k: Any, v: Any, mask: Any, bias: Any) -> Any:
+            plain = F.scaled_dot_product_attention(q, k, v, enable_gqa=gqa)
+            causal = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.2, enable_gqa=gqa)
+            masked = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=gqa)
+            biased = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, enable_gqa=gqa)
+            return plain, causal, masked, biased
+
+    from weft.frontends.torch import from_exported
+
+    heads = 2 if gqa else 4
+    mask = samples.t(5, 7, dtype=torch.bool)
+    mask[2] = False
+    bias = samples.t(2, 1, 5, 7)
+    bias[0, 0, 3, 1:] = float("-inf")
+    q = samples.t(2, 4, 5, 8)
+    k, v = samples.t(2, heads, 7, 8, seed=1), samples.t(2, heads, 7, 8, seed=2)
+    args = (q, k, v, mask, bias)
+    made = from_exported(torch.export.export(Attention(), args))
+    for got, wanted in zip(made(*args), Attention()(*args), strict=True):
+        torch.testing.assert_close(got, wanted)

@@ -1,0 +1,474 @@
+"""What each overload of core ATen is tried on: `SAMPLES` has calls by name, `UNARY`, `BINARY` and `SCALAR` names of
+overloads that are tried on all dtypes that torch computes them for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+F32, F64, I64, BOOL = torch.float32, torch.float64, torch.int64, torch.bool
+
+
+def t(*shape: int, dtype: Any = F32, low: float = -2.0, high: float = 2.0, seed: int = 0) -> torch.Tensor:
+    """Numbers between low and high (whole ones for integers), the same each time."""
+    generator = torch.Generator().manual_seed(seed + 1000 * len(shape) + sum(shape))
+    if dtype is BOOL:
+        return torch.rand(shape, generator=generator) > 0.5
+    numbers = torch.rand(shape, generator=generator, dtype=F64) * (high - low) + low
+    if dtype.is_complex:
+        other = torch.rand(shape, generator=generator, dtype=F64) * (high - low) + low
+        return torch.complex(numbers, other).to(dtype)
+    if dtype.is_floating_point:
+        return numbers.to(dtype)
+    return numbers.mul(3).round().abs().to(dtype) if dtype is torch.uint8 else numbers.mul(3).round().to(dtype)
+
+
+def i(*shape: int, n: int, seed: int = 0) -> torch.Tensor:
+    """Whole numbers from 0 to n - 1."""
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randint(0, n, shape, generator=generator)
+
+
+EDGES = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.5, math.inf, -math.inf, math.nan, 1e-30, 1e30])
+"""Numbers at which functions have something special."""
+
+UNARY = [
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos", "cosh", "erf", "exp",
+    "expm1", "floor", "isinf", "isnan", "log", "log10", "log1p", "log2", "logical_not", "neg", "reciprocal", "relu",
+    "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "gelu", "leaky_relu", "elu",
+    "hardtanh", "alias", "clone", "any", "amax", "amin", "argmax", "argmin", "mean", "prod",
+]  # fmt: skip
+BINARY = [
+    "add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "atan2", "bitwise_and.Tensor", "bitwise_or.Tensor",
+    "bitwise_xor.Tensor", "eq.Tensor", "ne.Tensor", "lt.Tensor", "le.Tensor", "gt.Tensor", "ge.Tensor", "logical_and",
+    "logical_or", "logical_xor", "maximum", "minimum", "pow.Tensor_Tensor", "copy",
+]  # fmt: skip
+SCALAR = [
+    "add.Scalar", "sub.Scalar", "mul.Scalar", "div.Scalar", "eq.Scalar", "ne.Scalar", "lt.Scalar", "le.Scalar",
+    "gt.Scalar", "ge.Scalar", "bitwise_and.Scalar", "bitwise_or.Scalar", "bitwise_xor.Scalar", "pow.Tensor_Scalar",
+    "remainder.Scalar", "fmod.Scalar", "fill.Scalar",
+]  # fmt: skip
+DTYPES = [
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool, torch.complex64, torch.complex128,
+]  # fmt: skip
+
+Call = tuple[list[Any], dict[str, Any]]
+
+
+def call(*args: Any, **kwargs: Any) -> Call:
+    return list(args), kwargs
+
+
+def whole(x: torch.Tensor) -> torch.Tensor:
+    return x.mul(3).round()
+
+
+def channels_last(x: torch.Tensor) -> torch.Tensor:
+    return x.to(memory_format=torch.channels_last)
+
+
+_CONV = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+
+
+def _conv_calls() -> list[Call]:
+    x, w, b = t(2, 4, 7, 8), t(6, 4, 3, 2), t(6)
+    return [
+        call(x, w, b, *_CONV),
+        call(x, w, None, [2, 1], [1, 2], [1, 2], False, [0, 0], 1),
+        call(channels_last(x), w, b, *_CONV),
+        call(x, t(6, 2, 3, 3), b, [1, 1], [1, 1], [1, 1], False, [0, 0], 2),
+        call(x, t(8, 1, 3, 3), None, [2, 2], [1, 1], [1, 1], False, [0, 0], 4),
+        call(t(2, 3, 9), t(5, 3, 4), t(5), [2], [1], [1], False, [0], 1),
+        call(t(1, 2, 4, 5, 6), t(3, 2, 2, 2, 2), t(3), [1] * 3, [1] * 3, [1] * 3, False, [0] * 3, 1),
+        call(x, t(4, 5, 3, 2), t(5), [2, 3], [1, 0], [1, 2], True, [1, 0], 1),
+        call(x, t(4, 3, 3, 3), t(6), [2, 2], [1, 1], [1, 1], True, [1, 1], 2),
+        call(t(2, 3, 5), t(3, 4, 3), None, [2], [0], [1], True, [0], 1),
+        call(x.double(), w.double(), b.double(), *_CONV),
+    ]
+
+
+def _conv_backward_calls() -> list[Call]:
+    x, w = t(2, 4, 7, 8), t(6, 4, 3, 2)
+    every = [True, True, True]
+    return [
+        call(t(2, 6, 5, 7, seed=1), x, w, [6], *_CONV, every),
+        call(t(2, 6, 4, 10, seed=1), x, w, [6], [2, 1], [1, 2], [1, 2], False, [0, 0], 1, [False, True, False]),
+        call(t(2, 6, 7, 8, seed=1), x, t(6, 2, 3, 3), [6], [1, 1], [1, 1], [1, 1], False, [0, 0], 2, every),
+        call(t(2, 6, 14, 16, seed=1), x, t(4, 3, 3, 3), [6], [2, 2], [1, 1], [1, 1], True, [1, 1], 2, every),
+        call(t(2, 5, 4, seed=1), t(2, 3, 9), t(5, 3, 4), [5], [2], [1], [1], False, [0], 1, every),
+    ]
+
+
+SAMPLES: dict[str, Callable[[], list[Call]]] = {
+    "_adaptive_avg_pool2d": lambda: [
+        call(t(2, 3, 7, 9), [3, 4]),
+        call(t(2, 3, 8, 6), [1, 1]),
+        call(t(3, 5, 6), [5, 2]),
+    ],
+    "_adaptive_avg_pool2d_backward": lambda: [call(t(2, 3, 3, 4), t(2, 3, 7, 9)), call(t(2, 3, 1, 1), t(2, 3, 5, 5))],
+    "_adaptive_avg_pool3d": lambda: [call(t(2, 3, 7, 5, 6), [3, 2, 6])],
+    "adaptive_avg_pool1d": lambda: [call(t(2, 3, 7), [3])],
+    "_cdist_forward": lambda: [call(t(2, 5, 3), t(2, 4, 3, seed=1), p, None) for p in (0.0, 1.0, 2.0, 3.0, math.inf)],
+    "_embedding_bag": lambda: (
+        [call(t(7, 3), i(9, n=7), torch.tensor([0, 2, 2, 6]), False, mode) for mode in (0, 1, 2)]
+        + [
+            call(t(7, 3), i(9, n=7), torch.tensor([0, 4, 9]), False, 0, False, t(9), True),
+            call(t(7, 3), i(9, n=7), torch.tensor([0, 4]), False, 1, False, None, False, 3),
+        ]
+    ),
+    "_fft_c2r": lambda: [
+        call(t(4, 5, dtype=torch.complex64), [1], 0, 8),
+        call(t(4, 5, dtype=torch.complex128), [0, 1], 1, 9),
+    ],
+    "_fft_r2c": lambda: [
+        call(t(4, 6), [1], 0, True),
+        call(t(4, 6), [0, 1], 2, True),
+        call(t(4, 6, dtype=F64), [1], 1, False),
+    ],
+    "_log_softmax": lambda: [call(t(3, 5), 1, False), call(t(3, 5), 0, False), call(t(), 0, False)],
+    "_native_batch_norm_legit.no_stats": lambda: [call(t(4, 3, 5), t(3), t(3, seed=1), True, 0.1, 1e-5)],
+    "_native_batch_norm_legit_functional": lambda: [
+        call(t(4, 3, 5), t(3), t(3, seed=1), t(3, seed=2), t(3, low=0.5), True, 0.1, 1e-5),
+        call(t(4, 3, 5, 2), None, None, t(3, seed=2), t(3, low=0.5), False, 0.1, 1e-5),
+    ],
+    "_native_batch_norm_legit_no_training": lambda: [
+        call(t(4, 3, 5, 5), t(3), t(3, seed=1), t(3, seed=2), t(3, low=0.5), 0.1, 1e-5),
+        call(channels_last(t(4, 3, 5, 5)), t(3), None, t(3, seed=2), t(3, low=0.5), 0.1, 1e-5),
+    ],
+    "native_batch_norm_backward": lambda: [
+        call(
+            t(4, 3, 5),
+            t(4, 3, 5, seed=1),
+            t(3),
+            t(3, seed=2),
+            t(3, low=0.5),
+            t(3, seed=3),
+            t(3, low=0.5),
+            train,
+            1e-5,
+            [True, True, True],
+        )
+        for train in (True, False)
+    ],
+    "_pdist_forward": lambda: [call(t(5, 3), p) for p in (0.0, 1.0, 2.0, math.inf)],
+    "_softmax": lambda: [call(t(3, 5), -1, False), call(t(3, 5), 0, False), call(t(3, 5, dtype=F64), 1, False)],
+    "_to_copy": lambda: (
+        [
+            call(t(3, 4, dtype=a), dtype=b)
+            for a in (F32, I64, BOOL, torch.float16)
+            for b in (F64, torch.int32, BOOL, F32)
+        ]
+        + [call(t(2, 3, 4, 5), memory_format=torch.channels_last)]
+    ),
+    "add.Tensor": lambda: [
+        call(t(3, 4), t(4, seed=1), alpha=2.5),
+        call(t(3, dtype=I64), t(3, dtype=I64, seed=1), alpha=3),
+        call(t(3, dtype=torch.float16), torch.tensor(0.1, dtype=F64)),
+        call(t(3, dtype=I64), t(3, seed=1)),
+        call(t(2, dtype=BOOL), t(2, dtype=BOOL, seed=3)),
+        call(t(3, dtype=torch.bfloat16), t(3), alpha=0.1),
+    ],
+    "sub.Tensor": lambda: [call(t(3, 4), t(4, seed=1), alpha=2.5), call(t(3, dtype=torch.uint8), t(3, dtype=I64))],
+    "addmm": lambda: [
+        call(t(5), t(4, 3), t(3, 5)),
+        call(t(4, 5), t(4, 3), t(3, 5), beta=0.5, alpha=2),
+        call(torch.full((5,), math.nan), t(4, 3), t(3, 5), beta=0),
+        call(t(5), t(4, 3), t(5, 3).T),
+    ],
+    "amax": lambda: [call(t(3, 4, 5), [0, 2], True), call(t(3, 4, dtype=I64), [1]), call(EDGES, [0])],
+    "amin": lambda: [call(t(3, 4, 5), [0, 2], True), call(t(3, 4, dtype=BOOL), [1]), call(EDGES, [0])],
+    "any.dim": lambda: [call(t(3, 4, dtype=BOOL), 1, True), call(t(3, 4), 0)],
+    "any.dims": lambda: [call(t(3, 4, 5, dtype=I64), [0, 2])],
+    "arange.start_step": lambda: [
+        call(0, 7, 2),
+        call(5, -4, -3, dtype=F32),
+        call(0.5, 3.1, 0.4),
+        call(0, 5, dtype=torch.int32),
+    ],
+    "argmax": lambda: [call(t(3, 4), 1), call(t(3, 4), 0, True), call(EDGES, 0), call(t(3, 4), None, True)],
+    "argmin": lambda: [call(t(3, 4), 1), call(t(3, 4), 0, True), call(EDGES, 0)],
+    "as_strided": lambda: [call(t(4, 5), [2, 3], [1, 5], 2), call(t(12), [3, 4], [1, 2])],
+    "avg_pool1d": lambda: [call(t(2, 3, 9), [3], [2], [1])],
+    "avg_pool2d": lambda: [
+        call(t(2, 3, 9, 7), [3, 2]),
+        call(t(2, 3, 9, 7), [3, 3], [2, 2], [1, 1], True),
+        call(t(2, 3, 9, 7), [3, 3], [2, 2], [1, 1], True, False),
+        call(t(3, 9, 7), [2, 2], [3, 1], [0, 1], False, True, 5),
+        call(channels_last(t(2, 3, 9, 7)), [3, 2]),
+    ],
+    "avg_pool2d_backward": lambda: [
+        call(t(2, 3, 5, 4), t(2, 3, 9, 7), [3, 3], [2, 2], [1, 1], True, False, None),
+        call(t(2, 3, 3, 3), t(2, 3, 9, 7), [3, 2], [3, 2], [0, 0], False, True, None),
+    ],
+    "avg_pool3d": lambda: [call(t(2, 3, 5, 6, 7), [2, 3, 2], [2, 1, 3], [1, 0, 1])],
+    "bmm": lambda: [call(t(2, 3, 4), t(2, 4, 5)), call(t(2, 3, 4), t(2, 5, 4).transpose(1, 2))],
+    "cat": lambda: [
+        call([t(2, 3), t(4, 3)]),
+        call([t(2, 3), t(2, 5)], 1),
+        call([t(2, 3), t(2, 3, dtype=I64)], -1),
+        call([torch.empty(0), t(2, 3)], 1),
+    ],
+    "clamp": lambda: [
+        call(t(5), -1, 1),
+        call(t(5), None, 0.5),
+        call(EDGES, -1.0, 1.0),
+        call(t(5, dtype=I64), 0.5, 2.5),
+    ],
+    "clamp.Tensor": lambda: [call(t(3, 4), t(4, seed=1), t(3, 1, seed=2)), call(t(5), None, t(5, seed=1))],
+    "clone": lambda: [call(t(3, 4).T), call(t(2, 3, 4, 5), memory_format=torch.channels_last)],
+    "col2im": lambda: [
+        call(t(2, 12, 12), [5, 4], [2, 2], [1, 1], [0, 0], [1, 1]),
+        call(t(12, 6), [5, 6], [2, 2], [2, 1], [1, 1], [3, 3]),
+    ],
+    "im2col": lambda: [call(t(2, 3, 5, 4), [2, 2], [1, 1], [1, 0], [2, 1])],
+    "constant_pad_nd": lambda: [
+        call(t(3, 4), [1, 2], 7.0),
+        call(t(3, 4, 5), [-1, 2, 0, 3]),
+        call(t(3, 4), [1, 0, 2, -1], 1),
+    ],
+    "convolution": _conv_calls,
+    "convolution_backward": _conv_backward_calls,
+    "copy": lambda: [call(t(3, 4), t(4, dtype=I64))],
+    "cumsum": lambda: [call(t(3, 4), 1), call(t(3, 4, dtype=BOOL), 0), call(t(3, dtype=torch.int32), 0, dtype=F32)],
+    "diagonal": lambda: [call(t(3, 4)), call(t(2, 3, 4), 1, 0, 2), call(t(2, 3, 4), -1, 2, 1)],
+    "div.Tensor_mode": lambda: [
+        call(x, y, rounding_mode=mode)
+        for mode in (None, "floor", "trunc")
+        for x, y in (
+            (t(20, high=9, low=-9), t(20, seed=1)),
+            (t(20, dtype=I64, high=9, low=-9), t(20, dtype=I64, low=1, high=3)),
+            (t(20, dtype=I64, high=9, low=-9), t(20, dtype=I64, low=-3, high=-1)),
+            (EDGES, torch.full((12,), 0.25)),
+            (EDGES, torch.full((12,), -3.0)),
+        )
+    ],
+    "div.Scalar_mode": lambda: [
+        call(t(9, high=9), 0.7, rounding_mode="floor"),
+        call(t(9, dtype=I64, high=9), -2, rounding_mode="trunc"),
+        call(t(9, dtype=I64, high=9), -2, rounding_mode="floor"),
+    ],
+    "elu": lambda: [call(t(5), 0.5, 2.0, 1.5)],
+    "embedding": lambda: [call(t(7, 3), i(2, 4, n=7)), call(t(7, 3), i(5, n=7), 2)],
+    "embedding_dense_backward": lambda: [
+        call(t(2, 4, 3), i(2, 4, n=7), 7, -1, False),
+        call(t(9, 3), i(9, n=4), 4, 2, True),
+    ],
+    "expand": lambda: [call(t(3, 1), [3, 4]), call(t(3, 1), [2, -1, 5]), call(t(), [2])],
+    "flip": lambda: [call(t(3, 4, 5), [0, 2]), call(t(3), [-1])],
+    "fmod.Tensor": lambda: [
+        call(t(20, high=9, low=-9), t(20, seed=1)),
+        call(EDGES, torch.full((12,), -1.5)),
+        call(t(20, dtype=I64, high=9, low=-9), t(20, dtype=I64, low=-3, high=-1)),
+    ],
+    "remainder.Tensor": lambda: [
+        call(t(20, high=9, low=-9), t(20, seed=1)),
+        call(EDGES, torch.full((12,), -1.5)),
+        call(t(20, dtype=I64, high=9, low=-9), t(20, dtype=I64, low=-3, high=-1)),
+    ],
+    "full": lambda: [call([2, 3], 1.5), call([2], 3), call([], True), call([2], 7, dtype=torch.float16)],
+    "full_like": lambda: [call(t(3, 4), 2), call(t(3, dtype=I64), 2.0, dtype=F64)],
+    "gather": lambda: [
+        call(t(4, 5), 1, i(4, 3, n=5)),
+        call(t(4, 5), 0, i(7, 2, n=4)),
+        call(t(3), 0, i(n=3)),
+    ],
+    "gelu": lambda: [call(t(9, high=5, low=-5), approximate="tanh"), call(t(9, dtype=torch.bfloat16))],
+    "grid_sampler_2d": lambda: [
+        call(t(2, 3, 5, 6), t(2, 4, 3, 2, low=-1.4, high=1.4), mode, padding, align)
+        for mode in (0, 1, 2)
+        for padding in (0, 1, 2)
+        for align in (False, True)
+    ],
+    "hardtanh": lambda: [call(t(5), -0.5, 0.25)],
+    "index.Tensor": lambda: [
+        call(t(4, 5), [i(3, n=4)]),
+        call(t(4, 5, 6), [None, i(3, 1, n=5), i(2, n=6)]),
+        call(t(4, 5, 6), [i(3, n=4), None, i(3, n=6)]),
+        call(t(4, 5), [-i(3, n=4) - 1]),
+    ],
+    "index_put": lambda: [
+        call(t(4, 5), [torch.tensor([2, 0])], t(2, 5)),
+        call(t(4, 5), [i(6, n=4)], t(6, 5), True),
+        call(t(4, 5, 6), [None, torch.tensor([1, 3])], t(4, 2, 6)),
+        call(t(4, 5), [t(4, 5, dtype=BOOL)], t()),
+        call(t(4, 5), [t(4, dtype=BOOL)], t(int(t(4, dtype=BOOL).sum()), 5)),
+        call(t(4, 5), [i(3, n=4), i(3, n=5)], t(3, dtype=F32), True),
+    ],
+    "index_select": lambda: [call(t(4, 5), 1, i(7, n=5)), call(t(4, 5), 0, i(n=4))],
+    "leaky_relu": lambda: [call(t(5), 0.3)],
+    "logical_and": lambda: [call(t(3, dtype=I64), t(3, dtype=BOOL))],
+    "masked_scatter": lambda: [
+        call(t(3, 4), t(3, 4, dtype=BOOL), t(12, seed=1)),
+        call(t(3, 4), t(4, dtype=BOOL), t(12)),
+    ],
+    "max.dim": lambda: [call(t(3, 4), 1), call(t(3, 4, dtype=I64), 0, True), call(EDGES, 0), call(t(), 0)],
+    "min.dim": lambda: [call(t(3, 4), 1), call(t(3, 4, dtype=BOOL), 0, True), call(EDGES, 0)],
+    "max_pool2d_with_indices": lambda: [
+        call(t(2, 3, 9, 7), [3, 2]),
+        call(t(2, 3, 9, 7), [3, 3], [2, 2], [1, 1], [1, 1], True),
+        call(t(2, 3, 9, 7), [2, 3], [2, 1], [0, 1], [2, 2]),
+        call(channels_last(t(2, 3, 8, 8)), [3, 3], [2, 2], [1, 1]),
+        call(t(3, 9, 7, dtype=F64), [2, 2]),
+    ],
+    "max_pool2d_with_indices_backward": lambda: [
+        call(
+            t(2, 3, 5, 4),
+            t(2, 3, 9, 7),
+            [3, 3],
+            [2, 2],
+            [1, 1],
+            [1, 1],
+            False,
+            torch.nn.functional.max_pool2d(t(2, 3, 9, 7), 3, 2, 1, return_indices=True)[1],
+        ),
+    ],
+    "max_pool3d_with_indices": lambda: [call(t(2, 3, 5, 6, 7), [2, 3, 2], [2, 2, 3], [1, 1, 0])],
+    "mean": lambda: [call(t(3, 4), dtype=F64), call(t(3, 4, dtype=I64), dtype=F32)],
+    "mean.dim": lambda: [call(t(3, 4, 5), [0, 2], True), call(t(3, 4), None), call(t(3, 4, dtype=torch.float16), [1])],
+    "mm": lambda: [
+        call(t(3, 4), t(4, 5)),
+        call(t(4, 3).T, t(4, 5)),
+        call(t(3, 4, dtype=F64), t(4, 5, dtype=F64)),
+        call(t(3, 4, dtype=I64), t(4, 5, dtype=I64)),
+        call(t(3, 4, dtype=torch.bfloat16), t(4, 5, dtype=torch.bfloat16)),
+        call(t(3, 4, dtype=torch.complex64), t(4, 5, dtype=torch.complex64)),
+    ],
+    "native_group_norm": lambda: [
+        call(t(2, 6, 5), t(6), t(6, seed=1), 2, 6, 5, 3, 1e-5),
+        call(t(2, 6, 2, 3), None, None, 2, 6, 6, 2, 1e-5),
+    ],
+    "native_group_norm_backward": lambda: [
+        call(t(2, 6, 5), t(2, 6, 5, seed=1), t(2, 3), t(2, 3, low=0.5), t(6), 2, 6, 5, 3, [True, True, True]),
+    ],
+    "native_layer_norm": lambda: [
+        call(t(2, 3, 5), [5], t(5), t(5, seed=1), 1e-5),
+        call(t(2, 3, 5), [3, 5], None, None, 1e-3),
+        call(t(4, 5, dtype=torch.bfloat16), [5], t(5, dtype=torch.bfloat16), None, 1e-5),
+    ],
+    "native_layer_norm_backward": lambda: [
+        call(t(2, 3, 5), t(2, 3, 5, seed=1), [5], t(2, 3, 1), t(2, 3, 1, low=0.5), t(5), t(5), [True, True, True]),
+        call(t(2, 3, 5), t(2, 3, 5, seed=1), [3, 5], t(2, 1, 1), t(2, 1, 1, low=0.5), None, None, [True, False, False]),
+    ],
+    "permute": lambda: [call(t(2, 3, 4), [2, 0, 1]), call(t(2, 3), [-1, 0])],
+    "pow.Tensor_Scalar": lambda: (
+        [call(t(7, low=0.1), p) for p in (0, 0.5, 1, 1.5, 2, 3, -0.5, -1, -2, 2.5)]
+        + [call(t(7, dtype=I64), p) for p in (0, 2, 3, 5)]
+        + [call(t(5, dtype=I64, low=1), 1.5), call(EDGES, 2.0)]
+    ),
+    "pow.Scalar": lambda: [call(2.5, t(5)), call(2, t(5, dtype=I64, low=0))],
+    "prod.dim_int": lambda: [call(t(3, 4), 1, True), call(t(3, 4, dtype=torch.int32), 0)],
+    "reflection_pad1d": lambda: [call(t(2, 3, 7), [2, 3])],
+    "reflection_pad2d": lambda: [call(t(2, 3, 7, 6), [2, 3, 1, 0])],
+    "reflection_pad3d": lambda: [call(t(2, 3, 5, 7, 6), [2, 3, 1, 0, 2, 2])],
+    "replication_pad2d": lambda: [call(t(2, 3, 7, 6), [2, 3, 1, 0])],
+    "replication_pad3d": lambda: [call(t(2, 3, 5, 7, 6), [2, 3, 1, 0, 2, 2])],
+    "repeat": lambda: [call(t(2, 3), [2, 3]), call(t(2, 3), [2, 1, 2]), call(t(), [3])],
+    "round": lambda: [call(EDGES), call(torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5]))],
+    "scalar_tensor": lambda: [call(1.5), call(3, dtype=F32), call(True)],
+    "scatter.value": lambda: [call(t(4, 5), 1, i(4, 3, n=5), 2.5), call(t(4, 5), 0, i(2, 3, n=4), -1)],
+    "scatter.src": lambda: [
+        call(t(4, 5), 1, torch.tensor([[0, 2], [1, 4], [3, 0]]), t(4, 3, seed=1)),
+        call(t(4), 0, torch.tensor([3, 1]), t(2)),
+    ],
+    "scatter_add": lambda: [call(t(4, 5), 1, i(4, 9, n=5), t(4, 9)), call(t(4, 5), 0, i(7, 2, n=4), t(8, 3))],
+    "scatter_reduce.two": lambda: [
+        call(t(4, 5), 1, i(4, 7, n=5), t(4, 7, seed=1), reduce, include_self=include)
+        for reduce in ("sum", "prod", "mean", "amax", "amin")
+        for include in (True, False)
+    ],
+    "select.int": lambda: [call(t(3, 4), 1, 2), call(t(3, 4), 0, -1)],
+    "select_scatter": lambda: [call(t(3, 4), t(3, seed=1), 1, -2)],
+    "slice.Tensor": lambda: [
+        call(t(7, 3), 0, 1, 6, 2),
+        call(t(7, 3), 1),
+        call(t(7), 0, -3, 2**63 - 1),
+        call(t(7), 0, 5, 2),
+        call(t(7), 0, 2, 99),
+    ],
+    "slice_scatter": lambda: [call(t(7, 3), t(3, 3, seed=1), 0, 1, 6, 2), call(t(7), t(3, seed=1), 0, -3)],
+    "diagonal_scatter": lambda: [
+        call(t(4, 5), t(4, seed=1)),
+        call(t(4, 5), t(3, seed=1), 2),
+        call(t(2, 4, 5), t(2, 3, seed=1), -1, 1, 2),
+    ],
+    "sort": lambda: [
+        call(t(3, 9), 1),
+        call(t(3, 9), 0, True),
+        call(i(20, n=9**9), 0, True),
+        call(i(20, n=9**9), 0),
+        call(EDGES, 0, True),
+        call(t(), 0),
+    ],
+    "split_with_sizes": lambda: [call(t(6, 3), [1, 2, 3]), call(t(2, 5), [4, 1], 1)],
+    "squeeze.dim": lambda: [call(t(3, 1, 4), 1), call(t(3, 1), 0)],
+    "squeeze.dims": lambda: [call(t(1, 3, 1), [0, 2]), call(t(1, 3), [0, 1])],
+    "sum.dim_IntList": lambda: [
+        call(t(3, 4, 5), [0, 2], True),
+        call(t(3, 4), None),
+        call(t(3, 4), []),
+        call(t(3, 4, dtype=BOOL), [1]),
+        call(t(3, 4, dtype=torch.int32), [0]),
+        call(t(2, 999, dtype=torch.float16), [1]),
+        call(t(3, 4), [1], dtype=F64),
+    ],
+    "topk": lambda: [call(t(3, 9), 4), call(t(3, 9), 2, 0), call(t(3, 9), 3, 1, False), call(EDGES, 3, 0)],
+    "transpose.int": lambda: [call(t(2, 3, 4), 0, -1)],
+    "unsqueeze": lambda: [call(t(3, 4), -1), call(t(3, 4), 1), call(t(), 0)],
+    "upsample_bilinear2d.vec": lambda: [
+        call(t(2, 3, 5, 6), [7, 4], False, None),
+        call(t(2, 3, 5, 6), [9, 12], True, None),
+        call(t(2, 3, 5, 6), None, False, [2.0, 1.5]),
+    ],
+    "upsample_nearest2d.vec": lambda: [
+        call(t(2, 3, 5, 6), [7, 4], None),
+        call(t(2, 3, 5, 6), None, [2.0, 1.5]),
+        call(channels_last(t(2, 3, 4, 4)), None, [2.0, 2.0]),
+    ],
+    "var.correction": lambda: [
+        call(t(3, 4, 5), [0, 2], correction=0, keepdim=True),
+        call(t(3, 4)),
+        call(t(3, 4), [1], correction=2),
+        call(t(3, 4, dtype=torch.float16), [1]),
+        call(t(3, 4, dtype=torch.complex64), [1]),
+    ],
+    "var.dim": lambda: [call(t(3, 4), [1], False), call(t(3, 4), [0], True, True), call(t(1, 4), [0])],
+    "view": lambda: [call(t(3, 4), [2, -1]), call(t(3, 4), [12]), call(t(), [1, 1])],
+    "where.self": lambda: [
+        call(t(3, 4, dtype=BOOL), t(4), t(3, 1, seed=1)),
+        call(t(3, dtype=BOOL), t(3, dtype=I64), t(3)),
+        call(t(3, dtype=BOOL), torch.tensor(1.0, dtype=F64), t(3)),
+    ],
+    "_scaled_dot_product_flash_attention_for_cpu": lambda: [
+        call(t(2, 4, 5, 8), t(2, 4, 7, 8, seed=1), t(2, 4, 7, 8, seed=2)),
+        call(t(2, 4, 7, 8), t(2, 4, 7, 8, seed=1), t(2, 4, 7, 8, seed=2), 0.0, True),
+        call(t(2, 4, 5, 8), t(2, 4, 7, 8, seed=1), t(2, 4, 7, 8, seed=2), 0.0, True),
+        call(t(2, 4, 5, 8), t(2, 4, 7, 8, seed=1), t(2, 4, 7, 8, seed=2), attn_mask=t(2, 1, 5, 7), scale=0.3),
+        call(*(t(2, 5, 4, 8, seed=k).transpose(1, 2) for k in range(3))),
+    ],
+    "_scaled_dot_product_flash_attention_for_cpu_backward": lambda: [
+        call(
+            t(2, 4, 7, 8, seed=5),
+            *(x := [t(2, 4, 7, 8, seed=k) for k in range(3)]),
+            *torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*x, 0.0, causal),
+            0.0,
+            causal,
+        )
+        for causal in (False, True)
+    ],
+    "scaled_dot_product_attention": lambda: [
+        call(t(2, 4, 5, 8), t(2, 4, 7, 8, seed=1), t(2, 4, 7, 6, seed=2), t(5, 7, dtype=BOOL) | torch.eye(5, 7).bool()),
+        call(t(4, 5, 8), t(4, 5, 8, seed=1), t(4, 5, 8, seed=2), None, 0.0, True),
+    ],
+}
+
+NO_VALUES = ["empty.memory_format", "empty_strided"]
+RANDOM = ["rand", "randn", "randperm", "native_dropout"]
+SIZES = ["sym_numel", "sym_size.int", "sym_stride.int", "sym_storage_offset", "sym_is_contiguous"]
+LEFT_TO_TORCH = ["nonzero", "_local_scalar_dense", "resize_", "atan2.out"]
+"""What depends on data, or changes its operand: torch computes it."""
+MUTATING = ["_native_batch_norm_legit"]
+"""A functional graph has the functional form of it in its place."""
