@@ -46,11 +46,6 @@ def test_masks_inside_grad() -> None:
     assert mx.grad(lambda x: mx.sum(mx.square(x[x > 0])))(x).tolist() == [2.0, 0.0, 6.0]
 
 
-def test_masks_need_values() -> None:
-    with pytest.raises(ValueError, match=r"\[compile\].*test_selecting"):
-        mx.compile(lambda x: x[x > 0])(mx.array([1.0]))
-
-
 def test_errors() -> None:
     with pytest.raises(ValueError, match=r"\[bincount\].*negative"):
         mx.bincount(mx.array([-1]))

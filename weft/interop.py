@@ -85,10 +85,10 @@ def borrow(value: Any, dtype: Dtype | None = None) -> tuple[np.ndarray, Dtype, o
 
 def memory_of(value: Any) -> tuple[np.ndarray, Dtype]:
     """The elements of another library's array where they lie (NumPy, DLPack, the buffer protocol), and their own dtype:
-    float64 stays float64. Numbers and lists have no such memory."""
-    if isinstance(value, np.ndarray):
-        return value, dtypes.from_numpy(value.dtype)
-    if isinstance(value, (bool, int, float, complex, np.generic, list, tuple, str)):
+    float64 stays float64. Python's numbers and lists have no such memory."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value), dtypes.from_numpy(value.dtype)
+    if isinstance(value, (bool, int, float, complex, list, tuple, str)):
         _refuse(value)
     source, own = _source(value)
     return source, own or dtypes.from_numpy(source.dtype)

@@ -209,7 +209,7 @@ from weft.core.reducing import (
 from weft.core.reducing import prod_ as prod
 from weft.core.saving import load, save, save_gguf, save_safetensors, savez, savez_compressed
 from weft.core.scanning import cummax, cummin, cumprod, cumsum, cumulative_prod, cumulative_sum, logcumsumexp
-from weft.core.selecting import argwhere, bincount, nonzero
+from weft.core.selecting import argwhere, bincount, flatnonzero, nonzero
 from weft.core.shaping import (
     as_strided,
     atleast_1d,
@@ -318,9 +318,10 @@ __all__ = [
     "default_stream", "degrees", "depends", "dequantize", "device_count", "device_info", "diag", "diagonal", "diff",
     "digamma", "disable_compile", "distributed", "divide", "divmod", "e", "einsum", "einsum_path", "empty",
     "empty_like", "enable_compile", "equal", "erf", "erfc", "erfcx", "erfinv", "euler_gamma", "eval", "exp",
-    "expand_dims", "expm1", "export_function", "export_to_dot", "exporter", "eye", "fast", "fft", "finfo", "flatten",
-    "flip", "float16", "float32", "float64", "floating", "floor", "floor_divide", "fori_loop", "from_dlpack",
-    "from_fp8", "full", "full_like", "gammainc", "gammaincc", "gammaln", "gather_mm", "gather_qmm", "gather_qqmm",
+    "expand_dims", "expm1", "export_function", "export_to_dot", "exporter", "eye", "fast", "fft", "finfo",
+    "flatnonzero", "flatten", "flip", "float16", "float32", "float64", "floating", "floor", "floor_divide",
+    "fori_loop", "from_dlpack", "from_fp8", "full", "full_like", "gammainc", "gammaincc", "gammaln", "gather_mm",
+    "gather_qmm", "gather_qqmm",
     "generic", "get_active_memory", "get_array_buffer_size", "get_cache_memory", "get_memory_limit",
     "get_peak_memory", "get_printoptions", "gpu", "grad", "greater", "greater_equal", "hadamard_transform", "hamming",
     "hanning", "hessian", "histogram", "hvp", "i0", "i0e", "i1", "i1e", "identity", "iinfo", "imag",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, overload
 
 from weft import dtypes as dt
 from weft.core._common import (
@@ -28,6 +28,7 @@ from weft.core._common import (
 from weft.core._common import (
     astype as node_astype,
 )
+from weft.core.selecting import nonzero
 from weft.core.shaping import slice_axis
 from weft.dtypes import Dtype
 from weft.graph.dims import is_now
@@ -387,12 +388,23 @@ def diff(a: ArrayLike, /, n: int = 1, axis: int = -1, *, stream: Stream = None) 
     return wrap(x)
 
 
-def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike, /, *, stream: Stream = None) -> array:
-    """x where the condition holds, else y; all broadcast together.
+@overload
+def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike, /, *, stream: Stream = None) -> array: ...
+@overload
+def where(condition: ArrayLike, /, *, stream: Stream = None) -> tuple[array, ...]: ...
+def where(
+    condition: ArrayLike, x: ArrayLike | None = None, y: ArrayLike | None = None, /, *, stream: Stream = None
+) -> array | tuple[array, ...]:
+    """x where the condition holds, else y; all broadcast together. Of a condition alone, the indices where it holds, as
+    `nonzero` gives them.
 
     >>> where(array([True, False]), 1.0, array([5.0, 6.0]))
     array([1, 6], dtype=float32)
     """
+    if x is None or y is None:
+        if x is not y:
+            raise ValueError("[where] give both x and y, or none of them for the indices where the condition holds.")
+        return nonzero(condition)
     c = node_astype(to_node(condition), dt.bool_)
     a, b = promoted("where", x, y)
     shape = broadcast_shapes("where", c.shape, a.shape, b.shape)

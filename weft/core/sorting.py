@@ -28,6 +28,7 @@ from weft.core._common import (
     transpose,
     wrap,
 )
+from weft.core.selecting import counted, positions
 from weft.core.shaping import slice_axis
 from weft.graph.dims import is_now, prod
 from weft.graph.node import Node
@@ -175,21 +176,24 @@ def searchsorted(
 
 
 def unique(
-    a: ArrayLike, /, size: int, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False,
-    fill_value: ArrayLike | None = None, *, stream: Stream = None,
+    a: ArrayLike, /, size: int | None = None, return_index: bool = False, return_inverse: bool = False,
+    return_counts: bool = False, fill_value: ArrayLike | None = None, *, stream: Stream = None,
 ) -> array | tuple[array, ...]:  # fmt: skip
-    """The distinct elements of the flattened array in increasing order: the `size` smallest, or all and then
-    `fill_value` (the first of them by default).
+    """The distinct elements of the flattened array in increasing order: all of them, or the `size` smallest, and then
+    `fill_value` (the first of them by default) if there are fewer.
 
     On request also, in this order: the place of the first occurrence of each (uint32), the place in the result of each
     element of `a` (uint32, in the shape of `a`), the number of occurrences of each (int32; 0 for what was filled in).
-    The size is given, not found, so that nothing has to be computed to know the shape. If it is too small, places
-    beyond it become the last one. Every NaN is distinct from all others.
+    Where a size is given nothing has to be computed to know the shape. If it is too small, places beyond it become the
+    last one. Every NaN is distinct from all others.
 
-    >>> unique(array([2, 1, 2, 3, 1]), 3)
+    >>> unique(array([2, 1, 2, 3, 1]))
     array([1, 2, 3], dtype=int32)
     """
     x = to_node(a)
+    if size is None:
+        found = _distinct(x, return_index, return_inverse, return_counts)
+        return wrap(found[0]) if len(found) == 1 else tuple(wrap(node) for node in found)
     if isinstance(size, (float, array)) or not hasattr(size, "__index__"):
         raise TypeError(f"[unique] size must be an integer; got {size!r}.")
     if size < 0:
@@ -218,6 +222,36 @@ def unique(
         counts = bind(ScatterAdd((None,), (0,)), zero, full_like(ranks, 1), kept)
         results.append(slice_axis(counts, 0, 0, size))
     return wrap(results[0]) if len(results) == 1 else tuple(wrap(node) for node in results)
+
+
+def _distinct(x: Node, index: bool, inverse: bool, counts: bool) -> list[Node]:
+    """All distinct elements, and what was asked for beside them. How many there are depends on data."""
+    n = x.kind.size
+    flat = reshape(x, (n,))
+    order = bind(ArgSort(0), flat)
+    placed = bind(Gather((None,), (0,)), flat, order) if not is_now(n, 0) else flat
+    new = _starts(placed)
+    count = counted("unique", new)
+    first = positions(new, count)
+    results = [_at(placed, first)]
+    if index:
+        results.append(_at(order, first))
+    if inverse:
+        ranks = bind(CumSum(0), astype(new, dt.int32))
+        ranks = astype(ranks - full_like(ranks, 1), dt.uint32)
+        results.append(reshape(ranks if is_now(n, 0) else _put(constant(0, ranks.kind), ranks, order), x.shape))
+    if counts:
+        end = scalar_node(n, kind_of((1,), dt.int64))
+        after = first if is_now(count, 0) else bind(Concatenate(0), slice_axis(first, 0, 1, count - 1), end)
+        results.append(astype(after - first, dt.int32))
+    return results
+
+
+def _at(x: Node, index: Node) -> Node:
+    """The elements at these positions, if there are any."""
+    if is_now(index.shape[0], 0):
+        return constant(0, kind_of((0,), x.dtype))
+    return bind(Gather((None,), (0,)), x, index)
 
 
 def _put(x: Node, updates: Node, index: Node) -> Node:

@@ -35,7 +35,7 @@ def trace_of(node: Node) -> Running | None:
 
 def evaluated_beside(constant: Node) -> Node | None:
     """What a number of another thread's trace is to this one; None for any other constant."""
-    return None if trace_of(constant) is None else _beside(constant, {})
+    return None if trace_of(constant) is None else beside(constant, {})
 
 
 def copies_beside(roots: Sequence[Node]) -> tuple[dict[Node, Node], set[Running]]:
@@ -52,7 +52,7 @@ def copies_beside(roots: Sequence[Node]) -> tuple[dict[Node, Node], set[Running]
         for node in order:
             if node not in new:
                 found = [stood_for[id(a)] for a in handles(node) if id(a) in stood_for]
-                new[node] = found[0] if found else _beside(node, new)
+                new[node] = found[0] if found else beside(node, new)
     return {root: new[root] for root in roots if new[root] is not root}, traces
 
 
@@ -67,7 +67,7 @@ def keep_copies(copies: dict[Node, Node], traces: set[Running]) -> None:
                 node.value, node.inputs, node.op = copy.value, (), DATA
 
 
-def _beside(node: Node, new: dict[Node, Node]) -> Node:
+def beside(node: Node, new: dict[Node, Node]) -> Node:
     """What other threads have in place of a node."""
     if isinstance(node, TraceInput):
         return node.origin

@@ -200,10 +200,14 @@ class DimEnv:
         """The first guard that does not hold where the symbols are `values`, if there is one."""
         return next((guard for guard in (*self.assumptions, *self.guards) if not guard.holds(values)), None)
 
-    def compiled_check(self) -> Callable[..., bool]:
-        """The same, fast: a function of the values of `symbols`, in their order, that says whether all guards hold."""
-        source = Source(self.algebra.atoms, self.symbols)
+    def compiled_check(self, known: Sequence[str] | None = None) -> Callable[..., bool]:
+        """The same, fast: a function of the values of `symbols`, in their order, that says whether all guards hold. Or
+        of the `known` ones, and of what is guarded of those alone."""
+        names = self.symbols if known is None else known
+        source = Source(self.algebra.atoms, names)
         for guard in (*self.assumptions, *self.guards):  # in order: a divisor is guarded before it divides
+            if known is not None and not set(symbols_of(guard.expression)) <= set(known):
+                continue
             expression = source.expression(guard.expression.terms)
             source.lines.append(f"if not {expression} {guard.relation} {guard.value}: return False")
         source.lines.append("return True")
@@ -360,9 +364,14 @@ def hint_of(n: Any) -> Any:
     return n if type(n) is not Dim or n.hint is None else n.hint
 
 
-def _symbol_names(dim: Dim) -> str:
+def symbols_of(dim: Dim) -> list[str]:
+    """The names of the symbols that a size depends on."""
     algebra = dim.env.algebra
-    return ", ".join([algebra.name(atom) for atom in sorted(algebra.symbols_of(dim.terms))])
+    return [algebra.name(atom) for atom in sorted(algebra.symbols_of(dim.terms))]
+
+
+def _symbol_names(dim: Dim) -> str:
+    return ", ".join(symbols_of(dim))
 
 
 # ---- the size ----

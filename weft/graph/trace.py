@@ -172,13 +172,18 @@ def unknown_value(transform: str) -> ValueError:
             f"[{transform}] this array was made while {transform} traced a function, and means nothing outside of it: "
             f"return it from the function instead of keeping it{at_user_line()}."
         )
-    refused = ValueError(
+    return refused(
+        transform,
         f"[{transform}] an array has no value while {transform} traces a function: use where(...) or cond(...) in "
-        "place of a Python branch on it, while_loop(...) in place of a loop, and return what you want to see"
-        f"{at_user_line()}."
+        "place of a Python branch on it, while_loop(...) in place of a loop, and return what you want to see",
     )
+
+
+def refused(transform: str, message: str) -> ValueError:
+    """The error for what cannot be done while a transform traces a function. To catch it does not help."""
+    made = ValueError(f"{message}{at_user_line()}.")
     for running in reversed(_traces.tracing):
         if running.transform == transform:
-            running.refused = running.refused or refused
+            running.refused = running.refused or made
             break
-    return refused
+    return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
@@ -23,10 +24,12 @@ from weft.program.report import MemoryReport, report
 from weft.runtime.data import Buffer, numpy_view
 from weft.runtime.program import Progress
 from weft.transforms.bodies import trace_body
+from weft.transforms.computed import CURRENT, ProgramSizes
+from weft.transforms.cut import CUT, CutVariant
 from weft.transforms.exporting import Export
 from weft.transforms.importing import Imported, call_text, read_functions
 from weft.transforms.updating import Updates
-from weft.transforms.variant import Planned, ShapelessVariant, Trace
+from weft.transforms.variant import Planned, ShapelessVariant, Trace, Variant
 
 HINT = 12
 """The size that a named one has while the graph is built, unless another is given: a program that looks at it holds for
@@ -66,7 +69,8 @@ def trace(
            [0.5, 0.5, 0.5]], dtype=float32)}
     """
     made = Program(fun, inputs, name or str(getattr(fun, "__name__", type(fun).__name__)), updates)
-    made.instance(made.example(sizes or {}))
+    with contextlib.suppress(Guessed):  # sizes that depend on data were: the first call has others
+        made.instance(made.example(sizes or {}))
     return made
 
 
@@ -87,16 +91,11 @@ class Program:
         names = [given.name for given in self.inputs]
         if len(set(names)) < len(names):
             raise ValueError(f"[{NAME}] inputs must have different names; got {', '.join(names)}.")
-        self._changed = [i for i, given in enumerate(self.inputs) if given.donated or given.name in self.updates]
+        self.changed = [i for i, given in enumerate(self.inputs) if given.donated or given.name in self.updates]
         """The inputs whose arrays are others after a call."""
         self._instances: list[Instance] = []
         self._known: dict[tuple[Kind, ...], Ready] = {}
         """What runs for inputs of kinds that have come before."""
-
-    @property
-    def changes_inputs(self) -> bool:
-        """Whether arrays that are given for some inputs are others after a call."""
-        return bool(self._changed)
 
     def __repr__(self) -> str:
         inputs = [f"{given}{' updated' if given.name in self.updates else ''}" for given in self.inputs]
@@ -124,7 +123,7 @@ class Program:
         hands. What was given for an input that is updated stands in its place among them."""
         if len(given) != len(self.inputs):
             given = self._arguments(tuple(given), {})
-        seen = None if self._changed else _as_they_are(given)
+        seen = None if self.changed else _as_they_are(given)
         ready = None if seen is None else self._known.get(seen[0])
         if ready is not None and ready.is_fresh:
             assert seen is not None
@@ -141,7 +140,7 @@ class Program:
         if seen is None or ready is None or not (ready.is_fresh or all(x.__class__ is array for x in given)):
             del seen  # nothing but the call itself holds buffers that it may overwrite
             return self._run_any(given)
-        if not self._changed:
+        if not self.changed:
             return ready, ready.results(seen[1])
         self._check_apart(given)
         return ready, ready.change(seen[1], list(given))
@@ -153,9 +152,9 @@ class Program:
         arrays = [lent[i].as_array() if i in lent else x for i, x in enumerate(given)]
         self._check(arrays)
         kinds, buffers = self._computed(arrays)
-        ready = self._known.get(kinds) or self._ready(kinds)
+        ready = self._ready(kinds, buffers)
         if not lent:
-            return ready, ready.change(buffers, arrays) if self._changed else ready.results(buffers)
+            return ready, ready.change(buffers, arrays) if self.changed else ready.results(buffers)
         return ready, self._give_back(ready, buffers, arrays, lent)
 
     def _computed(self, arrays: Sequence[array]) -> tuple[tuple[Kind, ...], list[Buffer]]:
@@ -172,15 +171,29 @@ class Program:
                 value = node.value
             buffers.append(row_major(value, node.kind))
             kinds.append(node.kind)
-            if i in self._changed and buffers[-1] is not value:
+            if i in self.changed and buffers[-1] is not value:
                 x._exchange(node, Node(DATA, (), node.kind, buffers[-1]))
         return tuple(kinds), buffers
 
-    def _ready(self, kinds: tuple[Kind, ...]) -> Ready:
-        if len(self._known) >= MOST_KNOWN:
-            self._known.clear()
-        ready = self._known[kinds] = self._instance_for(kinds).ready(kinds)
-        return ready
+    def _ready(self, kinds: tuple[Kind, ...], buffers: Sequence[Buffer]) -> Ready:
+        """What runs for inputs of these kinds, and these values if sizes depend on them."""
+        found = self._known.get(kinds)
+        if found is None:
+            found = self._found(kinds, buffers)
+            if not found.instance.variant.is_cut:
+                if len(self._known) >= MOST_KNOWN:
+                    self._known.clear()
+                self._known[kinds] = found
+        return found
+
+    def _found(self, kinds: tuple[Kind, ...], buffers: Sequence[Buffer]) -> Ready:
+        for instance in [*self._instances]:
+            ready = instance.ready(kinds, buffers)
+            if ready is not None:
+                return ready
+        made = self.instance(kinds, buffers).ready(kinds, buffers)
+        assert made is not None, "a graph holds for what it was built for"
+        return made
 
     def _inside(self, given: Sequence[Any]) -> Any:
         """What the function returns, as a part of another function that is being traced."""
@@ -224,7 +237,7 @@ class Program:
         updates = dict(ready.instance.changes.overwritten)
         there = [*lent.values()]
         over = [i for i in lent if i in updates and lent[i].is_there and lent[i].is_apart(there)]
-        results = ready.change_there(buffers, arrays, over) if self._changed else ready.results(buffers)
+        results = ready.change_there(buffers, arrays, over) if self.changed else ready.results(buffers)
         new = {i: arrays[i] for i in lent if i in updates}
         for i, x in new.items():
             if x.shape != lent[i].view.shape:
@@ -258,7 +271,7 @@ class Program:
     def _check_apart(self, given: Sequence[Any]) -> None:
         """No array is given for two inputs that a call changes."""
         names: dict[int, str] = {}
-        for i in self._changed:
+        for i in self.changed:
             other = names.setdefault(id(given[i]), self.inputs[i].name)
             if other != self.inputs[i].name:
                 raise ValueError(
@@ -297,41 +310,47 @@ class Program:
             for wanted in self.inputs
         ]
 
-    def instance(self, kinds: Sequence[Kind]) -> Instance:
-        """A graph that holds for inputs of these kinds, built anew."""
-        made = Instance(self, kinds)
+    def instance(self, kinds: Sequence[Kind], buffers: Sequence[Buffer] | None = None) -> Instance:
+        """A graph that holds for inputs of these kinds, built anew. If sizes depend on data, that is what is in the
+        buffers."""
+        made = Instance(self, kinds, buffers)
         self._instances.insert(0, made)
         del self._instances[MOST_INSTANCES:]
         return made
 
     def _instance_for(self, kinds: Sequence[Kind]) -> Instance:
+        """The graph for inputs of these kinds, where no size depends on data: front ends that lay out calls
+        themselves."""
         for found in [*self._instances]:
-            if found.holds_for(kinds):
+            if not found.variant.is_cut and found.ready(kinds, ()) is not None:
                 return found
-        return self.instance(kinds)
+        made = self.instance(kinds)
+        if made.variant.is_cut:
+            raise ValueError(f"[{self.name}] sizes depend on data, so no single plan holds for these inputs: call it.")
+        return made
 
     # ---- looking inside ----
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan of a call with such arrays: steps, places, memory. Nothing that is given is overwritten in it."""
-        return self._ready(self._kinds(args, kwargs)).plan
+        return self._ready_for(args, kwargs).plan
 
     def memory_report(self, *args: Any, **kwargs: Any) -> MemoryReport:
         """What a call with such arrays takes, which values are computed in place, and why others are not; if nothing
         else holds the arrays that are donated or updated."""
-        ready = self._ready(self._kinds(args, kwargs))
+        ready = self._ready_for(args, kwargs)
         updates = ready.instance.updates
         leaves = {c.leaf: self.inputs[c.array].name for c in updates.candidates}
         refused = {self.inputs[i].name: why for i, why in updates.refused.items()}
-        changing = [leaf for leaf, i in enumerate(ready.instance.variant.inputs) if i in self._changed]
+        changing = [leaf for leaf, i in enumerate(ready.instance.variant.inputs) if i in self.changed]
         return report(ready.plan, ready.plan_over, leaves, changing, refused)
 
-    def _kinds(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Kind, ...]:
+    def _ready_for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ready:
         given = self._arguments(args, kwargs)
         lent = self._lend(given)
-        arrays = [lent[i].as_array() if i in lent else x for i, x in enumerate(given)]
+        arrays = [wrap(x._node) if i not in lent else lent[i].as_array() for i, x in enumerate(given)]
         self._check(arrays)
-        return tuple([x._node.kind for x in arrays])
+        return self._ready(*self._computed(arrays))
 
     # ---- files ----
 
@@ -348,13 +367,20 @@ class Program:
         symbolic = any(isinstance(n, str) for wanted in self.inputs for n in wanted.shape)
         described = {
             "inputs": [[wanted.name, list(wanted.shape), wanted.donated] for wanted in self.inputs],
-            "updates": dict(self._instances[-1].updated),
+            "updates": self._saved_updates(),
         }
         export = Export(by_name, symbolic, json.dumps({METADATA: described}))
         for instance in reversed(self._instances):
             zeros = {name: wrap(constant(0, kind)) for name, kind in zip(names, instance.kinds, strict=True)}
             export.trace((), zeros, NamedSizes(self.inputs) if symbolic else None)
         export.write(file)
+
+    def _saved_updates(self) -> dict[str, int]:
+        if not self._instances:
+            raise ValueError(
+                f"[{NAME}] {self.name} has no graph yet, because sizes in it depend on data: call it first."
+            )
+        return self._instances[-1].updated
 
 
 METADATA = "weft program"
@@ -387,13 +413,20 @@ def _as_they_are(given: Sequence[Any]) -> tuple[tuple[Kind, ...], list[Buffer]] 
 class Instance:
     """One graph of a program, for all sizes that its guards allow, and the programs for those that have come."""
 
-    def __init__(self, program: Program, kinds: Sequence[Kind]) -> None:
+    def __init__(self, program: Program, kinds: Sequence[Kind], buffers: Sequence[Buffer] | None = None) -> None:
         self.program, self.kinds = program, tuple(kinds)
         self._sizes = NamedSizes(program.inputs)
         placeholders = [self._sizes.kind(i, kind) for i, kind in enumerate(kinds)]
+        computed, outside = ProgramSizes(self._sizes.env, kinds, buffers), CURRENT.sizes
+
+        def fun(*given: array) -> Any:
+            computed.begin([x._node for x in given])
+            return program.fun(*given)
+
         try:
             first = next_id()
-            traced = trace_body(NAME, program.fun, placeholders)
+            CURRENT.sizes = computed
+            traced = trace_body(NAME, fun, placeholders)
             if traced.random is not None:
                 raise ValueError(
                     f"[{NAME}] {program.name} draws from the global random state, which a program has no part in: give "
@@ -405,8 +438,9 @@ class Instance:
             assert traced.structure is not None
             self.structure = traced.structure
             outputs = [leaf._node for leaf in traced.leaves]
-            evaluate([node for node in reachable(outputs) if node.id < first and node.value is None])
-            order = reachable(outputs)
+            roots = [*outputs, *[size.node for size in computed.found]]
+            evaluate([node for node in reachable(roots) if node.id < first and node.value is None])
+            order = reachable(roots)
             numbers = {id(node): i for i, node in enumerate(traced.params)}
             sources: list[int | Buffer] = []
             for node in order:
@@ -415,10 +449,21 @@ class Instance:
                 elif isinstance(node.value, Buffer):
                     sources.append(node.value)
             self.changes = self._changes(outputs)
-            updates = candidates(self.changes, sources, placeholders, outputs)
-            traced_ = Trace(order, outputs, sources).copy()
-            self.variant = ShapelessVariant(traced_, self.changes, None, [], updates, self._sizes)
+            traced_ = Trace(order, roots, sources).copy()
+            self.variant: Variant
+            if computed.found:
+                found = computed.found
+                self.variant = CutVariant(traced_, self.changes, None, [], self._sizes, found, len(kinds))
+                self.variant.updates = Updates((), {}, dict.fromkeys(program.changed, CUT))
+            else:
+                updates = candidates(self.changes, sources, placeholders, outputs)
+                self.variant = ShapelessVariant(traced_, self.changes, None, [], updates, self._sizes)
+        except ValueError as error:
+            if computed.found and buffers is None:
+                raise Guessed(str(error)) from error
+            raise
         finally:
+            CURRENT.sizes = outside
             self._sizes.env.close()
 
     def _changes(self, outputs: Sequence[Node]) -> Changes:
@@ -444,18 +489,17 @@ class Instance:
         """The inputs that calls may overwrite, and why not others."""
         return self.variant.updates
 
-    def holds_for(self, kinds: Sequence[Kind]) -> bool:
-        """Whether the graph is right for inputs of these kinds."""
+    def ready(self, kinds: Sequence[Kind], buffers: Sequence[Buffer]) -> Ready | None:
+        """What runs for inputs of these kinds and values; None if the graph is not right for them."""
         fixed = zip(self.kinds, kinds, self._sizes.fixed, strict=True)
         if not all(a.shape[axis] == b.shape[axis] for a, b, axes in fixed for axis in axes):
-            return False
-        return self.variant.recipe_for(kinds) is not None
+            return None
+        recipe = self.variant.recipe_for(kinds, buffers)
+        return None if recipe is None else Ready(self, recipe)
 
-    def ready(self, kinds: Sequence[Kind]) -> Ready:
-        """What runs for inputs of these kinds."""
-        recipe = self.variant.recipe_for(kinds)
-        assert recipe is not None
-        return Ready(self, recipe)
+
+class Guessed(ValueError):
+    """A graph could not be built with guesses for sizes that depend on data."""
 
 
 class Ready:
@@ -467,10 +511,10 @@ class Ready:
         self.instance, self._recipe = instance, recipe
         self.kinds = recipe.executable.kinds
         """Those of the results."""
-        self.is_fresh = recipe.executable.simple and not instance.program.changes_inputs
+        self.is_fresh = recipe.executable.simple and not instance.program.changed and not instance.variant.is_cut
         """Whether each result has memory of its own, and nothing else happens."""
         self._inputs = instance.variant.inputs
-        self._words = _words(recipe)
+        self._words = [] if instance.variant.is_cut else _words(recipe)
 
     @property
     def plan(self) -> Plan:
@@ -494,6 +538,8 @@ class Ready:
 
     def results(self, buffers: Sequence[Buffer]) -> list[array]:
         """`run`, as arrays."""
+        if self.instance.variant.is_cut:
+            return self.change(list(buffers), [])
         return [wrap(Node(DATA, (), kind, made)) for kind, made in zip(self.kinds, self.run(buffers), strict=True)]
 
     def change(self, buffers: list[Buffer], arrays: list[array]) -> list[array]:

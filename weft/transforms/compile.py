@@ -21,6 +21,7 @@ from weft import tree
 from weft.array import array, wrap
 from weft.config import config
 from weft.evaluate import close, evaluate
+from weft.graph.dims import DimEnv
 from weft.graph.node import Graph, Kind, Node, reachable
 from weft.graph.overlay import HERE, Overlay
 from weft.graph.placement import USED, current
@@ -28,6 +29,7 @@ from weft.graph.trace import is_tracing, trace
 from weft.primitives.base import DATA, Placeholder
 from weft.runtime.data import Buffer, numpy_view, to_buffer
 from weft.transforms.capture import Bindings, Slot, Walk, closed_bindings, number_key
+from weft.transforms.computed import CURRENT, KnownSizes
 from weft.transforms.drawing import DRAWING, RANDOM_STATE
 from weft.transforms.tracing import DRAWS, TRACES, Attempt, Snapshot, is_traced_elsewhere
 from weft.transforms.variant import STALE, Planned, Variant
@@ -161,7 +163,7 @@ class Compiled:
         for variant in entry.table.get(entry.key(scalars) if entry.by_value else (), ()):
             numbers = _numbers(variant, scalars)
             if numbers is not None:
-                recipe = variant.recipe_for(seen.kinds)
+                recipe = variant.recipe_for(seen.kinds, seen.buffers, numbers)
                 if recipe is not None:
                     return variant, recipe, numbers
         return None
@@ -196,7 +198,8 @@ class Compiled:
         for variant in entry.table.get(entry.key(scalars) if entry.by_value else (), ()):
             numbers = _numbers(variant, scalars)
             if numbers is not None:  # this is the trace that holds; others of the key may do more than return
-                return variant.run(variant.recipe, numbers, buffers, None) if variant.effects.alone else _NOT_QUICK
+                quick = variant.effects.alone and not variant.is_cut
+                return variant.run(variant.recipe, numbers, buffers, None) if quick else _NOT_QUICK
         return _NOT_QUICK
 
     def _call_lazily(self, args: tuple[Any, ...]) -> Any:
@@ -312,7 +315,7 @@ class Compiled:
             self._count -= entry.look_up(by_value)
             self._keep(seen, entry, made)
             quick = not self._open and self._bindings.hold()  # type: ignore[union-attr]
-            if quick and not self._shapeless and not kwargs and made.effects.alone:
+            if quick and not self._shapeless and not kwargs and made.effects.alone and not made.is_cut:
                 self._remember_quickly(entry, args, seen.buffers)
             alike = all(a.__class__ is array for a in args) and len(set(map(id, args))) == len(args)
             if quick and not kwargs and made.is_small and alike:
@@ -422,8 +425,9 @@ def _numbers(variant: Variant, scalars: Sequence[Any]) -> Sequence[Any] | None:
 
 def _run_first(variant: Variant, seen: Seen) -> Any:
     """Run a new trace for the call that it was made for."""
-    numbers, recipe = _numbers(variant, seen.walk.scalars), variant.recipe_for(seen.kinds)
+    numbers = _numbers(variant, seen.walk.scalars)
     assert numbers is not None, "a trace holds for the numbers it was made for"
+    recipe = variant.recipe_for(seen.kinds, seen.buffers, numbers)
     assert recipe is not None, "a trace holds for the sizes it was made for"
     run = variant.update if variant.updates.candidates else variant.run
     return run(recipe, numbers, seen.buffers, seen.walk)
@@ -516,12 +520,15 @@ def graph_of(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
     walk.reaches_random = True
     inputs = [Node(Placeholder("explain"), (), node.kind) for node in walk.nodes]
     snapshot, overlay, outer = Snapshot(walk), Overlay(walk.arrays, inputs), HERE.overlay
+    sizes, outside = KnownSizes(DimEnv(), [x.kind for x in inputs], [x.value for x in walk.nodes]), CURRENT.sizes
+    sizes.begin(inputs)
     try:
-        HERE.overlay = overlay
+        HERE.overlay, CURRENT.sizes = overlay, sizes
         with DRAWING:
             return _graph_of(walk, inputs, snapshot, fun, args, kwargs)
     finally:
         HERE.overlay = outer
+        CURRENT.sizes = outside
         overlay.close()
         snapshot.restore()
 

@@ -30,6 +30,8 @@ from weft.runtime.data import Buffer
 from weft.transforms import state
 from weft.transforms.bodies import OWN
 from weft.transforms.capture import Walk
+from weft.transforms.computed import CURRENT, CallSizes, Computed
+from weft.transforms.cut import CutVariant
 from weft.transforms.drawing import DRAWING, RANDOM_STATE
 from weft.transforms.replay import Recorder
 from weft.transforms.updating import Search, Updates
@@ -302,9 +304,10 @@ class Attempt:
             return None
         running = snapshot.running
         scalars, sizes = Scalars(self.walk.scalars, running), SymbolicSizes()
+        computed = CallSizes(sizes.env)
         try:
             with trace():
-                recorded = self._recorded(args, kwargs, fixed, snapshot, running, scalars, sizes)
+                recorded = self._recorded(args, kwargs, fixed, snapshot, running, scalars, sizes, computed)
                 if snapshot.started:
                     recorded = THREADS
                 made = recorded if isinstance(recorded, str) else recorded()
@@ -325,6 +328,7 @@ class Attempt:
         running: Running,
         scalars: Scalars,
         sizes: SymbolicSizes,
+        computed: CallSizes,
     ) -> Callable[[], Variant] | str:
         """Run the function and record what it did; the rest of the work is left for when the caller's places have been
         put back."""
@@ -333,19 +337,20 @@ class Attempt:
         inputs: list[Node] = [TraceInput(running, node, kind) for node, kind in zip(walk.nodes, kinds, strict=True)]
         overlay, random = Overlay(walk.arrays, inputs), RandomState(walk, running)
         leaves = [None if i in fixed else scalar for i, scalar in enumerate(scalars.leaves)]
-        outer, around = HERE.overlay, OWN.state
+        outer, around, outside = HERE.overlay, OWN.state, CURRENT.sizes
         try:
             stand_ins = snapshot.stand_ins = StandIns(walk, leaves, args, kwargs)
             before = [state.read(place) for place in walk.containers]
             first = next_id()
-            HERE.overlay, OWN.state = overlay, random.state
+            HERE.overlay, OWN.state, CURRENT.sizes = overlay, random.state, computed
             with finishing("compile"):
                 value = self.fun(*stand_ins.args, **stand_ins.kwargs)
             recorder = Recorder(self.name, walk, scalars, first, stand_ins.tuples_seen(walk))
-            return self._record(value, before, inputs, overlay, random, recorder, sizes if sizes.places else None)
+            return self._record(value, before, inputs, overlay, random, recorder, sizes, computed.found)
         finally:
             HERE.overlay = outer
             OWN.state = around
+            CURRENT.sizes = outside
             overlay.close()
             snapshot.restore()
 
@@ -357,7 +362,8 @@ class Attempt:
         overlay: Overlay,
         random: RandomState,
         recorder: Recorder,
-        sizes: SymbolicSizes | None,
+        sizes: SymbolicSizes,
+        computed: Sequence[Computed],
     ) -> Callable[[], Variant] | str:
         """What the traced function returned and changed, and what is left to do to make a variant of it."""
         walk = self.walk
@@ -376,7 +382,8 @@ class Attempt:
         if random.number is not None:
             numbered[id(random.param)] = random.number
         with LOCK:  # another thread that evaluates what the trace has reached would make it data behind our back
-            order = reachable(recorder.outputs)
+            outputs = [*recorder.outputs, *[size.node for size in computed]]
+            order = reachable(outputs)
             sources: list[int | Buffer] = []
             for node in order:
                 if id(node) in numbered:
@@ -388,9 +395,23 @@ class Attempt:
             if overlay.strangers:
                 return "an array in a way that compile cannot follow"
             updates = Search(walk, [node.kind for node in inputs], recorder).run(before, changed, overwritten, sources)
-            traced = Trace(order, recorder.outputs, sources)
-            graph = closed(traced, self.buffers, numbered) if sizes is None else traced.copy()
-        return functools.partial(self._variant, traced, graph, effects, recorder.scalars, sizes, updates)
+            traced = Trace(order, outputs, sources)
+            if computed:
+                return functools.partial(self._cut, traced.copy(), effects, recorder.scalars, sizes, computed)
+            graph = traced.copy() if sizes.places else closed(traced, self.buffers, numbered)
+        open_ = sizes if sizes.places else None
+        return functools.partial(self._variant, traced, graph, effects, recorder.scalars, open_, updates)
+
+    def _cut(
+        self, graph: Trace, effects: Effects, scalars: Scalars, sizes: SymbolicSizes, computed: Sequence[Computed]
+    ) -> Variant:
+        """A trace that computes sizes."""
+        wants = [(scalars.want(c.scalar), c.dtype) for c in graph.constants]
+        numbers = scalars.compiled() if scalars.leaves else None
+        made = CutVariant(graph, effects, numbers, wants, sizes, computed, len(self.kinds))
+        given = () if numbers is None else numbers(*self.walk.scalars)
+        made.recipe_for(self.kinds, self.buffers, given or ())
+        return made
 
     def _variant(
         self,

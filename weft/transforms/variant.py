@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import struct
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from weft.array import array, wrap
 from weft.config import config
@@ -180,7 +180,7 @@ class InPlace:
     def _finish(self) -> None:
         results = self.claim.end()
         if results is not None and not self.done:
-            made = _wrapped(self.kinds, results)
+            made = wrapped(self.kinds, results)
             if results is not self.claim.progress.results:
                 self.claim.promise([x._node for x in made])
             self.answer = (self.effects.change(made, self.walk, self.numbers),)
@@ -193,6 +193,9 @@ class InPlace:
 
 class Variant:
     """A trace that holds for arrays of given shapes."""
+
+    is_cut: ClassVar[bool] = False
+    """Whether it is several programs, cut where sizes are computed."""
 
     __slots__ = (
         "_constants", "_marked", "_traced", "_words", "conversions", "effects", "inputs", "is_small", "numbers",
@@ -249,8 +252,11 @@ class Variant:
         found = recipe.over[donated] = Recipe(self._plan_over(recipe, donated), self._constants)
         return found
 
-    def recipe_for(self, kinds: Sequence[Kind]) -> Planned | None:
-        """The program for arrays of these kinds; None if the trace does not hold for them."""
+    def recipe_for(
+        self, kinds: Sequence[Kind], buffers: Sequence[Buffer] = (), numbers: Sequence[Any] = ()
+    ) -> Planned | None:
+        """The program for arrays of these kinds, and for what lies in them if sizes depend on that; None if the trace
+        does not hold for them."""
         return self.recipe
 
     def again(self, nodes: Sequence[Node]) -> list[Node] | None:
@@ -294,7 +300,7 @@ class Variant:
         kinds = executable.kinds
         if self.effects.single:
             return wrap(Node(DATA, (), kinds[0], results[0]))
-        return self.effects.carry_out(_wrapped(kinds, results), walk, numbers)
+        return self.effects.carry_out(wrapped(kinds, results), walk, numbers)
 
     # ---- in place ----
 
@@ -353,7 +359,8 @@ class Variant:
         return pipeline.wrapped(made, *recipe.source()) if pipeline.WRAPPERS else made
 
 
-def _wrapped(kinds: Sequence[Kind], results: Sequence[Buffer | Claim]) -> list[array]:
+def wrapped(kinds: Sequence[Kind], results: Sequence[Buffer | Claim]) -> list[array]:
+    """Arrays of results that a program has computed."""
     return [wrap(Node(DATA, (), kind, buffer)) for kind, buffer in zip(kinds, results, strict=True)]
 
 
@@ -437,8 +444,13 @@ class ShapelessVariant(Variant):
             return None
         return self._again(nodes, self._numbers(sizes))
 
-    def recipe_for(self, kinds: Sequence[Kind]) -> Planned | None:
-        sizes = self._sizes.read(kinds)
+    def recipe_for(
+        self, kinds: Sequence[Kind], buffers: Sequence[Buffer] = (), numbers: Sequence[Any] = ()
+    ) -> Planned | None:
+        return self.recipe_at(self._sizes.read(kinds))
+
+    def recipe_at(self, sizes: tuple[int, ...]) -> Planned | None:
+        """The program for these sizes; None if the trace does not hold for them."""
         recipe = self.recipes.get(sizes)
         if recipe is None and self._check(*sizes):
             if len(self.recipes) >= MOST_SIZES:
