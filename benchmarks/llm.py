@@ -1,12 +1,16 @@
-"""Tokens a second of mlx-lm's own loop, on a small model of random weights quantized to 4 bits.
+"""Tokens a second of mlx-lm's own loop, on a model of random weights quantized to 4 bits.
 
-    weft run benchmarks/llm.py [small|qwen3-0.6b] [tokens]      # on Weft
-    python benchmarks/llm.py …                                  # on MLX
+    weft bench llm [small|qwen3-0.6b ...] [--tokens n]           # Weft beside MLX, and where Weft's time goes
+    weft run benchmarks/llm.py [small|qwen3-0.6b] [tokens]       # on Weft alone
+    python benchmarks/llm.py …                                   # on MLX alone
 
 An MLX program that imports nothing of Weft. It prints the time of a prefill, the tokens a second with an evaluation for
-each token (`generate_step`), and the CPU time of a token.
+each token (`generate_step`) and with a compiled step over a cache of fixed size, the CPU time of a token, and the peak
+of memory. With `--json` it prints them for `llm_peers.py`.
 """
 
+import json
+import resource
 import sys
 import time
 
@@ -21,6 +25,9 @@ SHAPES = {
     "qwen3-0.6b": {"hidden_size": 1024, "num_hidden_layers": 28, "intermediate_size": 3072, "num_attention_heads": 16,
                    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936},
 }  # fmt: skip
+PROMPT = [1, 2, 3, 4]
+PREFILL = {"small": 64, "qwen3-0.6b": 512}
+ROUNDS = 3
 
 
 def build(name: str) -> qwen3.Model:
@@ -47,22 +54,90 @@ def prefill(model: qwen3.Model, count: int, rounds: int) -> float:
     return min(found)
 
 
-def main() -> None:
-    name = sys.argv[1] if len(sys.argv) > 1 else "small"
-    count = int(sys.argv[2]) if len(sys.argv) > 2 else 100
+def decode(model: qwen3.Model, count: int) -> tuple[list[int], float, float]:
+    """mlx-lm's loop: the tokens, and the seconds and the CPU seconds of one, behind the first."""
+    tokens, start, cpu = [], 0.0, 0.0
+    for token, _ in generate_step(mx.array(PROMPT), model, max_tokens=count):
+        tokens.append(int(token))
+        if not start:
+            start, cpu = time.perf_counter(), time.process_time()
+    behind = len(tokens) - 1
+    return tokens, (time.perf_counter() - start) / behind, (time.process_time() - cpu) / behind
+
+
+class FixedCache:
+    """Keys and values of one layer, with room for so many tokens: what changes from step to step are elements, not
+    sizes, so that one trace of a compiled step serves all of them."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.offset = mx.array(0)
+        self.keys = self.values = None
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        if self.keys is None:
+            heads = keys.shape[1]
+            self.keys = mx.zeros((1, heads, self.size, keys.shape[3]), keys.dtype)
+            self.values = mx.zeros((1, heads, self.size, values.shape[3]), values.dtype)
+        start = mx.reshape(self.offset, (1,))
+        self.keys = mx.slice_update(self.keys, keys, start, [2])
+        self.values = mx.slice_update(self.values, values, start, [2])
+        self.offset = self.offset + keys.shape[2]
+        return self.keys, self.values
+
+    def make_mask(self, count: int, **_: object) -> mx.array:
+        return mx.arange(self.size)[None] <= (self.offset + mx.arange(count))[:, None]
+
+
+def decode_compiled(model: qwen3.Model, count: int) -> tuple[list[int], float, float]:
+    """The same tokens by a compiled step, whose caches are its state."""
+    caches = [FixedCache(256) for _ in model.layers]
+    token = mx.argmax(model(mx.array([PROMPT]), cache=caches)[:, -1], axis=-1)
+    state = [[c.keys, c.values, c.offset] for c in caches]
+    mx.eval(token, state)
+
+    def step(token: mx.array, state: list[list[mx.array]]) -> tuple[mx.array, list[list[mx.array]]]:
+        for c, parts in zip(caches, state, strict=True):
+            c.keys, c.values, c.offset = parts
+        token = mx.argmax(model(token[None], cache=caches)[:, -1], axis=-1)
+        return token, [[c.keys, c.values, c.offset] for c in caches]
+
+    compiled = mx.compile(step)
+    tokens, start, cpu = [int(token.item())], 0.0, 0.0
+    for i in range(1, count):
+        if i == count // 2:
+            start, cpu = time.perf_counter(), time.process_time()
+        token, state = compiled(token, state)
+        tokens.append(int(token.item()))
+    behind = count - count // 2
+    return tokens, (time.perf_counter() - start) / behind, (time.process_time() - cpu) / behind
+
+
+def measured(name: str, count: int) -> dict[str, object]:
+    """All figures of a shape."""
     model = build(name)
-    length = 64 if name == "small" else 512
-    print(f"{name}: prefill of {length} tokens {prefill(model, length, 3) * 1e3:.0f} ms")
-    best, least, tokens = 0.0, 1e9, []
-    for _ in range(3):
-        tokens, start, cpu = [], 0.0, 0.0
-        for token, _ in generate_step(mx.array([1, 2, 3, 4]), model, max_tokens=count):
-            tokens.append(int(token))
-            if not start:
-                start, cpu = time.perf_counter(), time.process_time()
-        best = max(best, (len(tokens) - 1) / (time.perf_counter() - start))
-        least = min(least, (time.process_time() - cpu) / (len(tokens) - 1))
-    print(f"{name}: {best:.0f} tokens a second, {least * 1e3:.2f} ms of CPU time a token; tokens {tokens[:8]} …")
+    found: dict[str, object] = {"prefill": prefill(model, PREFILL[name], ROUNDS)}
+    runs = [decode(model, count) for _ in range(ROUNDS)]
+    found |= {"tokens": runs[-1][0][:8], "token": min(run[1] for run in runs), "cpu": min(run[2] for run in runs)}
+    runs = [decode_compiled(model, min(count, 200)) for _ in range(ROUNDS)]
+    found["compiled"] = min(run[1] for run in runs)
+    found["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return found
+
+
+def main() -> None:
+    words = [word for word in sys.argv[1:] if word != "--json"]
+    name = words[0] if words else "small"
+    found = measured(name, int(words[1]) if len(words) > 1 else 100)
+    if "--json" in sys.argv:
+        print(json.dumps(found))
+        return
+    print(f"{name}: prefill of {PREFILL[name]} tokens {found['prefill'] * 1e3:.0f} ms")
+    print(
+        f"{name}: {1 / found['token']:.0f} tokens a second, {found['cpu'] * 1e3:.2f} ms of CPU time a token; "
+        f"{1 / found['compiled']:.0f} with a compiled step; at most {found['peak']:.0f} MiB; "
+        f"tokens {found['tokens']} …"
+    )
 
 
 if __name__ == "__main__":

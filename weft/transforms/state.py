@@ -45,14 +45,24 @@ class Fields:
                 object.__delattr__(self.owner, name)
 
 
+_SLOTS: dict[type, tuple[str, ...]] = {}
+"""The slots of classes, which they have for good."""
+_MOST_SLOTS = 512
+
+
 def slots_of(cls: type) -> tuple[str, ...]:
     """The attributes of its objects that are in `__slots__`, of the class or of its bases."""
-    return tuple(
-        name
-        for base in cls.__mro__
-        for name, value in vars(base).items()
-        if isinstance(value, types.MemberDescriptorType) and not name.startswith("__")
-    )
+    found = _SLOTS.get(cls)
+    if found is None:
+        if len(_SLOTS) >= _MOST_SLOTS:
+            _SLOTS.clear()
+        found = _SLOTS[cls] = tuple(
+            name
+            for base in cls.__mro__
+            for name, value in vars(base).items()
+            if isinstance(value, types.MemberDescriptorType) and not name.startswith("__")
+        )
+    return found
 
 
 class ClassFields:
