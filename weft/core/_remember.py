@@ -41,12 +41,22 @@ def _key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | Non
     return None if rest is None else (*args, *[type(value) for value in args], *kwargs, *rest)
 
 
-def _number_key(value: Any) -> Any:
-    """What tells plain arguments apart: 0.0 and -0.0, 1 and 1.0 and True are different numbers."""
-    cls = type(value)
-    if cls is float:
-        return value.hex()
-    return (cls, value) if cls in _PLAIN or cls is str else None
+_ALLOWED = _PLAIN | {float, str}
+_CLASSES: set[tuple[type, ...]] = set()
+"""Classes of arguments, in order, that are all plain."""
+
+
+def _numbers_key(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """What tells plain arguments apart: 0.0 and -0.0, 1 and 1.0 and True are different numbers. None if one is
+    anything but a plain number, a string or None."""
+    classes = tuple(map(type, values))
+    if classes not in _CLASSES:
+        if not _ALLOWED.issuperset(classes):
+            return None
+        _CLASSES.add(classes)
+    if float in classes and 0.0 in values:
+        values = tuple([value.hex() if type(value) is float else value for value in values])
+    return (classes, values)
 
 
 def remembered_all(arrays: int) -> Callable[[F], F]:
@@ -66,11 +76,10 @@ def remembered_all(arrays: int) -> Callable[[F], F]:
                     key.append(None)
                 else:
                     return function(*args, **kwargs)
-            rest = [*args[arrays:], *kwargs.values()]
-            others = [_number_key(value) for value in rest]
-            if len(args) < arrays or None in others:
+            others = _numbers_key((*args[arrays:], *kwargs.values()) if kwargs else args[arrays:])
+            if len(args) < arrays or others is None:
                 return function(*args, **kwargs)
-            found = (*key, *others, *kwargs)
+            found = (*key, others, *kwargs)
             steps = KNOWN.get(found)
             if steps is not None:
                 return wrap(cast(Node, steps.run(*nodes)))

@@ -42,7 +42,7 @@ from weft.primitives.views import Reshape, Slice, SliceUpdate, reshape
 class Basic:
     """An index of integers, slices, None and Ellipsis, worked out against a shape: a Slice and a Reshape to `shape`."""
 
-    __slots__ = ("shape", "sizes", "starts", "steps", "views")
+    __slots__ = ("_plain", "shape", "sizes", "starts", "steps", "views")
 
     def __init__(self, key: tuple[Any, ...], shape: Shape) -> None:
         starts, sizes, steps, result = [], [], [], []
@@ -63,6 +63,8 @@ class Basic:
             axis += 1
         self.starts, self.sizes, self.steps = tuple(starts), tuple(sizes), tuple(steps)
         self.shape: Shape = tuple(result)
+        self._plain = self.shape == self.sizes if all(type(n) is int for n in (*result, *sizes)) else False
+        """Whether values of this shape are written as they are."""
         self.views: list[Primitive] = []
         if not is_whole(shape, self.starts, self.sizes, self.steps):
             self.views.append(Slice(self.starts, self.sizes, self.steps))
@@ -76,8 +78,9 @@ class Basic:
 
     def write(self, x: Node, values: Node) -> Node:
         """x with `values` (broadcast) in this place."""
-        part = reshape(fitted(values, self.shape), self.sizes)
-        return bind(SliceUpdate(self.starts, self.steps), x, part)
+        if not (self._plain and not values.kind.symbolic and values.shape == self.shape):
+            values = reshape(fitted(values, self.shape), self.sizes)
+        return bind(SliceUpdate(self.starts, self.steps), x, values)
 
     def combine(self, x: Node, values: Node, op: Elementwise, scatter: type[Scatter]) -> Node:
         """x with `values` combined into this place by `op`."""

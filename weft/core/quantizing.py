@@ -206,8 +206,19 @@ def dequantize(
     >>> dequantize(*quantize(ones((1, 64)) * 3))[0, :3]
     array([3, 3, 3], dtype=float32)
     """
+    if global_scale is None and dtype is None:
+        return _unpacked(w, scales, biases, mode, group_size, bits)
     made = _dequantized("dequantize", w, scales, biases, _packing("dequantize", mode, group_size, bits), global_scale)
     return made.astype(dtype or (scales.dtype if mode == "affine" else dt.bfloat16))
+
+
+@remembered_all(3)
+def _unpacked(
+    w: array, scales: array, biases: array | None, mode: str, group_size: int | None, bits: int | None
+) -> array:
+    """What is looked up for every token."""
+    made = _dequantized("dequantize", w, scales, biases, _packing("dequantize", mode, group_size, bits), None)
+    return made.astype(scales.dtype if mode == "affine" else dt.bfloat16)
 
 
 def _check_matrix(name: str, w: array, scales: array, biases: array | None, packing: Packing) -> None:
