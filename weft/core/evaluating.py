@@ -6,7 +6,7 @@ from typing import Any
 
 from weft import tree
 from weft.array import array, wrap
-from weft.evaluate import evaluate, evaluate_one
+from weft.evaluate import evaluate, evaluate_later, evaluate_one, later
 from weft.graph.node import Node
 from weft.primitives.base import bind
 from weft.primitives.custom import Barrier
@@ -31,8 +31,9 @@ def eval(*args: Any) -> None:
 
 
 def async_eval(*args: Any) -> None:
-    """Like eval. Programs run at once on the calling thread, so there is nothing left to wait for."""
-    eval(*args)
+    """Like eval, but the caller may go on while the arrays are computed. Whoever looks at one waits for it. What is
+    small, or cannot be one program, is computed at once."""
+    evaluate_later([leaf._node for leaf in tree.leaves(args) if isinstance(leaf, array)])
 
 
 def get_array_buffer_size(*args: Any) -> int:
@@ -59,4 +60,5 @@ def _nodes(what: str, given: Any) -> list[Node]:
 
 
 def synchronize(stream: Any = None) -> None:
-    """Wait for all work on a stream; there is none pending after eval."""
+    """Wait for all work, whatever stream it is on."""
+    later.wait()

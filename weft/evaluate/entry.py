@@ -7,13 +7,14 @@ from functools import partial
 from typing import Any
 
 from weft.config import config
-from weft.evaluate import programs, reach
+from weft.evaluate import later, programs, reach
 from weft.evaluate.beside import Elsewhere, copies_beside, follow_others, keep_copies
 from weft.evaluate.overwriting import donated_to
 from weft.evaluate.programs import Recipe, in_place, plain_recipe
 from weft.evaluate.reach import reached
 from weft.evaluate.running import prepare, run_program, run_windows
 from weft.evaluate.structure import SHORT, leaf_key, places
+from weft.evaluate.together import prepare_together
 from weft.evaluate.turns import ENTRIES, LOCK, Disturbed, enter, still
 from weft.evaluate.updates import in_stages, is_plain_update, write_update
 from weft.graph.node import Node, Tape, has_handle
@@ -32,6 +33,7 @@ def evaluate(roots: Sequence[Node]) -> dict[Node, Node]:
     """Give every root a value; or, where other threads trace the functions that made them, others that have it. Those
     are what it returns."""
     while True:
+        later.wait()
         try:
             _evaluate(roots)
             return {}
@@ -54,7 +56,16 @@ def evaluated(node: Node) -> Node:
     return evaluate((node,)).get(node, node)
 
 
-def _evaluate(roots: Sequence[Node]) -> None:
+def evaluate_later(roots: Sequence[Node]) -> None:
+    """`evaluate`, on another thread where that is worth it: the caller goes on."""
+    later.wait()
+    try:
+        _evaluate(roots, at_once=bool(OPEN))
+    except (Disturbed, Foreign, Elsewhere, Busy):
+        evaluate(roots)
+
+
+def _evaluate(roots: Sequence[Node], at_once: bool = True) -> None:
     with LOCK:
         mine = enter()
         try:
@@ -68,8 +79,9 @@ def _evaluate(roots: Sequence[Node]) -> None:
             if OPEN:
                 follow_others([x for node in order for x in (node, *node.inputs)])
             taped = any(x.kind.__class__ is Tape for x in order) if updates or len(order) > reach.WINDOW else False
-            stages = in_stages(order, pending) if updates and not taped else None
-            if stages is None:
+            prepared = prepare_together(order, pending, mine) if updates and not taped else None
+            stages = in_stages(order, pending) if updates and not taped and prepared is None else None
+            if stages is None and prepared is None:
                 if len(order) > reach.WINDOW and not taped:
                     return run_windows(order, pending, mine)
                 prepared = prepare(order, pending, mine)
@@ -79,7 +91,12 @@ def _evaluate(roots: Sequence[Node]) -> None:
         still(mine)
     if stages is not None:
         return stages.run()
-    return run_program(*prepared)
+    assert prepared is not None
+    if at_once or not later.is_worth_it(prepared):
+        return run_program(*prepared)
+    handed = [prepared]
+    del prepared, order, pending, node, roots  # what is held here would not be free to be overwritten
+    return later.run_later(handed)
 
 
 def evaluate_one(node: Node) -> Callable[[], object] | None:
@@ -87,6 +104,7 @@ def evaluate_one(node: Node) -> Callable[[], object] | None:
     left to do in other cases, and for operands whose memory may be used again, is for the caller to call: the variables
     here would be taken for holders of them."""
     updates = large = False
+    later.wait()
     if OPEN and (len(OPEN) > 1 or keeps_inputs() is None):  # some other thread traces, and may need what is cut here
         return partial(evaluate, (node,))
     try:

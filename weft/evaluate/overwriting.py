@@ -40,6 +40,11 @@ class Claim:
         for node in nodes:
             node.value = self.taken
 
+    def hand_to(self, thread: int) -> None:
+        """Another thread is to run the program."""
+        self.progress.hand_to(thread)
+        self.taken.hand_to(thread)
+
     def settle(self) -> None:
         """The program will not run, any more."""
         with LOCK:

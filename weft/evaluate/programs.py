@@ -58,6 +58,11 @@ class Recipe:
         """Whether the program reads all of the structure's constants, in their order: the usual case, and the fast
         one."""
 
+    @property
+    def commands(self) -> int:
+        """How many commands the program has."""
+        return self.executable.commands
+
     def run(self, leaves: Sequence[Buffer], constants: Sequence[ConstantValue]) -> list[Buffer]:
         return self.executable.run(leaves, self.words(constants) if self.sources else ())
 
@@ -84,6 +89,10 @@ class ReferenceRecipe(Recipe):
     def __init__(self, order: list[Node], results: list[Node]) -> None:
         self.graph, _ = close(order, results)
         self.large, self.spent = False, ()
+
+    @property
+    def commands(self) -> int:
+        return 0
 
     def run(self, leaves: Sequence[Buffer], constants: Sequence[ConstantValue]) -> list[Buffer]:
         return reference.evaluate_reference(self.graph, leaves)

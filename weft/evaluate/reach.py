@@ -15,6 +15,7 @@ from weft.lazy import lazy
 from weft.primitives.base import DATA, Bundled, Pick
 from weft.primitives.views import Slice, SliceUpdate
 from weft.runtime.data import Buffer
+from weft.runtime.objects import MAKERS
 
 if TYPE_CHECKING:
     from weft.passes import views
@@ -32,14 +33,23 @@ def reached(pending: set[Node]) -> tuple[list[Node], bool]:
     """What has no value yet and is to be computed for these nodes, themselves included, in order, and whether there are
     slice updates. Results that should be computed now although nobody asked for them join the pending ones."""
     seen = pending.copy()
-    stack = list(pending)
-    order: list[Node] = []
+    order = list(pending)
     bundles: list[Node] = []
+    updates = _reach(order, seen, bundles)
+    for whole in bundles:
+        needed = _needed_elsewhere(whole, seen)  # type: ignore[arg-type]
+        pending.update(needed)
+        order += needed
+    order.sort(key=_by_id)
+    return order, updates
+
+
+def _reach_by_python(found: list[Node], seen: set[Node], bundles: list[Node]) -> bool:
+    """Add to `found` all operands of its items, and theirs, that have no value and are not in `seen`; and to `bundles`
+    the items that have several results. Whether there are slice updates."""
     updates = False
-    pop, push, see, reach = stack.pop, stack.append, seen.add, order.append
-    while stack:
-        current = pop()
-        reach(current)
+    see, add = seen.add, found.append
+    for current in found:  # which grows meanwhile
         if current.__class__ is Bundled:
             bundles.append(current)
         elif current.op.__class__ is SliceUpdate:
@@ -48,13 +58,8 @@ def reached(pending: set[Node]) -> tuple[list[Node], bool]:
             if node not in seen:
                 see(node)
                 if node.value is None and not (node.op.__class__ is Slice and slice_data(node)):
-                    push(node)
-    for whole in bundles:
-        needed = _needed_elsewhere(whole, seen)  # type: ignore[arg-type]
-        pending.update(needed)
-        order += needed
-    order.sort(key=_by_id)
-    return order, updates
+                    add(node)
+    return updates
 
 
 def _needed_elsewhere(whole: Bundled, seen: set[Node]) -> list[Node]:
@@ -122,3 +127,6 @@ def slice_data(node: Node) -> bool:
     if (keep is None or node.id < keep) and (not OPEN or traced_elsewhere(source) is None):
         node.inputs, node.op = (), DATA
     return True
+
+
+_reach = MAKERS.reach(_reach_by_python, Slice, SliceUpdate, Bundled, slice_data)

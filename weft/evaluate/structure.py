@@ -8,12 +8,14 @@ asked for or if a live array of the user's still refers to it, so nothing is com
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import Any
+from typing import Any, NoReturn
+from weakref import ref
 
 from weft.graph.node import Node, has_handle
 from weft.graph.placement import USED, device_of
 from weft.primitives.base import DATA, ConstantValue
 from weft.runtime.data import Buffer, Taken
+from weft.runtime.objects import MAKERS
 
 ELSEWHERE = "elsewhere"
 """Begins the part of a key that says what is not for the host."""
@@ -29,10 +31,26 @@ def structure(
     reads it first: its age, which is another one at each step of a program, says nothing about the piece."""
     index: dict[Node, int] = {}
     key: list[Any] = []
-    add, number_of = key.append, index.get
     leaves: list[Buffer] = []
     constants: list[ConstantValue] = []
     results: list[Node] = []
+    _describe(order, wanted, index, key, leaves, constants, results)
+    order[:] = index
+    return (*key, *places(order)) if USED else tuple(key), results, leaves, constants
+
+
+def _describe_by_python(
+    order: list[Node],
+    wanted: Container[Node],
+    index: dict[Node, int],
+    key: list[Any],
+    leaves: list[Buffer],
+    constants: list[ConstantValue],
+    results: list[Node],
+) -> None:
+    """Add to `key` what tells these nodes from others, to `index` their numbers in it and those of their operands, and
+    what has a value, is a constant or is a result to the other three."""
+    add, number_of = key.append, index.get
     for node in order:
         if node.value is not None:
             continue
@@ -54,15 +72,22 @@ def structure(
                 add(operand.kind)
                 constants.append(value)
             else:
-                value.refuse()  # it is taken
+                _refuse(value)
         add(node.op)
         add(node.kind)
         index[node] = len(index)
         if node in wanted or (node.handle is not None and has_handle(node)):
             add(-1)
             results.append(node)
-    order[:] = index
-    return (*key, *places(order)) if USED else tuple(key), results, leaves, constants
+
+
+def _refuse(value: Any) -> NoReturn:
+    """Raise for what is neither a buffer nor a constant: it is taken."""
+    value.refuse()
+    raise AssertionError(f"{value} is no value")
+
+
+_describe = MAKERS.describe(_describe_by_python, Buffer, ConstantValue, ref, has_handle, DATA, -1, _refuse)
 
 
 def leaf_key(node: Node, value: Any) -> tuple[Any, Any, Any]:

@@ -15,8 +15,10 @@ the choice of what to try next: it is checked for every program, as are the guar
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 from weft.config import config
@@ -31,6 +33,7 @@ from weft.passes.verify import verify_plan
 from weft.passes.views import Strides
 from weft.primitives.base import DATA, Constant, ConstantValue, Parameter, bind
 from weft.primitives.filling import fill_kind, with_sizes, without_sizes
+from weft.runtime.objects import MAKERS
 
 PATIENCE = 3
 """Different sizes of a family with which it is planned for all of them: many programs see two, one of them rarely."""
@@ -106,20 +109,22 @@ class Family:
                     return None
         return None
 
-    def learn(self, sizes: Sizes, graph: Graph, layouts: Layouts, constants: Sequence[ConstantValue]) -> Sized | None:
-        """The same, from a new template if it is time for one: no other fits these sizes."""
+    def is_time(self, sizes: Sizes) -> bool:
+        """Whether to make a template for these sizes, which no other fits. They are remembered."""
         if sizes not in self._seen:
             self._seen = (*self._seen[-MOST_SEEN + 1 :], sizes)
-        if len(self._seen) < PATIENCE or self._misses >= MOST_MISSES or len(self.made) >= MOST_TEMPLATES:
-            return None
+        return len(self._seen) >= PATIENCE and self._misses < MOST_MISSES and len(self.made) < MOST_TEMPLATES
+
+    def learn(self, sizes: Sizes, graph: Graph, layouts: Layouts) -> bool:
+        """Make a template for these sizes, when it is time. Whether there is one now."""
         self._misses += 1
         made = _new(self._seen, sizes, graph, layouts, self._target, self._donated)
         if made is None:
-            return None
+            return False
         self.made = [made, *self.made]
         _USED[made] = self
         _forget()
-        return self.executable(sizes, constants)
+        return True
 
     def forget(self, made: _Template) -> None:
         """Do without a template. Should its sizes come again, it is made again."""
@@ -142,7 +147,8 @@ def _forget() -> None:
             family.forget(made)
 
 
-FAMILIES: dict[tuple[Any, Target, Collection[int]], Family] = {}
+Form = tuple[int, ...]
+FAMILIES: dict[tuple[Form, Target, Collection[int]], Family] = {}
 
 
 def family_of(key: Sequence[Any], target: Target, donated: Collection[int] = ()) -> tuple[Family, Sizes] | None:
@@ -181,32 +187,75 @@ def _make_room(parts: int) -> None:
     _PARTS[0] = left
 
 
-def _divided(key: Sequence[Any]) -> tuple[Any, Sizes] | None:
-    """(form, sizes) of a program."""
-    form: list[Any] = []
-    sizes: list[int] = []
+def _divided(key: Sequence[Any]) -> tuple[Form, Sizes] | None:
+    """(form, sizes) of a program; None if some sizes are symbols. In the form a part of the key is a number below -1,
+    the same one for parts that differ in nothing but sizes, and among these only in such that are alike to rules."""
+    form: list[int] = []
+    sizes: list[Sizes] = []
+    return (tuple(form), tuple(chain.from_iterable(sizes))) if _divide(tuple(key), form, sizes) else None
+
+
+_OPERATION, _LEAF, _KIND, _STRIDES, _SYMBOLIC = range(5)
+"""What a part of a key is: an operation, that of a leaf, a kind, strides of a leaf, or a kind with symbols."""
+
+Division = tuple[int, Sizes, int]
+"""Of a part of a key: its number in forms, the sizes in it, and what it is."""
+_DIVISIONS: dict[Any, Division] = {}
+_MOST_DIVISIONS = 1 << 14
+_NUMBERS: dict[Any, int] = {}
+"""The numbers that stand for parts without their sizes. None is given twice."""
+_MOST_NUMBERS = 1 << 13
+_numbers = itertools.count(-2, -1)
+
+
+def _divide_by_python(key: tuple[Any, ...], form: list[int], sizes: list[Sizes]) -> bool:
+    """Add to `form` and `sizes` what is in a key. Whether there are no symbols in it."""
     leaf = False
     for part in key:
-        cls = part.__class__
-        if cls is int:
+        if part.__class__ is int:
             form.append(part)
-        elif cls is tuple:
-            form.append(Strides)
-            sizes += part
-        elif isinstance(part, Kind):
-            if part.symbolic:
-                return None
-            if leaf:
-                form.append(part.dtype)
-                form.append(part.ndim)
-                sizes += part.shape  # type: ignore[arg-type]
-        else:
-            leaf = part is DATA or cls is Constant
-            inner, more = (part, ()) if leaf else without_sizes(part)
-            form.append(inner)
-            sizes += more
-    form.append(tuple([n if -2 < n < 2 else 2 if n > 0 else -2 for n in sizes]))
-    return tuple(form), tuple(sizes)
+            continue
+        number, more, role = _DIVISIONS.get(part) or _division(part)
+        if role == _SYMBOLIC:
+            return False
+        if role <= _LEAF:
+            leaf = role == _LEAF
+        elif role == _KIND and not leaf:
+            continue  # that of what is computed follows from its operands
+        form.append(number)
+        if more:
+            sizes.append(more)
+    return True
+
+
+def _division(part: Any) -> Division:
+    """What a part of a key other than a number is."""
+    inner: Any
+    sizes: Any
+    if isinstance(part, tuple):
+        inner, sizes, role = (Strides, len(part)), part, _STRIDES
+    elif isinstance(part, Kind):
+        inner, sizes = (part.dtype, part.ndim), () if part.symbolic else part.shape
+        role = _SYMBOLIC if part.symbolic else _KIND
+    elif part is DATA or part.__class__ is Constant:
+        inner, sizes, role = part, (), _LEAF
+    else:
+        inner, sizes = without_sizes(part)
+        role = _OPERATION
+    alike = (role, inner, tuple([n if -2 < n < 2 else 2 if n > 0 else -2 for n in sizes]))
+    if len(_DIVISIONS) >= _MOST_DIVISIONS:
+        _DIVISIONS.clear()
+    if len(_NUMBERS) >= _MOST_NUMBERS:
+        _NUMBERS.clear()  # with numbers that stand for nothing any more, families are not found, and forgotten in time
+        _DIVISIONS.clear()
+    number = _NUMBERS.setdefault(alike, next(_numbers))
+    found = (number, sizes, role)
+    if getattr(part, "recurs", True):  # operations that hold much are not kept
+        _DIVISIONS[part] = found
+    return found
+
+
+_divide = MAKERS.divide(_divide_by_python, _DIVISIONS, _division)
 
 
 def structure_of(order: Sequence[Node], outputs: Sequence[Node], layouts: Layouts) -> tuple[Any, ...]:
@@ -252,7 +301,9 @@ def compiled(
         return compile_graph(graph, target, layouts, donated)
     family, sizes = found
     constants = constants_of(order)
-    made = family.executable(sizes, constants) or family.learn(sizes, graph, layouts, constants)
+    made = family.executable(sizes, constants)
+    if made is None and family.is_time(sizes) and family.learn(sizes, graph, layouts):
+        made = family.executable(sizes, constants)
     if made is None:
         return compile_graph(graph, target, layouts, donated)
     check(made, donated)

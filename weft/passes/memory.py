@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from weft.graph.dims import Dim, key_of, provably_equal
+from weft.graph.dims import Dim, is_symbolic, key_of, provably_equal
 from weft.graph.node import Graph, Node
 from weft.passes.lower import Item, nbytes_of
 from weft.passes.target import Target
@@ -106,7 +106,7 @@ class Plan:
     @property
     def is_symbolic(self) -> bool:
         """Whether sizes are expressions in here, and offsets in the arena symbols of their own."""
-        return any(node.kind.symbolic for node in self.places)
+        return is_symbolic(self.arena) or any(node.kind.symbolic for node in self.places)
 
     @property
     def lower_bound(self) -> int:
@@ -330,6 +330,8 @@ class Packing:
         self._lives = lives
         self._order = sorted(range(len(lives)), key=lambda i: lives[i][0])
         self._beside = self._neighbours()
+        self._last: tuple[Any, tuple[list[int], int]] = (None, ([], 0))
+        """What was asked for last, and the answer: sizes that grow step by step are mostly packed as before."""
 
     def _neighbours(self) -> list[list[int]] | None:
         """For each piece those that live at the same time; None if these are too many to look at."""
@@ -351,14 +353,21 @@ class Packing:
     def offsets(self, sizes: Sequence[int]) -> tuple[list[int], int]:
         """(offset of each piece, size of the arena) such that pieces alive at the same time do not overlap."""
         rooms = [-(-size // ALIGNMENT) * ALIGNMENT or ALIGNMENT for size in sizes]
-        return self._in_order(rooms) if self._beside is None else self._by_size(sizes, rooms, self._beside)
+        order = self._order
+        if self._beside is not None:
+            order = sorted(order, key=sizes.__getitem__, reverse=True)  # of equals, the earliest first
+        asked, answer = self._last  # another thread may set it meanwhile
+        if asked != (rooms, order):
+            answer = self._in_order(rooms) if self._beside is None else self._by_size(order, rooms, self._beside)
+            self._last = (rooms, order), answer
+        return answer
 
     def _by_size(
-        self, sizes: Sequence[int], rooms: Sequence[int], beside: Sequence[Sequence[int]]
+        self, order: Sequence[int], rooms: Sequence[int], beside: Sequence[Sequence[int]]
     ) -> tuple[list[int], int]:
         """The largest first, at the lowest place that is free."""
         offsets, ends = [0] * len(rooms), [0] * len(rooms)
-        for i in sorted(self._order, key=sizes.__getitem__, reverse=True):  # of equals, the earliest first
+        for i in order:
             need = rooms[i]
             at = 0
             taken = [(offsets[j], ends[j]) for j in beside[i] if ends[j]]

@@ -123,6 +123,10 @@ class Taken:
         self._ended = False
         self._process, self._thread = _FORKS[0], threading.get_ident()
 
+    def hand_to(self, thread: int) -> None:
+        """Another thread is to run the program."""
+        self._thread = thread
+
     def pause(self, by: Overwriting) -> None:
         """The program was interrupted, and can be carried on by whoever needs a value."""
         self._paused = by

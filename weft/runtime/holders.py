@@ -48,6 +48,8 @@ LEAF: Final = "a leaf of an evaluation"
 BASE: Final = "the base of a slice update"
 """Its node is held by the tuple of operands, that tuple by the update's node, its buffer by its node, its storage by
 the buffer."""
+UPDATED: Final = "the base of a slice update in a program"
+"""The same, but for the lists of the evaluation: that of its nodes, and that of its leaves."""
 STATE: Final = "an array that a call overwrites"
 """Its node is held by the array and by the claim, its buffer by the claim and by the list of the call's buffers, its
 storage by the buffer."""

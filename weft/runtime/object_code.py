@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from weft.runtime.evaluating_code import EVALUATING
 from weft.runtime.threads import expand
 from weft.runtime.tracing_code import TRACING
 
@@ -18,12 +19,14 @@ FUNCTIONS: Final = (
     "PyObject_Vectorcall", "PyTuple_New", "PyTuple_SetItem", "PyTuple_GetItem", "PyDict_GetItemWithError",
     "PyErr_Occurred", "PyTuple_Size", "PyDict_SetItem", "PyBytes_AsString", "PyList_New", "PyList_SetItem",
     "PyList_Size", "PyList_GetItem", "PyList_Append", "PySet_Contains", "PySet_Add", "PySet_Discard",
-    "PyLong_AsLongLong", "PyLong_FromLongLong", "PyFloat_AsDouble",
+    "PyLong_AsLongLong", "PyLong_FromLongLong", "PyFloat_AsDouble", "PyObject_IsTrue", "PyBool_FromLong",
+    "PySequence_Contains", "PyDict_Size",
 )  # fmt: skip
 _OBJECTS: Final = ("node_type", "array_type", "counter", "none", "float_type", "int_type")
 NODE_SLOTS: Final = ("op", "inputs", "kind", "value", "device", "handle", "id")
 _ENTRIES: Final = (
-    "make", "wrap", "unary", "binary", "reflected", "forward", "backward", "spread", "follow", "pull",
+    "make", "wrap", "unary", "binary", "reflected", "forward", "backward", "spread", "follow", "pull", "reach",
+    "describe", "divide",
 )  # fmt: skip
 
 TABLE: Final = {
@@ -38,6 +41,7 @@ TABLE: Final = {
             *[f"at_{slot}" for slot in NODE_SLOTS],
             "at_node",
             "at_run",
+            "at_strides",
             *_ENTRIES,
         )
     )
@@ -455,7 +459,7 @@ def native_code() -> str:
     %v = take %object, attribute          put %v, %object, attribute          %v = type %object
     """
     lines: list[str] = []
-    for number, line in enumerate((_MAKING + TRACING + _BINDING).splitlines()):
+    for number, line in enumerate((_MAKING + TRACING + EVALUATING + _BINDING).splitlines()):
         taken = re.fullmatch(r"  (%\w+) = take (%\w+), (\w+)", line)
         given = re.fullmatch(r"  put (%\w+), (%\w+), (\w+)", line)
         asked = re.fullmatch(r"  (%\w+) = type (%\w+)", line)

@@ -126,6 +126,25 @@ class Makers:
         self._table[TABLE["at_run"]] = places["run"]
         return self._function("pull", (rules, one, instead))
 
+    def reach(self, instead: Callable[..., Any], *known: Any) -> Callable[..., Any]:
+        """`reach(found, seen, bundles)`; see `instead`, which is the same. `known` are the classes of slices, of slice
+        updates and of nodes with several results, and the function that finds the value of a slice."""
+        return self._function("reach", (instead, *known)) if self._has_nodes else instead
+
+    def describe(self, instead: Callable[..., Any], buffer: type, *known: Any) -> Callable[..., Any]:
+        """`describe(order, wanted, index, key, leaves, constants, results)`; see `instead`, which is the same. `known`
+        are the class of constants, that of weak references, `has_handle`, what stands for data and for a result in a
+        key, and the function that raises for other values than buffers and constants."""
+        places = attributes_of(buffer, ["strides"]) if self._has_nodes else None
+        if places is None:
+            return instead
+        self._table[TABLE["at_strides"]] = places["strides"]
+        return self._function("describe", (instead, buffer, *known))
+
+    def divide(self, instead: Callable[..., Any], known: dict[Any, Any], division: Callable[..., Any]) -> Any:
+        """`divide(key, form, sizes)`; see `instead`, which is the same. `known` is what `division` has found."""
+        return self._function("divide", (instead, known, division)) if self._has_nodes else instead
+
     def watch(self, on: bool) -> None:
         """Somebody wants to see how nodes are made (or no longer does): Python's forms are used meanwhile."""
         self._watchers += 1 if on else -1

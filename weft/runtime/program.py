@@ -24,6 +24,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from weft.runtime import threads
 from weft.runtime.buffer import ALIGNMENT, block_size, pool
 from weft.runtime.code import Code
@@ -136,6 +138,10 @@ class Progress:
         """What the run needs, for the time that it is paused."""
         self.in_python = False
         """Whether the run itself is Python's: then it does not pause, and handlers find it anywhere in the midst."""
+
+    def hand_to(self, thread: int) -> None:
+        """It will be the run of another thread."""
+        self._thread = thread
 
     def begin(self, held: _Held, arguments: tuple[int, ...]) -> int:
         """Run to the end, over this memory. The status."""
@@ -438,7 +444,9 @@ class Pattern:
             words_at + number if what == "word" else offsets[number] if what == "offset" else field(number, what)
             for what, number in holes
         ]
-        self._arena = [at for at, relocation in zip(offsets, relocations, strict=True) if relocation.buffer == 0]
+        self._arena = np.array(
+            [at for at, relocation in zip(offsets, relocations, strict=True) if relocation.buffer == 0], np.intp
+        )
         self._table = self.model._tables[0][:]
         for at, relocation in zip(offsets, relocations, strict=True):
             if relocation.buffer == 0:
@@ -459,8 +467,7 @@ class Pattern:
         table[HEADER["slots"]] = team if stride else threads.MAX_THREADS
         table[HEADER["scratch_stride"]] = stride
         arena_at = table[HEADER["scratch_at"]] + scratch
-        for at in self._arena:
-            table[at] += arena_at
+        np.frombuffer(table, np.int64)[self._arena] += arena_at
         return table, arena_at
 
     def program(self, numbers: Sequence[int], workspace_bytes: int) -> Program:

@@ -1,0 +1,120 @@
+"""Evaluations with slice updates that come again, in one program: what a decoder does for every token.
+
+Stages (updates.py) need no program that knows where updates begin, and cost time for each of them. An evaluation that
+comes again with other sizes, among which are the places of its updates, is a member of a family (passes/families.py).
+The first few are computed in stages. Then the family is planned once, updates and all, and the next ones are filled in.
+What no template serves is computed in stages as before, so no program is planned for a place that never comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING
+
+from weft.config import config
+from weft.evaluate import programs, reach
+from weft.evaluate.overwriting import claimed
+from weft.evaluate.running import Prepared
+from weft.evaluate.structure import structure
+from weft.evaluate.turns import still
+from weft.evaluate.updates import may_write
+from weft.graph.node import Node
+from weft.graph.placement import USED
+from weft.lazy import lazy
+from weft.primitives.base import ConstantValue
+from weft.primitives.views import SliceUpdate
+from weft.runtime.data import Buffer, is_whole
+from weft.runtime.holders import COUNTED, UPDATED, free
+
+if TYPE_CHECKING:
+    from weft import targets
+    from weft.passes import families, pipeline
+    from weft.passes.families import Family, Sizes
+else:
+    targets, families, pipeline = lazy("weft.targets"), lazy("weft.passes.families"), lazy("weft.passes.pipeline")
+
+MOST_NODES = 8
+"""Windows that an evaluation may be as long as, to be one program: planning takes time in proportion."""
+
+
+def prepare_together(order: list[Node], wanted: Container[Node], mine: int) -> Prepared | None:
+    """The program for all of an evaluation with slice updates, and what it is run on; None if it is to be computed in
+    stages. `order` is left as it was then, but for nodes that have values."""
+    if not COUNTED or not may_write() or pipeline.WRAPPERS or config.dump or USED:
+        return None
+    if len(order) > MOST_NODES * reach.WINDOW or not _reads_updates_of_data(order):
+        return None
+    count = len(order)
+    key, results, leaves, constants = structure(order, wanted)
+    donated = _free_bases(order, leaves, results)
+    found = families.family_of(key, targets.CPU, donated)
+    recipe = None if found is None else _recipe(*found, order, results, constants, donated, mine)
+    if recipe is None:
+        order[:] = [node for node in order if node.value is None]
+        assert len(order) == count
+        return None
+    nodes = [node for node in order if node.value.__class__ is Buffer]
+    claim = claimed([nodes[i] for i in recipe.spent], mine) if recipe.spent else None
+    return recipe, results, leaves, constants, claim
+
+
+def _reads_updates_of_data(order: Sequence[Node]) -> bool:
+    """Whether the slice updates are all of computed data, and something is computed from what they leave: otherwise
+    they are best written one by one."""
+    updates = {node for node in order if node.op.__class__ is SliceUpdate}
+    if not all(node.inputs[0].value.__class__ is Buffer and not node.kind.symbolic for node in updates):
+        return False
+    return any(not updates.isdisjoint(node.inputs) for node in order)
+
+
+def _recipe(
+    family: Family,
+    sizes: Sizes,
+    order: list[Node],
+    results: list[Node],
+    constants: Sequence[ConstantValue],
+    donated: tuple[int, ...],
+    mine: int,
+) -> programs.Recipe | None:
+    """The program of these sizes, if the family has a template for it, or it is time for one."""
+    recipe: programs.Recipe | None = family.recent(sizes)
+    if recipe is None:
+        made = family.executable(sizes)
+        if made is None and family.is_time(sizes):
+            graph, layouts = programs.close(order, results)
+            still(mine)  # or the graph is another one than the sizes are of
+            if family.learn(sizes, graph, layouts):
+                made = family.executable(sizes)
+        if made is None:
+            return None
+        families.check(made, donated)
+        recipe = programs.Recipe(made, constants)
+    return family.keep(sizes, recipe)
+
+
+def _free_bases(order: list[Node], leaves: list[Buffer], results: Sequence[Node]) -> tuple[int, ...]:
+    """The numbers of the leaves that slice updates may be written to: nothing but the update holds them, and that will
+    have a value. Called while nodes are held in `order` (and results), buffers in `leaves`, and nowhere else."""
+    updates = [node for node in results if node.op.__class__ is SliceUpdate]
+    found = free(
+        UPDATED,
+        [
+            x
+            for node in updates
+            for x in (node.inputs, node.inputs[0], node.inputs[0].value, node.inputs[0].value.storage)
+        ],
+        (1, 2, 2, 1) * len(updates),
+        lambda: [
+            x
+            for node in updates
+            for x in (
+                {id(node)},
+                {id(node.inputs), id(order)},
+                {id(node.inputs[0]), id(leaves)},
+                {id(node.inputs[0].value)},
+            )
+        ],
+    )
+    number = {id(leaf): i for i, leaf in enumerate(leaves)}
+    bases = [number[id(node.inputs[0].value)] for node in updates]
+    return tuple(sorted([n for k, n in enumerate(bases) if all(found[4 * k : 4 * k + 4]) and is_whole(leaves[n])]))
