@@ -38,7 +38,19 @@ from weft.primitives.scans import Cumulative, Scan
 from weft.primitives.sorting import ArgSelect, ArgSort, SearchSorted, Sort
 from weft.primitives.views import Contiguous, SliceUpdate
 from weft.targets import copying
-from weft.targets.cpu import attention, custom, fft, lapack, matmul, moves, quantized, scan, selection, sorting
+from weft.targets.cpu import (
+    attention,
+    custom,
+    fft,
+    lapack,
+    matmul,
+    moves,
+    quantized,
+    scan,
+    selection,
+    small_matrices,
+    sorting,
+)
 from weft.targets.cpu.matmul import windows
 
 Operands = Sequence[Layout]
@@ -130,6 +142,20 @@ def _convolve_weights(op: ConvolveWeights, operands: Operands, out: Layout) -> L
     return windows.convolve_weights(op, operands[0], operands[1], out)
 
 
+# ---- linear algebra ----
+
+
+def _by_size(small: Callable[..., Lowering], library: Callable[..., Lowering]) -> Callable[..., Lowering]:
+    """Small matrices have kernels of their own."""
+
+    def lower(op: Primitive, operands: Operands, *results: Layout) -> Lowering:
+        empty = any(0 in x.shape for x in (*operands, *results))
+        chosen = small if not empty and small_matrices.takes(operands[0]) else library
+        return chosen(op, operands, *results)
+
+    return lower
+
+
 LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     Matmul: _matmul,
     Convolve: _convolve,
@@ -153,17 +179,17 @@ LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     FourierTransform: _fourier,
     RealFourierTransform: _real_fourier,
     RealFourierInverse: _real_inverse,
-    Cholesky: lapack.cholesky,
-    Qr: lapack.qr,
-    Lu: lapack.lu,
-    Inverse: lapack.inverse,
+    Cholesky: _by_size(small_matrices.cholesky, lapack.cholesky),
+    Qr: _by_size(small_matrices.qr, lapack.qr),
+    Lu: _by_size(small_matrices.lu, lapack.lu),
+    Inverse: _by_size(small_matrices.inverse, lapack.inverse),
     Eigh: lapack.eigh,
     HermitianEigenvalues: lapack.hermitian_eigenvalues,
     Svd: lapack.svd,
     SingularValues: lapack.singular_values,
     Eig: lapack.eig,
     Eigenvalues: lapack.eigenvalues,
-    SolveTriangular: lapack.solve_triangular,
+    SolveTriangular: _by_size(small_matrices.solve_triangular, lapack.solve_triangular),
     CustomKernel: custom.lower,
 }
 

@@ -152,6 +152,13 @@ def _check_code(name: str) -> str:
     return b.module()
 
 
+def check_of(batch: int, info: Pointer) -> Launch:
+    """A call that ends the program if some number that was reported of the matrices of a batch is not 0."""
+    name = "weft_lapack_check"
+    source = Source("lapack check", name, lambda: _check_code(name))
+    return Launch(source, (batch, info, 0, 0), call=True)
+
+
 # ---- code ----
 
 
@@ -264,9 +271,7 @@ class Calls:
 
     def check(self, info: Stack) -> None:
         """End the program if the library reported anything."""
-        name = "weft_lapack_check"
-        source = Source("lapack check", name, lambda: _check_code(name))
-        self._launches.append(Launch(source, (self.batch, info.pointer, 0, 0), call=True))
+        self._launches.append(check_of(self.batch, info.pointer))
 
     def lowering(self) -> Lowering:
         return Lowering(tuple(self._launches), tuple(self._temporaries))

@@ -1,0 +1,145 @@
+"""Linear algebra of small matrices: the same bits in any batch and layout, errors within their bounds, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import weft.core as mx
+from weft.primitives.base import Primitive
+from weft.primitives.linalg import Cholesky, Inverse, Lu, Qr, SolveTriangular
+
+DTYPES = {"float32": np.float32, "float64": np.float64}
+Function = Callable[..., Any]
+
+
+def of(x: np.ndarray) -> mx.array:
+    """With the dtype that it has."""
+    return mx.array(x, getattr(mx, x.dtype.name))
+
+
+def positive(a: np.ndarray) -> np.ndarray:
+    return a @ np.swapaxes(a, -1, -2) + a.shape[-1] * np.eye(a.shape[-1], dtype=a.dtype)
+
+
+OPERATIONS: dict[str, tuple[Function, bool]] = {
+    "cholesky": (mx.linalg.cholesky, True),
+    "upper": (lambda a: mx.linalg.cholesky(a, upper=True), True),
+    "inv": (mx.linalg.inv, False),
+    "lu": (mx.linalg.lu_factor, False),
+    "qr": (mx.linalg.qr, False),
+    "det": (mx.linalg.det, False),
+    "slogdet": (mx.linalg.slogdet, False),
+    "solve": (lambda a: mx.linalg.solve(a, a[..., :1] + 1), False),
+    "triangle": (lambda a: mx.linalg.solve_triangular(a, a[..., ::2]), True),
+}
+
+
+def listed(x: Any) -> list[mx.array]:
+    return list(x) if isinstance(x, (tuple, list)) else [x]
+
+
+def same(got: Any, expected: Any) -> None:
+    for one, other in zip(listed(got), listed(expected), strict=True):
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_bits_are_those_of_one_matrix(name: str, dtype: Any) -> None:
+    """Whatever stands beside it, wherever it lies, eager, compiled or mapped."""
+    f, needs_positive = OPERATIONS[name]
+    for n, batch in ((1, 5), (3, 33), (4, 16), (7, 18), (16, 5)):
+        a = np.random.default_rng(n).normal(size=(batch, n, n)).astype(dtype)
+        x = of(positive(a) if needs_positive else a)
+        whole = f(x)
+        for place in (0, batch // 2, batch - 1):
+            same(f(x[place]), [part[place] for part in listed(whole)])
+        same(mx.compile(f)(x), whole)
+        same(mx.vmap(f)(x), whole)
+        turned = mx.contiguous(x.transpose(2, 0, 1)).transpose(1, 2, 0)
+        same(f(turned), whole)
+        same([part[:, 1] for part in listed(f(mx.stack([x[::-1], x], axis=1)))], whole)
+
+
+def test_one_matrix_for_many_right_sides() -> None:
+    """Right sides may be lanes, instead of matrices: nothing changes."""
+    rng = np.random.default_rng(0)
+    a, b = (mx.array(rng.normal(size=shape).astype(np.float32)) for shape in ((2, 6, 6), (2, 6, 70)))
+    for upper in (False, True):
+        solve = lambda a, b, upper=upper: mx.linalg.solve_triangular(a, b, upper=upper)  # noqa: E731
+        whole = solve(a, b)
+        same(mx.concatenate([solve(a, b[..., i : i + 1]) for i in range(70)], axis=-1), whole)
+        many = mx.vmap(solve, in_axes=(None, 0))(a[0], mx.moveaxis(b[0], -1, 0)[..., None])
+        same(mx.moveaxis(many[..., 0], 0, -1), whole[0])
+
+
+@settings(max_examples=40)
+@given(
+    m=st.integers(1, 16), n=st.integers(1, 16), batch=st.integers(1, 20), scale=st.sampled_from([1.0, 1e-30, 1e30]),
+    dtype=st.sampled_from(list(DTYPES.values())), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_backward_errors(m: int, n: int, batch: int, scale: float, dtype: Any, seed: int) -> None:
+    """Results are exact for matrices that differ by a few epsilon, whatever their size."""
+    rng = np.random.default_rng(seed)
+    tall = (rng.normal(size=(batch, m, n)) * scale).astype(dtype)
+    square = rng.normal(size=(batch, n, n)).astype(dtype)
+    cases: list[tuple[Primitive, Function, Sequence[np.ndarray]]] = [
+        (Qr(), mx.linalg.qr, [tall]),
+        (Lu(), lambda a: (*mx.linalg.lu_factor(a), None), [tall]),
+        (Cholesky(False), mx.linalg.cholesky, [positive(square)]),
+        (Inverse(), mx.linalg.inv, [square + 4 * np.eye(n, dtype=dtype)]),
+        (SolveTriangular(True), lambda a, b: mx.linalg.solve_triangular(a, b, upper=True),
+         [square + 4 * np.eye(n, dtype=dtype), rng.normal(size=(batch, n, m)).astype(dtype)]),
+    ]  # fmt: skip
+    for op, f, operands in cases:
+        results = [x for x in listed(f(*map(of, operands))) if x is not None]
+        values = [np.asarray(x) for x in results]
+        if isinstance(op, Lu):
+            values.append(_order(values[1], m))
+        error = op.backward_error(operands, values)
+        assert error is not None
+        assert error <= type(op).tolerance[of(operands[0]).dtype]
+
+
+def _order(pivots: np.ndarray, rows: int) -> np.ndarray:
+    found = np.tile(np.arange(rows, dtype=np.uint32), (*pivots.shape[:-1], 1))
+    for place in np.ndindex(*pivots.shape[:-1]):
+        for i, p in enumerate(pivots[place]):
+            found[place][[i, p]] = found[place][[p, i]]
+    return found
+
+
+def test_failures_name_the_first_matrix() -> None:
+    a = np.tile(np.eye(5, dtype=np.float32), (40, 1, 1))
+    a[23, 2, 2] = a[31, 0, 0] = -1
+    with pytest.raises(mx.linalg.LinAlgError, match=r"matrix 23 of the batch .* leading minor of order 3 "):
+        mx.eval(mx.linalg.cholesky(mx.array(a)))
+    a[23, 2, 2] = 0
+    for f in (mx.linalg.inv, lambda a: mx.linalg.solve(a, a), lambda a: mx.linalg.solve_triangular(a, a)):
+        x = mx.array(a)
+        with pytest.raises(mx.linalg.LinAlgError, match="matrix 23 of the batch is singular"):
+            mx.eval(f(x))
+        assert np.array_equal(np.asarray(x), a)
+    with pytest.raises(mx.linalg.LinAlgError, match="at step 23 of its loop"):
+        mx.eval(mx.scan(lambda total, x: (total + mx.linalg.inv(x), None), mx.zeros((5, 5)), mx.array(a))[0])
+    assert mx.linalg.det(mx.array(a))[23].item() == 0
+
+
+def test_nan_and_infinity_stay_in_their_matrix() -> None:
+    a = positive(np.random.default_rng(0).normal(size=(20, 4, 4)).astype(np.float32))
+    for value in (np.nan, np.inf):
+        spoiled = a.copy()
+        spoiled[7, 1, 0] = spoiled[7, 0, 1] = value
+        for f in (mx.linalg.inv, mx.linalg.qr, mx.linalg.det, mx.linalg.lu_factor):
+            got, clean = listed(f(mx.array(spoiled))), listed(f(mx.array(a)))
+            others = mx.array([i for i in range(20) if i != 7])
+            same([x[others] for x in got], [x[others] for x in clean])
+            assert value is np.inf or np.isnan(np.asarray(got[0])[7]).any()
+    spoiled[7, 1, 0] = np.nan
+    assert np.isnan(np.asarray(mx.linalg.cholesky(mx.array(spoiled)))).any((1, 2)).nonzero()[0].tolist() == [7]
