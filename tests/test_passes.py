@@ -147,6 +147,12 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
         (NUMBER, lambda x: bind(SliceUpdate((0, 0), (1, 1)), x, sin(bind(Slice((1, 0), (3, 4), (1, 1)), x))),
          "slice_update(starts=(0, 0), steps=(1, 1)) x sin slice(starts=(1, 0), sizes=(3, 4), steps=(1, 1)) x"),
     ],
+    "drop_update_with_itself": [
+        (NUMBER, lambda x: bind(SliceUpdate((1, 0), (1, 1)), x, bind(Slice((1, 0), (2, 4), (1, 1)), x)), "x"),
+        # Another place, or another array, is an update.
+        (NUMBER, lambda x: bind(SliceUpdate((0, 0), (1, 1)), x, bind(Slice((1, 0), (2, 4), (1, 1)), x)),
+         "slice_update(starts=(0, 0), steps=(1, 1)) x slice(starts=(1, 0), sizes=(2, 4), steps=(1, 1)) x"),
+    ],
     "drop_implicit": [(NUMBER, lambda x: bind(Implicit(), x, sin(x)), "sin x")],
     "drop_same_astype": [(WHOLE, lambda x: bind(AsType(dt.int32), x), "x")],
     "merge_widening_astype": [

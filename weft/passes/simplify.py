@@ -111,6 +111,16 @@ def drop_update_of_everything(node: Node) -> Node | None:
     return y if in_order and same_shape(x.shape, y.shape) else None
 
 
+@rule(SliceUpdate)
+def drop_update_with_itself(node: Node) -> Node | None:
+    """slice_update(x, slice(x)) -> x where both are the same slice   (each element is overwritten with itself)"""
+    x, y = node.inputs
+    if not isinstance(y.op, Slice) or y.inputs[0] is not x:
+        return None
+    op: Any = node.op
+    return x if same_shape(op.starts, y.op.starts) and same_shape(op.steps, y.op.steps) else None
+
+
 @rule(AsType)
 def drop_same_astype(node: Node) -> Node | None:
     """astype(x, x.dtype) -> x   (no conversion happens)"""

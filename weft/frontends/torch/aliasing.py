@@ -76,9 +76,10 @@ class Outputs:
         changes = [*changes, *copies]  # type: ignore[list-item]
         self.results: list[fx.Node] = []
         self._numbers: dict[fx.Node, int] = {}
-        self.updates = [Update(self.arguments[a], self._own(b)) for a, b in changes if a is not b]
         self._given = {x for x in wanted if isinstance(x, fx.Node) and isinstance(x.meta.get("val"), torch.Tensor)}
         self.outputs = tuple([self._output(x) for x in wanted])
+        # Last: what reads an argument is then computed before its new value is.
+        self.updates = [Update(self.arguments[a], self._own(b)) for a, b in changes if a is not b]
 
     def _output(self, x: Any) -> Output:
         if x not in self._given:

@@ -41,7 +41,9 @@ def compiled(module: fx.GraphModule) -> Compiled:
     translation = Translation(module, wanted if isinstance(wanted, (tuple, list)) else [wanted])
     program = None
     if translation.results:
-        program = trace(translation.build, translation.inputs, name="graph", sizes=translation.hints)
+        program = trace(
+            translation.build, translation.inputs, name="graph", sizes=translation.hints, updates=translation.updates
+        )
     return Compiled(translation.signature, program)
 
 
@@ -51,7 +53,8 @@ def compile_graph(module: fx.GraphModule, example: Sequence[Any]) -> Callable[[l
     reasons = {node: reason for node in module.graph.nodes if (reason := why_not(node)) is not None}
     if not reasons:
         try:
-            return _Careful(module)
+            made = _Careful(module)
+            return made if made.has_sizes else made.only
         except Unsupported as error:
             if error.node is None:
                 raise
@@ -86,6 +89,15 @@ class _Careful:
     def __init__(self, module: fx.GraphModule) -> None:
         self._module, self._compiled = module, compiled(module)
         self._boxed_call = True
+
+    @property
+    def has_sizes(self) -> bool:
+        return bool(self._compiled.signature.symbols)
+
+    @property
+    def only(self) -> Callable[[list[Any]], list[Any]]:
+        """What runs where all sizes are known."""
+        return self._compiled.call_for(())
 
     def __call__(self, args: list[Any]) -> list[Any]:
         try:
@@ -133,6 +145,7 @@ _compile: Callable[..., Any] = aot_autograd(
     bw_compiler=compile_graph,
     decompositions=decompositions(),
     partition_fn=min_cut_rematerialization_partition,
+    keep_inference_input_mutations=True,
 )
 
 

@@ -19,9 +19,18 @@ from weft.primitives.base import DATA
 from weft.program import Program
 from weft.runtime.buffer import foreign
 from weft.runtime.data import Buffer
+from weft.runtime.program import Progress
 
 _data_ptr = torch.Tensor.data_ptr
 _is_contiguous = torch.Tensor.is_contiguous
+try:
+    from torch._C._dynamo.guards import _empty_strided_cpu as _empty  # half the time of the public one
+except ImportError:
+
+    def _empty(shape: Any, strides: Any, dtype: Any) -> torch.Tensor:
+        return torch.empty_strided(shape, strides, dtype=dtype)
+
+
 MOST_SIZES = 1024
 """Sets of sizes that a graph keeps plans for."""
 
@@ -73,6 +82,7 @@ class SizedCall:
 
     def __init__(self, signature: Signature, program: Program | None, known: Mapping[str, int]) -> None:
         self.signature, self._known = signature, known
+        self._boxed_call = True
         self._tensors = [(x.argument, None if is_identity(x.order) else x.order) for x in signature.given]
         self._carriers = [0] * len(signature.carriers)
         self._made = [
@@ -85,6 +95,7 @@ class SizedCall:
             isinstance(x, Own) and x.number == i for i, x in enumerate(signature.outputs)
         )
         self._run: Callable[[list[int]], None] | None = None
+        self.over: InPlace | None = None
         self.executable: Any = None
         if program is not None:
             self._prepare(program)
@@ -102,6 +113,23 @@ class SizedCall:
         self._places = [(leaf, 0) if leaf.__class__ is int else (-1, leaf.address) for leaf in self._leaves]
         self._in_order = [place for place, _ in self._places] == list(range(len(program.inputs)))
         self._run = executable.program.run
+        wanted = self._overwritable()
+        if wanted:
+            self.over = in_place(wanted, self._leaves, lambda leaves: instance.variant.over(recipe, leaves))
+
+    def _overwritable(self) -> dict[int, int]:
+        """By number of the input: the result that may be written over it. None that is an output as well, for that has
+        memory of its own."""
+        outputs = {x.number for x in self.signature.outputs if isinstance(x, Own) or (isinstance(x, Seen) and x.own)}
+        inputs = {x.argument: i for i, x in enumerate(self.signature.given)}
+        found: dict[int, int] = {}
+        for x in self.signature.updates:
+            if x.argument not in inputs or x.result in outputs:
+                continue
+            given, made = self.signature.given[inputs[x.argument]], self.signature.made[x.result]
+            if (given.shape, given.order) == (made.shape, made.order):
+                found[inputs[x.argument]] = x.result
+        return found
 
     def __call__(self, args: list[Any]) -> list[Any]:
         given = []
@@ -112,37 +140,65 @@ class SizedCall:
             elif not _is_contiguous(x):
                 x = x.contiguous()
             given.append(x)
-        if self.signature.draws:
-            given += [None] * len(self._carriers)
-            given.append(torch.randint(0, 1 << 32, (2,)).to(torch.uint32))
-        own = [torch.empty_strided(shape, strides, dtype=dtype) for shape, strides, dtype in self._made]
-        if self._run is not None:
-            addresses = [0 if x is None else _data_ptr(x) for x in given]
-            addresses += self._carriers[: len(self.signature.given) + len(self._carriers) - len(given)]
-            if not self._in_order:
-                addresses = [addresses[place] if place >= 0 else fixed for place, fixed in self._places]
-            addresses += map(_data_ptr, own)
-            addresses += self._words
-            self._run(addresses)
-        elif self.executable is not None:
-            self._run_and_copy(given, own)
+        if self._run is None:
+            own = self._run_and_copy(self._all(given))
+        else:
+            addresses = list(map(_data_ptr, given))
+            if self._carriers:
+                addresses += self._carriers
+            if self.signature.draws:
+                key = _key()
+                addresses.append(key.data_ptr())
+            if self.over is not None and self.over.fits(args, given, addresses, self._tensors):
+                own = self._run_over(self.over, given, addresses)
+            else:
+                own = [_empty(shape, strides, dtype) for shape, strides, dtype in self._made]
+                if not self._in_order:
+                    addresses = [addresses[place] if place >= 0 else fixed for place, fixed in self._places]
+                addresses += map(_data_ptr, own)
+                addresses += self._words
+                self._run(addresses)
         if self._is_plain:
             return own
         for argument, result in self._updates:
-            args[argument].copy_(own[result])
+            if own[result] is not args[argument]:
+                args[argument].copy_(own[result])
         made = [maker(args, own) for maker in self._outputs]
         args.clear()
         return made
 
-    def _run_and_copy(self, given: Sequence[Any], own: Sequence[torch.Tensor]) -> None:
+    def _run_over(self, over: InPlace, given: Sequence[Any], addresses: list[int]) -> list[Any]:
+        own = [
+            given[over.inputs[k]] if k in over.inputs else _empty(shape, strides, dtype)
+            for k, (shape, strides, dtype) in enumerate(self._made)
+        ]
+        addresses = [addresses[place] if place >= 0 else fixed for place, fixed in self._places]
+        addresses += map(_data_ptr, own)
+        addresses += over.words
+        progress = Progress()
+        try:
+            over.program.run(addresses, progress)
+        except BaseException:
+            if progress.paused:  # an interrupted call has written all or nothing
+                progress.hurry()
+            raise
+        return own
+
+    def _all(self, given: list[Any]) -> list[Any]:
+        return [*given, *[None] * len(self._carriers), *([_key()] if self.signature.draws else [])]
+
+    def _run_and_copy(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
         """Where results share memory, with each other or with what is given: each is copied to where it belongs."""
-        tensors = [*given, *[None] * (len(self.signature.given) + len(self._carriers) - len(given))]
+        own = [_empty(shape, strides, dtype) for shape, strides, dtype in self._made]
+        if self.executable is None:
+            return own
         buffers = [_buffer(x) for x in tensors]
         chosen = [buffers[leaf] if leaf.__class__ is int else leaf for leaf in self._leaves]
         results = self.executable.run(chosen, self._words)
         for x, y, kind, buffer in zip(own, self.signature.made, self.executable.kinds, results, strict=True):
             if x.numel():
                 x.permute(y.order).copy_(torch.from_dlpack(_Copied(wrap(Node(DATA, (), kind, buffer)))))
+        return own
 
     def _maker(self, output: Output) -> Callable[[list[Any], list[torch.Tensor]], Any]:
         """How an output is made of the arguments and the results."""
@@ -167,6 +223,56 @@ class SizedCall:
             return torch.as_strided(x, shape, strides, x.storage_offset() + offset)
 
         return look
+
+
+def _key() -> torch.Tensor:
+    """A random key, from torch's generator."""
+    return torch.randint(0, 1 << 32, (2,)).to(torch.uint32)
+
+
+class InPlace:
+    """A program some of whose results are written over inputs: `inputs` says which, by number of the result."""
+
+    def __init__(self, inputs: dict[int, int], executable: Any) -> None:
+        self.inputs, self.executable, self.program = inputs, executable, executable.program
+        self.words = [word for value in executable.constants for word in value.words]
+
+    def fits(self, args: Sequence[Any], given: Sequence[Any], addresses: Sequence[int], tensors: Sequence[Any]) -> bool:
+        """Whether these tensors may be overwritten: they are the arguments themselves, not copies, and no other lies
+        in the same memory."""
+        for i in self.inputs.values():
+            x = given[i]
+            if x is not args[tensors[i][0]]:
+                return False
+            first = addresses[i]
+            last = first + x.nbytes
+            for k, y in enumerate(given):
+                if k != i and addresses[k] < last and first < addresses[k] + y.nbytes:
+                    return False
+        return True
+
+
+def in_place(
+    wanted: Mapping[int, int], leaves: Sequence[Any], over: Callable[[tuple[int, ...]], Any]
+) -> InPlace | None:
+    """The program that writes as many of these results over their inputs as the planner proves that it may."""
+    places = {leaf: at for at, leaf in enumerate(leaves) if leaf.__class__ is int}
+    wanted = {i: result for i, result in wanted.items() if i in places}
+
+    def planned(inputs: Sequence[int]) -> InPlace | None:
+        found = over(tuple(sorted(places[i] for i in inputs)))
+        if found is None or not found.executable.simple or found.executable.program is None:
+            return None
+        adopted = found.executable.adopted
+        if any(adopted.get(wanted[i]) != places[i] for i in inputs):
+            return None
+        return InPlace({wanted[i]: i for i in inputs}, found.executable)
+
+    whole = planned([*wanted]) if wanted else None
+    if whole is not None or len(wanted) < 2:
+        return whole
+    alone = [i for i in wanted if planned([i]) is not None]
+    return planned(alone) if alone else None
 
 
 def _strides(made: Any, shape: tuple[int, ...], known: Mapping[str, int]) -> tuple[int, ...]:

@@ -79,7 +79,9 @@ def from_exported(exported: ExportedProgram, *, name: str = "exported") -> Expor
     translation = Translation(module, outputs, changes)
     traced = None
     if translation.results:
-        traced = program.trace(translation.build, translation.inputs, name=name, sizes=translation.hints)
+        traced = program.trace(
+            translation.build, translation.inputs, name=name, sizes=translation.hints, updates=translation.updates
+        )
     arguments = Arguments(
         tuple(placeholders),
         tuple(None if spec.kind is InputKind.USER_INPUT else spec.target for spec in specs.input_specs),

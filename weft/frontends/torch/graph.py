@@ -188,6 +188,19 @@ class Translation:
         )  # fmt: skip
         self._constants: dict[str, mx.array] = {}
 
+    @property
+    def updates(self) -> dict[str, int]:
+        """By name of the input: the result that is its new value, where that is of the same kind and order."""
+        names = {x.argument: (given.name, x) for x, given in zip(self._given, self.inputs, strict=False)}
+        found: dict[str, int] = {}
+        for x in self.signature.updates:
+            made = self.signature.made[x.result]
+            if x.argument in names:
+                name, given = names[x.argument]
+                if (given.shape, given.order) == (made.shape, made.order):
+                    found[name] = x.result
+        return found
+
     def _find_inputs(self) -> None:
         tensors = [
             (i, node, node.meta["val"])

@@ -13,7 +13,10 @@ from typing import Any
 import torch
 
 import weft.core as mx
+from weft.array import wrap
 from weft.dtypes import Dtype
+from weft.graph.node import kind_of
+from weft.primitives.base import constant
 
 DTYPES: dict[Any, Dtype] = {
     torch.bool: mx.bool_,
@@ -84,7 +87,7 @@ def to(x: Any, dtype: Dtype) -> mx.array:
     if isinstance(x, mx.array):
         return x if x.dtype is dtype else x.astype(dtype)
     if isinstance(x, Number):
-        return mx.array(_fitting(x, dtype), dtype)
+        return wrap(constant(_fitting(x, dtype), kind_of((), dtype)))
     return mx.full((), x, dtype)  # a size that is a symbol
 
 
