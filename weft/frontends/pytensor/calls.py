@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontends.pytensor.generators import KeyGenerator
+from weft.frontends.pytensor.generators import generator_of
 from weft.graph.node import kind_of
 from weft.graph.placement import USED
 from weft.passes.executable import Executable
@@ -152,5 +152,5 @@ class Prepared:
         for at, count in note.partial:
             results[at] = results[at][: int(made[count])]
         for at in note.keys:
-            results[at] = KeyGenerator(results[at])
+            results[at] = generator_of(results[at])
         return results
