@@ -25,6 +25,10 @@ SMALL = 1 << 13
 """Bytes up to which an array is copied: finding out where it lies takes as long."""
 
 
+def _nothing(addresses: Sequence[int]) -> None:
+    """What runs if there is nothing to compute."""
+
+
 class Note:
     """What is done with the results of a program: how many of them are the caller's, which have fewer rows than they
     have room for (and where their number stands), which are keys, and what is done with those behind all these."""
@@ -96,19 +100,19 @@ class Prepared:
         self._small_in = [
             (i, x) for i, x in enumerate(self._inputs) if i not in self._large_in and i in self._places
         ]  # fmt: skip
-        self._run = None if executable.program is None else executable.program.run
+        self._run = _nothing if executable.program is None else executable.program.run
+        self._has_large = bool(self._large_in or self._large_out)
 
     def __call__(self, given: Sequence[Any]) -> Sequence[Any]:
-        if not self._simple or USED or not self._lock.acquire(blocking=False):
+        if not self._simple or USED or not self._lock.acquire(False):
             return self._finish(self._plainly(given))
         try:
             for i, to in self._small_in:
                 to[...] = given[i]
-            if self._large_in or self._large_out:
+            if self._has_large:
                 made = self._with_large(given)
             else:
-                if self._run is not None:
-                    self._run(self._addresses)
+                self._run(self._addresses)
                 made = [x.copy() for x in self._outputs]
         except ProgramError as error:
             raise self._executable._failure(error) from None
@@ -129,8 +133,7 @@ class Prepared:
             shape, dtype = self._shapes[i]
             made[i] = np.empty(shape, dtype)
             addresses[self._first_output + i] = made[i].ctypes.data
-        if self._run is not None:
-            self._run(addresses)
+        self._run(addresses)
         return [x.copy() if new is None else new for x, new in zip(self._outputs, made, strict=True)]
 
     def _plainly(self, given: Sequence[Any]) -> list[np.ndarray]:

@@ -170,8 +170,6 @@ def _divided(op: Any, node: Apply, x: array, y: array) -> array:
 @own("Pow")
 def _pow(op: Any, node: Apply, x: array, y: array) -> array:
     dtype = node.outputs[0].type.dtype
-    if y.dtype.is_integer and weft_dtype(dtype).is_float:
-        return mx.power(cast(x, dtype), cast(y, dtype))
     return mx.power(cast(x, dtype), cast(y, dtype))
 
 
@@ -249,10 +247,34 @@ def _refuses_elemwise(node: Apply) -> str | None:
 @converts(Elemwise, refuses=_refuses_elemwise)
 def elemwise(op: Any, node: Apply, *given: Value) -> list[array]:
     """A scalar operation on each element."""
-    xs = [to_array(x) for x in given]
+    xs = [to_array(x, _converted(node, i) if isinstance(x, Known) else None) for i, x in enumerate(given)]
     shape = common_shape(node, xs)
-    made = applied(node, xs)
+    simple = _simple_power(node, given, xs)
+    made = applied(node, xs) if simple is None else [simple]
     return [x if len(xs) == 1 or x.shape == shape else mx.broadcast_to(x, shape) for x in made]
+
+
+def _simple_power(node: Apply, given: Sequence[Value], xs: Sequence[array]) -> array | None:
+    """A power whose exponent is 2 or 1/2 in all elements."""
+    if not isinstance(node.op.scalar_op, ps.Pow) or not isinstance(given[1], Known) or given[1].is_symbolic:
+        return None
+    exponents = np.unique(np.asarray(given[1].value))
+    dtype = node.outputs[0].type.dtype
+    if exponents.size != 1 or not weft_dtype(dtype).is_float:
+        return None
+    simple = {2.0: mx.square, 0.5: mx.sqrt}.get(float(exponents[0]))
+    return None if simple is None else simple(cast(xs[0], dtype))
+
+
+def _converted(node: Apply, i: int) -> str | None:
+    """The dtype that an input is converted to before anything else, so that a constant can be at once."""
+    op = node.op.scalar_op
+    name = type(op).__name__
+    if name in SAME or name in ("Add", "Mul", "IntDiv", "Mod") or (name == "Switch" and i > 0):
+        return node.outputs[0].type.dtype  # type: ignore[no-any-return]
+    if isinstance(op, ps.LogicalComparison):
+        return np.result_type(*(x.type.dtype for x in node.inputs)).name
+    return None
 
 
 def common_shape(node: Apply, xs: Sequence[array]) -> tuple[Any, ...]:

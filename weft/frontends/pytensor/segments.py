@@ -8,14 +8,16 @@ translation, which PyTensor's own implementation runs (`Performed`). Nearly all 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytensor
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.scalar.basic import ScalarType
 from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.type import DenseTensorType
 
 import weft.core as mx
 from weft.array import array
@@ -74,6 +76,8 @@ class Segment:
         self._random = [i for i, x in enumerate(self.inputs) if isinstance(x.type, RandomType)]
         self._programs: dict[Any, tuple[Program, Notes]] = {}
         self._calls: dict[Any, Prepared] = {}
+        self.is_plain = not self._random and not self._known_at
+        """Whether what is called depends on nothing but the shapes of the inputs."""
 
     def __call__(self, given: Sequence[Any]) -> Sequence[Any]:
         if self._random:
@@ -158,11 +162,27 @@ class Plan:
     def _cut(self) -> None:
         self.steps = cut(self.inputs, self.outputs, self.nodes, self._left)
         only = self.steps[0] if len(self.steps) == 1 else None
-        self.single = (
-            only if isinstance(only, Segment) and only.inputs == self.inputs and only.outputs == self.outputs else None
-        )
+        self.single: Segment | None = None
+        self.call: Callable[[list[Any]], Sequence[Any]] = self._any
+        """Takes a list of values, and gives a list."""
+        if isinstance(only, Segment) and all(_is_array(x) for x in self.inputs):
+            only = self.single = Segment(self.inputs, self.outputs, only.graph.nodes, only.static)
+            self.steps = [only]
+            if only.is_plain:
+                self._ready, self.call = only._calls, self._quick
 
     def __call__(self, *given: Any) -> Sequence[Any]:
+        return self.call(list(given))
+
+    def _quick(self, given: list[Any]) -> Sequence[Any]:
+        """A call, where all depends on the shapes of the inputs."""
+        try:
+            call = self._ready.get(tuple([x.shape for x in given]))
+        except AttributeError:  # numbers in place of arrays, from a caller that is trusted
+            call = None
+        return self._any(given) if call is None else call(given)
+
+    def _any(self, given: list[Any]) -> Sequence[Any]:
         while True:
             try:
                 return self._run(given)
@@ -181,6 +201,11 @@ class Plan:
             made = step([values[x] for x in step.inputs])
             values.update(zip(step.outputs, made, strict=True))
         return [x.data if isinstance(x, Constant) else values[x] for x in self.outputs]
+
+
+def _is_array(x: Variable) -> bool:
+    """Whether a program can have a variable for an input."""
+    return isinstance(x.type, (RandomType, DenseTensorType, ScalarType))
 
 
 def _as_array(value: Any, variable: Variable) -> Any:

@@ -112,7 +112,11 @@ def between(op: Any, node: Apply, x: Value) -> Value:
     return to_array(x).reshape(())
 
 
-@converts(ptb.Join, known=lambda node: (0,))
+def _known_of_join(node: Apply) -> Iterable[int]:
+    return () if hasattr(node.op, "axis") else (0,)
+
+
+@converts(ptb.Join, known=_known_of_join)
 def join(op: Any, node: Apply, *given: Value) -> array:
     axis = op.axis if hasattr(op, "axis") else size(given[0])
     parts = given if hasattr(op, "axis") else given[1:]

@@ -27,24 +27,26 @@ class NotConverted(Exception):
 class Known:
     """A value that is known while the graph is translated. Integers may be symbols for sizes, in arrays of objects."""
 
-    __slots__ = ("_array", "value")
+    __slots__ = ("_arrays", "value")
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        self._array: array | None = None
+        self._arrays: dict[str | None, array] = {}
 
     @property
     def is_symbolic(self) -> bool:
         return isinstance(self.value, np.ndarray) and self.value.dtype == object
 
     def array(self, dtype: str | None = None) -> array:
-        """The same elements as an array of Weft."""
-        if self._array is None:
-            made = _sizes_array(self.value) if self.is_symbolic else constant(np.asarray(self.value))
-            if self.is_symbolic:
-                return made if dtype is None else cast(made, dtype)
-            self._array = made
-        return self._array if dtype is None else cast(self._array, dtype)
+        """The same elements as an array of Weft, converted to a dtype of PyTensor's if one is named."""
+        if self.is_symbolic:
+            made = _sizes_array(self.value)
+            return made if dtype is None else cast(made, dtype)
+        if dtype not in self._arrays:
+            values = np.asarray(self.value)
+            with np.errstate(all="ignore"):
+                self._arrays[dtype] = constant(values if dtype is None else values.astype(dtype, copy=False))
+        return self._arrays[dtype]
 
     def numbers(self) -> np.ndarray:
         """The elements as numbers of NumPy; a symbol is taken for the number that it has in this call, and the
@@ -73,11 +75,22 @@ Value = array | Known
 
 
 def constant(values: np.ndarray) -> array:
-    """An array of Weft with these elements. A single number is one to the compiler too, and not memory."""
+    """An array of Weft with these elements. One number, also if it is repeated, is a number to the compiler, and not
+    memory."""
     dtype = dtypes.from_numpy(values.dtype)
-    if values.ndim == 0 and values.dtype.kind in "biuf" and values.dtype.itemsize <= 8:
-        return mx.array(values.item(), dtype)
+    if values.dtype.kind in "biuf" and values.dtype.itemsize <= 8 and values.size and _is_one_number(values):
+        number = mx.array(values.flat[0].item(), dtype)
+        return number if values.ndim == 0 else mx.broadcast_to(number, values.shape)
     return mx.array(np.ascontiguousarray(values), dtype)
+
+
+def _is_one_number(values: np.ndarray) -> bool:
+    """Whether all elements have the same bits."""
+    if values.size == 1:
+        return True
+    flat = np.ascontiguousarray(values).reshape(-1)
+    bits = flat.view(np.uint8).reshape(flat.size, flat.itemsize)
+    return bool((bits == bits[0]).all())
 
 
 def _sizes_array(sizes: np.ndarray) -> array:
