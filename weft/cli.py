@@ -34,6 +34,7 @@ The MLX array API on any Linux machine.
                                          reference, bounds of indices; name the line that makes the first NaN
   weft doctor                            describe this installation and check that it computes
   weft bench [name ...]                  time Weft beside MLX, JAX and torch (options: weft bench --help)
+  weft bench pytensor [name ...]         time PyTensor on Weft beside PyTensor's other back ends
   weft --version                         print the version
   weft --help                            print this text
 """
@@ -205,7 +206,10 @@ def bench(arguments: Sequence[str]) -> int:
     """Hand over to the benchmark runner, a process of its own: it must not import what it measures."""
     here = Path(__file__).resolve().parent
     places = [here / "_benchmarks", here.parent / "benchmarks"]  # in the wheel, in the source tree
-    runner = next((place / "run.py" for place in places if (place / "run.py").is_file()), None)
+    name = "run.py"
+    if arguments[:1] == ["pytensor"]:  # which has other peers: PyTensor's back ends
+        name, arguments = "pytensor.py", arguments[1:]
+    runner = next((place / name for place in places if (place / name).is_file()), None)
     if runner is None:
         print(f"weft bench: the programs are missing: looked in {places[0]} and {places[1]}", file=sys.stderr)
         return FAILED
