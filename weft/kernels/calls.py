@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,7 +87,11 @@ class Calls(Expressions):
                 self.error(x.at, f"`{x.name}` is no function here.")
         if function is not None:
             return self.called(function, x, wanted)
-        special = getattr(self, f"_call_{x.name}", None)
+        if x.name.startswith("numeric_limits."):
+            return self.limit(x)
+        if x.name in _RANKS:
+            return self.rank(*_RANKS[x.name])
+        special = getattr(self, f"_call_{x.name.replace('.', '_')}", None)
         if special is not None:
             return special(x)
         if x.name in f.ATOMICS:
@@ -228,7 +233,7 @@ class Calls(Expressions):
     def barrier(self, x: s.Call) -> None:
         self.write(tree.Barrier(x.at))
 
-    _call_threadgroup_barrier = _call___syncthreads = barrier
+    _call_threadgroup_barrier = _call___syncthreads = _call_this_thread_block_sync = barrier
 
     def fence(self, x: s.Call) -> None:
         """The threads of a simdgroup go in step: what one has written, the others see."""
@@ -296,6 +301,37 @@ class Calls(Expressions):
     def _several(self, x: s.Expression) -> tuple[s.Expression, ...]:
         return (x,)
 
+    def limit(self, x: s.Call) -> Value:
+        """numeric_limits<T>::max() and the like."""
+        (kind,) = x.parameters
+        assert isinstance(kind, s.TypeName)
+        dtype, what = self.type(kind), x.name.split(".")[1]
+        info: Any = dt.finfo(dtype) if dtype.is_float else dt.iinfo(dtype)
+        if dtype.is_float:
+            known = {
+                "max": info.max, "lowest": info.min, "infinity": math.inf, "quiet_NaN": math.nan, "epsilon": info.eps,
+                "min": getattr(info, "smallest_normal", info.eps),
+            }  # fmt: skip
+        else:
+            known = {"max": info.max, "lowest": info.min, "min": info.min}
+        if what not in known:
+            self.error(x.at, f"`numeric_limits` has no `{what}` in kernels.")
+        return Value(tree.Constant(dtype, known[what]))
+
+    def rank(self, position: str, size: str, dtype: Dtype) -> Value:
+        """The number of a thread among all of the grid, or of its block; or how many there are."""
+
+        def at(name: str, axis: int) -> tree.Expression:
+            return tree.Position(dtype, name, axis)
+
+        if not position:
+            return Value(_product(dtype, [at(size, axis) for axis in range(3)]))
+        found = at(position, 2)
+        for axis in (1, 0):
+            scaled = tree.Operation(dtype, "mul", (found, at(size, axis)))
+            found = tree.Operation(dtype, "add", (at(position, axis), scaled))
+        return Value(found)
+
     def _call_elem_to_loc(self, x: s.Call) -> Value:
         """MLX's: where element number `elem` of an array of this shape and strides lies."""
         given = self.arguments(x)
@@ -313,6 +349,23 @@ class Calls(Expressions):
             self.write(tree.Assign(place, tree.Operation(dt.int64, "add", (tree.Read(dt.int64, place), more))))
             self.write(tree.Assign(left, tree.Operation(dt.int64, "div", (tree.Read(dt.int64, left), size))))
         return Value(tree.Read(dt.int64, place))
+
+
+_RANKS = {
+    "this_grid.thread_rank": ("thread_position_in_grid", "threads_per_grid", dt.uint64),
+    "this_grid.size": ("", "threads_per_grid", dt.uint64),
+    "this_grid.num_threads": ("", "threads_per_grid", dt.uint64),
+    "this_thread_block.thread_rank": ("thread_position_in_threadgroup", "threads_per_threadgroup", dt.uint32),
+    "this_thread_block.size": ("", "threads_per_threadgroup", dt.uint32),
+    "this_thread_block.num_threads": ("", "threads_per_threadgroup", dt.uint32),
+}
+
+
+def _product(dtype: Dtype, factors: Sequence[tree.Expression]) -> tree.Expression:
+    found = factors[0]
+    for factor in factors[1:]:
+        found = tree.Operation(dtype, "mul", (found, factor))
+    return found
 
 
 class _Call:

@@ -1,7 +1,7 @@
 """Runs the typed tree of a kernel thread by thread on NumPy scalars: the reference, and what tests compare code with.
 
 A thread is a generator, which stops where it meets others: at a barrier, and where a simdgroup does something together.
-Of the threads of a simdgroup those that stand first in the program go on together; the others wait for them.
+Of the threads of a threadgroup those that stand first in the program go on together; the others wait for them.
 """
 
 from __future__ import annotations
@@ -76,30 +76,33 @@ class _Group:
         threads = [
             _Thread(self, (x, y, z), x + ex * (y + ey * z)) for z, y, x in product(range(ez), range(ey), range(ex))
         ]
-        while True:
-            for first in range(0, len(threads), tree.SIMD_WIDTH):
-                self._simdgroup(threads[first : first + tree.SIMD_WIDTH])
-            if not any(thread.waits for thread in threads):
-                return
-            for thread in threads:
-                if thread.waits is not None:
-                    thread.advance(None)
-
-    def _simdgroup(self, threads: Sequence[_Thread]) -> None:
-        """Until all are at a barrier or done."""
         for thread in threads:
             thread.begin()
-        while True:
-            here = [thread for thread in threads if isinstance(thread.waits, tree.Together)]
-            if not here:
-                return
-            first = min(thread.at for thread in here)
-            together = [thread for thread in here if thread.at == first]
+        while any(thread.waits for thread in threads):
+            if not self._step(threads):
+                for thread in threads:
+                    if thread.waits is not None:
+                        thread.advance(None)
+
+    def _step(self, threads: Sequence[_Thread]) -> bool:
+        """What the simdgroups that are first in the program do together; False if all threads are at a barrier."""
+        here = [thread for thread in threads if isinstance(thread.waits, tree.Together)]
+        if not here:
+            return False
+        first = min(thread.at for thread in here)
+        simdgroups: dict[int, list[_Thread]] = {}
+        for thread in here:
+            if thread.at == first:
+                simdgroups.setdefault(thread.index // tree.SIMD_WIDTH, []).append(thread)
+        results = []
+        for together in simdgroups.values():
             statement = together[0].waits
             assert isinstance(statement, tree.Together)
-            results = self._together(statement, {thread.lane: thread.given for thread in together})
-            for thread in together:
-                thread.advance(results[thread.lane])
+            found = self._together(statement, {thread.lane: thread.given for thread in together})
+            results += [(thread, found[thread.lane]) for thread in together]
+        for thread, result in results:
+            thread.advance(result)
+        return True
 
     def _together(self, x: tree.Together, given: Mapping[int, Any]) -> dict[int, Any]:
         """What each of the threads that are here gets."""

@@ -424,8 +424,8 @@ class _Loop:
         latch: str | None = None
         if last is not None:
             e.block(x.step)
-            more = counter + 1
             if counts:
+                more = counter + 1
                 with b.when((more & (LOOK - 1)).eq(0)):
                     e.frame.look()
             latch, last = b.block, e.env
@@ -529,8 +529,12 @@ class _Called:
 
 
 def parts(levels: Levels, body: Sequence[tree.Statement]) -> list[Any]:
-    """The statements of a threadgroup, and between them lists of those that each vector does by itself."""
+    """The statements of a threadgroup, and between them lists of those that each vector does by itself.
+
+    A list ends where a simdgroup does something together. Vectors of a threadgroup then go on in step from one such
+    place to the next, as those of a GPU mostly do: kernels are found that rely on it."""
     found: list[Any] = []
+    ended = True
     for x in body:
         alone = id(x) in levels.grouped or isinstance(
             x, tree.Barrier | tree.Break | tree.Continue | tree.Leave | tree.Return
@@ -539,10 +543,12 @@ def parts(levels: Levels, body: Sequence[tree.Statement]) -> list[Any]:
             alone = True
         if alone:
             found.append(x)
-        elif found and isinstance(found[-1], list):
-            found[-1].append(x)
-        else:
-            found.append([x])
+            ended = True
+            continue
+        if ended:
+            found.append([])
+        found[-1].append(x)
+        ended = isinstance(x, tree.Together)
     return found
 
 
