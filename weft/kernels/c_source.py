@@ -1,4 +1,4 @@
-"""Kernels written in Metal's C++, or in CUDA: the subset of both that kernels found in the wild use, read into `syntax`.
+"""Kernels written in Metal's C++, or in CUDA: the subset of both that kernels found in the wild use.
 
 The source is the body of a function; its header may have functions (also templates), constants and `#define`s of
 numbers. Namespaces, qualifiers and attributes are skipped over. What is not in the subset is an error that names it.
@@ -7,7 +7,7 @@ numbers. Namespaces, qualifiers and attributes are skipped over. What is not in 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from weft.kernels import syntax as s
@@ -17,13 +17,15 @@ from weft.records import dataclass, replace
 
 _TOKEN: Final = re.compile(
     r"""(?P<space>[ \t\r\f\v]+|\\\n|//[^\n]*|/\*.*?\*/)
+      | (?P<open>/\*)
       | (?P<newline>\n)
       | (?P<directive>\#[^\n]*(?:\\\n[^\n]*)*)
       | (?P<float>(?:\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)(?:bf|BF|[fFhHlL])?|\d+[fFhH]\b)
       | (?P<int>0[xX][0-9a-fA-F]+[uUlL]*|0[bB][01]+[uUlL]*|\d+[uUlL]*)
       | (?P<name>[A-Za-z_]\w*)
       | (?P<string>"[^"\n]*"|'[^'\n]*')
-      | (?P<op><<=|>>=|\.\.\.|->|\+\+|--|&&|\|\||<<|>>|<=|>=|==|!=|\+=|-=|\*=|/=|%=|&=|\|=|\^=|::|\[\[|\]\]|[-+*/%&|^~!<>=?:;,.(){}\[\]])
+      | (?P<op><<=|>>=|\.\.\.|->|\+\+|--|&&|\|\||<<|>>|<=|>=|==|!=|\+=|-=|\*=|/=|%=|&=|\|=|\^=|::|\[\[|\]\]
+          |[-+*/%&|^~!<>=?:;,.(){}\[\]])
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -45,7 +47,7 @@ _SKIPPED: Final = frozenset(("metal", "std", "fast", "precise", "cooperative_gro
 _UNSUPPORTED: Final = {
     "goto": "goto", "switch": "switch", "class": "classes", "try": "exceptions", "throw": "exceptions",
     "new": "memory from the heap", "delete": "memory from the heap", "asm": "assembly", "union": "unions",
-    "virtual": "classes", "operator": "operators of your own", "enum": "enumerations", "sizeof": "sizeof of expressions",
+    "virtual": "classes", "operator": "operators of your own", "enum": "enumerations", "sizeof": "sizes of types",
 }  # fmt: skip
 _CASTS: Final = ("static_cast", "reinterpret_cast", "const_cast", "as_type")
 _ORDERS: Final = frozenset(("memory_order_relaxed", "memory_order_seq_cst", "memory_order_acq_rel"))
@@ -107,6 +109,8 @@ class _Parser:
             kind = match.lastgroup
             assert kind is not None
             piece = match.group()
+            if kind == "open":
+                self.error(here, "this comment has no end.")
             if kind == "directive":
                 self.directive(piece, here)
             elif kind == "name" and piece in self.defined:
@@ -323,7 +327,15 @@ class _Parser:
             elif text not in _QUALIFIERS:
                 break
             self.take()
-        while self.now.kind == "name" and self.now.text in ("unsigned", "signed", "long", "short", "int", "char", "struct"):
+        while self.now.kind == "name" and self.now.text in (
+            "unsigned",
+            "signed",
+            "long",
+            "short",
+            "int",
+            "char",
+            "struct",
+        ):
             words.append(self.take().text)
             if words[-1] == "struct":
                 self.error(at, "structs are not supported in kernels.")
@@ -395,9 +407,16 @@ class _Parser:
         if self.accept("{"):
             return [s.Block(at, self.statements(at, to="}"))]
         if token.kind == "name" and token.text in _UNSUPPORTED:
-            self.error(at, f"{_UNSUPPORTED[token.text]} are not supported in kernels." if token.text != "switch" else "`switch` is not supported in kernels; use `if`.")
+            self.error(
+                at,
+                f"{_UNSUPPORTED[token.text]} are not supported in kernels."
+                if token.text != "switch"
+                else "`switch` is not supported in kernels; use `if`.",
+            )
         if token.kind == "name":
-            keyword: Callable[[At], list[s.Statement]] | None = getattr(self, f"_{token.text}", None) if token.text in _KEYWORDS else None
+            keyword: Callable[[At], list[s.Statement]] | None = (
+                getattr(self, f"_{token.text}", None) if token.text in _KEYWORDS else None
+            )
             if keyword is not None:
                 self.take()
                 return keyword(at)
@@ -593,7 +612,9 @@ class _Parser:
             alone = token.kind == "name" and self.ahead(by + 1).text == ")"
             return alone and (following.kind in ("name", "float", "int"))
         by += 1
-        while self.ahead(by).text in ("*", "&", "const") or (self.ahead(by).kind == "name" and self.is_type(self.ahead(by))):
+        while self.ahead(by).text in ("*", "&", "const") or (
+            self.ahead(by).kind == "name" and self.is_type(self.ahead(by))
+        ):
             by += 1
         return self.ahead(by).text == ")"
 
@@ -642,11 +663,19 @@ class _Parser:
             return self._by_name(token)
         if token.kind == "string":
             self.error(at, "texts are not supported in kernels.")
-        self.error(at, f"an expression is expected; found `{token.text}`.")
+        return self.error(at, f"an expression is expected; found `{token.text}`.")
 
     def _integer(self, token: Token) -> s.Number:
         digits = token.text.rstrip("uUlL")
-        base = 16 if digits[:2] in ("0x", "0X") else 2 if digits[:2] in ("0b", "0B") else 8 if len(digits) > 1 and digits[0] == "0" else 10
+        base = (
+            16
+            if digits[:2] in ("0x", "0X")
+            else 2
+            if digits[:2] in ("0b", "0B")
+            else 8
+            if len(digits) > 1 and digits[0] == "0"
+            else 10
+        )
         try:
             return s.Number(token.at, int(digits, base), token.text[len(digits) :])
         except ValueError:

@@ -82,8 +82,11 @@ class Calls(Expressions):
         if x.method_of is not None:
             self.error(x.at, f"kernels have no methods such as `{x.name}`.")
         function = self.functions.get(x.name)
-        for scope in reversed(self.scopes[1:]):
-            if x.name in scope:
+        for scope in reversed(self.scopes):
+            meaning = scope.get(x.name)
+            if isinstance(meaning, Dtype):
+                return self.convert(s.Convert(x.at, s.TypeName(x.at, x.name), x.arguments))
+            if meaning is not None and scope is not self.scopes[0]:
                 self.error(x.at, f"`{x.name}` is no function here.")
         if function is not None:
             return self.called(function, x, wanted)

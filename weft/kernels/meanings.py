@@ -149,6 +149,8 @@ class Names:
                 return scope[name]
         if name in self.functions:
             return self.functions[name]
+        if name in ("threads_per_simdgroup", "simd_size", "warpSize"):
+            return self.rules.literal(tree.SIMD_WIDTH, "")
         position = self.rules.positions.get(name)
         if position is not None:
             return self._position(position)

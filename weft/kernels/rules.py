@@ -360,6 +360,13 @@ class Rules:
     def _fdividef(self, x: Value, y: Value) -> Value | None:
         return self.binary("/", self.floating(x), self.floating(y))
 
+    def _ceildiv(self, x: Value, y: Value) -> Value | None:
+        """MLX's: x / y, rounded up."""
+        one = Value(tree.Constant(dt.int32, 1), True)
+        less = self.binary("-", y, one)
+        both = None if less is None else self.binary("+", x, less)
+        return None if both is None else self.binary("/", both, y)
+
     def _fract(self, x: Value) -> Value | None:
         low = self._of_numbers("floor", [x])
         return None if low is None else self.binary("-", self.floating(x), low)
@@ -367,7 +374,7 @@ class Rules:
 
 _ARITIES: Final = {
     "abs": 1, "round": 1, "sign": 1, "clamp": 3, "clip": 3, "saturate": 1, "select": 3, "where": 3, "mix": 3, "fma": 3,
-    "rcp": 1, "recip": 1, "fdividef": 2, "fract": 1,
+    "ceildiv": 2, "rcp": 1, "recip": 1, "fdividef": 2, "fract": 1,
 }  # fmt: skip
 _FLOAT_NAMES: Final = {
     **{name + "f": name for name in (*f.MATH, "pow", "fmin", "fmax", "fmod", "atan2", "copysign", "round", "fma")},

@@ -25,7 +25,7 @@ class Variable:
     number: int
 
     def __repr__(self) -> str:
-        return f"{self.name}.{self.number}"
+        return f"{self.name}.{self.number}:{self.dtype.name}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -237,7 +237,12 @@ class Program:
     name: str
     body: tuple[Statement, ...]
     storages: tuple[Storage, ...]
-    key: str
+
+    @property
+    def text(self) -> str:
+        """All that code is made of, without the places in the source: equal texts are equal kernels."""
+        sizes = " ".join(f"{x!r}:{x.dtype.name}[{x.ndim},{x.size}]" for x in self.storages)
+        return "\n".join([sizes, *map(repr, self.body)])
 
 
 def children(x: object) -> Iterator[object]:

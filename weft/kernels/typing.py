@@ -27,16 +27,17 @@ from weft.kernels.meanings import (
 )
 from weft.kernels.rules import Value
 from weft.kernels.syntax import KernelError
+from weft.records import fields
 
 
 def typed(
-    source: s.Source, inputs: Sequence[Operand], outputs: Sequence[Operand], template: Mapping[str, Any], key: str
+    source: s.Source, inputs: Sequence[Operand], outputs: Sequence[Operand], template: Mapping[str, Any]
 ) -> tree.Program:
     """The kernel for operands of these dtypes. `template` gives dtypes and numbers by name."""
     guesses: dict[Any, Dtype] = {}
     for _ in range(200):
         try:
-            return _Typer(source, inputs, outputs, template, guesses).program(key)
+            return _Typer(source, inputs, outputs, template, guesses).program()
         except Again:
             continue
         except RecursionError:
@@ -47,16 +48,54 @@ def typed(
 class _Typer(Calls):
     """Gives types to statements."""
 
-    def program(self, key: str) -> tree.Program:
+    def program(self) -> tree.Program:
         self.scopes.append({})
         self.block(self.source.body.body)
-        return tree.Program(self.source.name, tuple(self.out), tuple(self.storages), key)
+        return tree.Program(self.source.name, tuple(self.out), tuple(self.storages))
 
     # ---- statements ----
 
     def block(self, body: Sequence[s.Statement]) -> None:
-        for statement in body:
+        for statement in self.postponed(body):
             self.statement(statement)
+
+    def postponed(self, body: Sequence[s.Statement]) -> list[s.Statement]:
+        """Statements in which what is read and then dropped where a condition says so is read where it says so.
+
+        `T v = x[i]; ...; v = inside ? v : 0;` is how kernels for GPUs often read at an edge: reading outside of an
+        array does no harm there, as long as nothing comes of it. The declaration moves down, and has the condition.
+        """
+        found = list(body)
+        for k, x in enumerate(body):
+            if not isinstance(x, s.Declare) or x.sizes or not isinstance(x.value, s.Index) or x.type is None:
+                continue
+            later = next((j for j in range(k + 1, len(body)) if x.name in names(body[j])), None)
+            if later is None or found[k] is not x:
+                continue
+            chosen = self._chosen(x, body[later])
+            if chosen is None or not self._is_input(x.value):
+                continue
+            between = [y for y in body[k + 1 : later] if assigns(y) & names(x)]
+            if not between:
+                found[k] = s.Block(x.at, ())
+                found[later] = s.Declare(x.at, x.type, x.name, (), chosen)
+        return found
+
+    def _chosen(self, x: s.Declare, after: s.Statement) -> s.Choice | None:
+        """`test ? x[i] : y`, where a statement makes that of what was read."""
+        match after:
+            case s.Evaluate(_, s.Assignment(_, s.Name(_, name), "=", s.Choice(at, test, s.Name(_, read), other))) if (
+                name == read == x.name and x.name not in names(test) | names(other)
+            ):
+                assert x.value is not None
+                return s.Choice(at, test, x.value, other)
+        return None
+
+    def _is_input(self, x: s.Index) -> bool:
+        if not isinstance(x.x, s.Name):
+            return False
+        found = next((scope[x.x.name] for scope in reversed(self.scopes) if x.x.name in scope), None)
+        return isinstance(found, Address) and found.storage.space == "input"
 
     def inner(self, statement: s.Statement | None) -> tuple[tree.Statement, ...]:
         if statement is None:
@@ -285,3 +324,37 @@ def _flat(items: Sequence[s.Expression]) -> Iterator[s.Expression]:
             yield from _flat(item.items)
         else:
             yield item
+
+
+def names(x: object) -> set[str]:
+    """The names in an expression or a statement."""
+    found: set[str] = set()
+    todo = [x]
+    while todo:
+        y = todo.pop()
+        if isinstance(y, s.Name):
+            found.add(y.name)
+        elif isinstance(y, tuple):
+            todo += y
+        elif isinstance(y, s.Expression | s.Statement):
+            todo += [getattr(y, field.name) for field in fields(y)]
+    return found
+
+
+def assigns(x: object) -> set[str]:
+    """The names that a statement assigns, or declares."""
+    found: set[str] = set()
+    todo = [x]
+    while todo:
+        y = todo.pop()
+        if isinstance(y, s.Assignment | s.Step):
+            found |= names(y.target)
+        elif isinstance(y, s.Declare | s.Range):
+            found.add(y.name)
+        elif isinstance(y, s.Call):
+            found |= names(y.arguments)  # which it may take by reference
+        if isinstance(y, tuple):
+            todo += y
+        elif isinstance(y, s.Expression | s.Statement):
+            todo += [getattr(y, field.name) for field in fields(y)]
+    return found

@@ -51,7 +51,7 @@ class KernelProgram:
         if self._tree is None:
             inputs, outputs = ([typing.Operand(*x) for x in part] for part in (self.inputs, self.outputs))
             source, template = self._make()
-            self._tree = typing.typed(source, inputs, outputs, template, self.key)
+            self._tree = typing.typed(source, inputs, outputs, template)
         return self._tree
 
     @property

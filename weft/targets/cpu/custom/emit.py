@@ -389,7 +389,7 @@ class _Loop:
             e.active = e.mask()
         whole = (*x.before, *x.body, *x.step)
         changed: list[Any] = [v for v in assigned(*whole) if v in e.env]
-        self.leaves = self.divergent or (e.levels.masked_return and any(_takes_away(y) for y in whole))
+        self.leaves = self.divergent or any(self._takes_away(y) for y in tree.walk(*whole))
         if self.leaves:
             e.active = e.mask()
             changed.append(ACTIVE)
@@ -436,6 +436,12 @@ class _Loop:
             self._fill(at + len(changed), counter, b.i64(0), start, more, latch)
         self.exit.arrive()
         self._after()
+
+    def _takes_away(self, x: object) -> bool:
+        """Whether a statement in the loop leaves fewer lanes to what follows it."""
+        if isinstance(x, tree.Return):
+            return self.e.levels.masked_return
+        return isinstance(x, tree.Leave) and any(call.divergent for call in self.e.calls)
 
     def _fill(self, at: int, phi: Value, first: Any, start: str, last: Any, latch: str | None) -> None:
         """The phi of a value at the head of the loop."""
@@ -561,11 +567,6 @@ def regions(levels: Levels, body: Sequence[tree.Statement]) -> list[list[tree.St
         for inner in bodies(part) if not isinstance(part, list) else ():
             found += regions(levels, inner)
     return found
-
-
-def _takes_away(x: tree.Statement) -> bool:
-    """Whether a statement in a loop may leave fewer lanes to what follows the loop's step."""
-    return any(isinstance(y, tree.Return | tree.Leave) for y in tree.walk(x))
 
 
 def weight(program: tree.Program) -> int:

@@ -177,7 +177,7 @@ class _Launches:
             flat, rows, whole = True, True, False
             tx, ty, tz = to_int(dim_min(gx, CHUNK)), 1, 1
         kernel = Threadgroups(
-            program.key, rows, flat, whole, op.program.checked, len(op.lead),
+            program.text, rows, flat, whole, op.program.checked, len(op.lead),
             tuple(op.program.strided for _ in inputs), is_ordered(program), program,
         )  # fmt: skip
         groups = [to_int(ceil_div(n, t)) for n, t in ((gx, tx), (gy, ty), (gz, tz))]
