@@ -137,7 +137,7 @@ class Calls(Expressions):
         while body and isinstance(body[-1], tree.Leave):
             body.pop()
         if call.result is not None:
-            self.write(tree.Assign(call.result, tree.Constant(call.result.dtype, 0), first=True))
+            self.write(tree.Assign(call.result, tree.Constant(call.result.dtype, 0), True, True))
         if any(isinstance(y, tree.Leave) for y in tree.walk(*body)):
             self.write(tree.Called(tuple(body)))
         else:

@@ -160,7 +160,7 @@ class _Body:
         return KernelError(self.reader.kernel, self.at(node), message)
 
     def function(self) -> s.Function:
-        body = list(self.node.body)
+        body = _split(self.node.body)
         if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
             body = body[1:]  # its docstring
         self.loops = {
@@ -465,6 +465,26 @@ def _value_of(node: ast.AST, scope: Mapping[str, Any]) -> Any:
             except Exception:  # whatever a property of the user's raises
                 return None
     return None
+
+
+def _split(body: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """`a, b = x, y` as two assignments, where y does not read what the first one assigns; in inner blocks too."""
+    found: list[ast.stmt] = []
+    for node in body:
+        for name in ("body", "orelse"):
+            if isinstance(node, ast.If | ast.While | ast.For):
+                setattr(node, name, _split(getattr(node, name)))
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)) if (
+                len(targets) == len(values)
+                and all(isinstance(target, ast.Name) for target in targets)
+                and not any(_mentions(t) & _mentions(v) for k, t in enumerate(targets) for v in values[k:])
+            ):
+                for target, value in zip(targets, values, strict=True):
+                    found.append(ast.copy_location(ast.Assign([target], value), node))
+            case _:
+                found.append(node)
+    return found
 
 
 def _target_of(node: ast.stmt) -> str | None:

@@ -129,11 +129,13 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Assign(Statement):
-    """variable = value; `first` where the variable comes to life."""
+    """variable = value; `first` where the variable comes to life. If `empty`, nothing is said of its value yet (it
+    is 0 for those who look)."""
 
     variable: Variable
     value: Expression
     first: bool = False
+    empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,7 +233,7 @@ class _Typer(Calls):
                     self.keep_tuple(x.name, Tuple(tuple(Value(tree.Constant(kind.dtype, 0)) for _ in range(kind.size))))
                     return
                 dtype = kind
-            self._keep(x, tree.Constant(dtype, 0), guessed)
+            self._keep(x, tree.Constant(dtype, 0), guessed, empty=True)
             return
         value = self.expression(x.value)
         if isinstance(value, Address) and not self._is_number(value):
@@ -271,9 +271,9 @@ class _Typer(Calls):
     def _guessed(self, x: s.Declare) -> Any:
         return (x.at, x.name, tuple(call.path for call in self.calls)) if x.type is None else None
 
-    def _keep(self, x: s.Declare, value: tree.Expression, guessed: Any = None) -> None:
+    def _keep(self, x: s.Declare, value: tree.Expression, guessed: Any = None, empty: bool = False) -> None:
         variable = self.variable(x.name, value.dtype)
-        self.write(tree.Assign(variable, value, first=True))
+        self.write(tree.Assign(variable, value, True, empty))
         self.bind(x.name, Kept(variable, guessed, x.constant), x.at)
 
     def _keep_address(self, x: s.Declare, value: Address) -> None:

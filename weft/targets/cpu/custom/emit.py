@@ -118,6 +118,9 @@ class Emitter:
     def any(self, mask: Value) -> Value:
         return self.b.any(mask)
 
+    def all(self, mask: Value) -> Value:
+        return ~self.b.any(~mask)
+
     def label(self, name: str) -> str:
         self.labels += 1
         return f"{name}{self.labels}"
@@ -216,22 +219,39 @@ class Emitter:
             before = self.active
             self.statement(x)
             if self.env is not None and self.active is not before and has_exits(x) and k + 1 < len(body):
-                end = self.joins("rest")
-                here = self.label("some")
-                assert self.active is not None
-                self.branch(self.any(self.active), here, end.label)
-                end.edges.append((self.b.block, dict(self.env)))
-                self.b.start_block(here)
-                self.block(body[k + 1 :])
-                if self.env is not None:
-                    end.jump()
-                end.arrive()
+                self.rest(body[k + 1 :], all_before=before is None)
                 return
+
+    def rest(self, body: Sequence[tree.Statement], all_before: bool) -> None:
+        """What follows a statement that some lanes may have left for good: if any are there, and without masks if all
+        are, which is mostly so."""
+        assert self.env is not None
+        assert self.active is not None
+        end, here, active = self.joins("rest"), self.label("some"), self.active
+        if all_before and is_small(body):
+            every, others = self.label("every"), self.label("others")
+            self.branch(self.all(active), every, others)
+            outer = dict(self.env)
+            self.b.start_block(every)
+            self.env = {**outer, ACTIVE: None}
+            self.block(body)
+            if self.env is not None:
+                end.jump()
+            self.b.start_block(others)
+            self.env = outer
+        self.branch(self.any(active), here, end.label)
+        end.edges.append((self.b.block, dict(self.env)))
+        self.b.start_block(here)
+        self.block(body)
+        if self.env is not None:
+            end.jump()
+        end.arrive()
 
     def statement(self, x: tree.Statement) -> None:
         match x:
-            case tree.Assign(variable, value, first):
-                self.assign(variable, self.value(value), first)
+            case tree.Assign(variable, value, first, empty):
+                given, level = self.value(value), self.levels.variables[variable]
+                self.assign(variable, Affine(self.plain(given), level) if empty and level else given, first)
             case tree.Clear(storage):
                 self.memory.clear(self, storage)
             case tree.Store():
@@ -307,6 +327,9 @@ class Emitter:
         assert self.env is not None
         entry, test = self.active, self.vector(self.truth(x.test))
         exits = has_exits(x)
+        if entry is None and not exits and is_small(x.then):
+            self.mostly_all(x, test)
+            return
         remaining: list[Value] = []
         for condition, body in ((test, x.then), (~test if x.other or exits else test, x.other)):
             mask = condition if entry is None else entry & condition
@@ -318,6 +341,26 @@ class Emitter:
             assert self.env is not None
             remaining.append(self.mask())
         self.active = remaining[0] | remaining[1] if exits else entry
+
+    def mostly_all(self, x: tree.If, test: Value) -> None:
+        """A branch that all lanes often take: its code is there without masks, too."""
+        assert self.env is not None
+        end, every, others = self.joins("endall"), self.label("all"), self.label("not_all")
+        self.branch(self.all(test), every, others)
+        before = dict(self.env)
+        self.b.start_block(every)
+        self.block(x.then)
+        if self.env is not None:
+            end.jump()
+        self.b.start_block(others)
+        self.env = before
+        for condition, body in ((test, x.then), (~test if x.other else test, x.other)):
+            if body:
+                self.active = condition
+                self.where_any(body)
+        self.active = None
+        end.jump()
+        end.arrive()
 
     def where_any(self, body: Sequence[tree.Statement]) -> None:
         """Statements for the lanes that are active, if there are any."""
@@ -567,6 +610,14 @@ def regions(levels: Levels, body: Sequence[tree.Statement]) -> list[list[tree.St
         for inner in bodies(part) if not isinstance(part, list) else ():
             found += regions(levels, inner)
     return found
+
+
+def is_small(body: Sequence[tree.Statement]) -> bool:
+    """Whether statements are worth being written twice: few of them, and no loops in which they would be again."""
+    for count, x in enumerate(tree.walk(*body)):
+        if count > TWICE or isinstance(x, tree.Loop | tree.Called):
+            return False
+    return True
 
 
 def weight(program: tree.Program) -> int:

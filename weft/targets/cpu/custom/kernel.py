@@ -7,7 +7,7 @@ threadgroups gets some of the size that suits the machine (`lowering.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from weft import dtypes as dt
@@ -19,7 +19,7 @@ from weft.records import dataclass, field
 from weft.targets.cpu.custom.emit import ACTIVE, GONE, TWICE, Emitter, Env, regions
 from weft.targets.cpu.custom.levels import Levels, mentioned
 from weft.targets.cpu.custom.memory import Memory
-from weft.targets.cpu.custom.values import Affine, AnyLane
+from weft.targets.cpu.custom.values import Affine, AnyLane, identity
 from weft.targets.cpu.kernel import Frame, NativeKernel
 
 ALIGNMENT: Final = 64
@@ -41,7 +41,8 @@ def padded(nbytes: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Threadgroups(NativeKernel):
     """Runs threadgroups. `whole`: there are only whole vectors. `flat`: threadgroups have one axis. Inputs that are
-    `strided` begin anywhere. `alone`: one thread runs all units, so nothing is locked."""
+    `strided` begin anywhere. `alone`: one thread runs all units, so nothing is locked. Of results that are `gathered`,
+    which are small and only counted in, each call has a copy of its own, and adds it up at the end."""
 
     title = "custom"
     outer = 0
@@ -53,17 +54,19 @@ class Threadgroups(NativeKernel):
     lead: int
     strided: tuple[bool, ...]
     alone: bool
+    gathered: tuple[int, ...]
     program: tree.Program = field(compare=False)
 
     def __str__(self) -> str:
         flags = " ".join(name for name in ("rows", "flat", "whole", "checked", "alone") if getattr(self, name))
-        return f"custom {flags} lead={self.lead} strided={self.strided}\n{self.key}"
+        return f"custom {flags} lead={self.lead} strided={self.strided} gathered={self.gathered}\n{self.key}"
 
     def operands(self) -> list[tree.Storage]:
         return [x for x in self.program.storages if x.space in ("input", "output")]
 
     def fields(self) -> list[str]:
         names = ["units", *(letter + axis for letter in "gtm" for axis in "xyz"), "*status", "vectors"]
+        names += [f"copy{k}" for k in self.gathered]
         names += [f"b{a}" for a in range(self.lead)]
         for x in self.operands():
             k = x.place
@@ -122,6 +125,19 @@ def _slots(program: tree.Program, levels: Levels, lanes: int) -> tuple[dict[tree
     return places, end
 
 
+def gathering(program: tree.Program, x: tree.Storage) -> str:
+    """The one operation by which a kernel uses a result of integers, and nothing comes of what was there; "" if it does
+    more with it."""
+    found: set[str] = set()
+    for y in tree.walk(*program.body):
+        if isinstance(y, tree.Atomic) and y.storage is x:
+            found.add(y.op if y.result is None else "")
+        elif isinstance(y, tree.Load | tree.Store) and y.storage is x:
+            return ""
+    op = found.pop() if len(found) == 1 else ""
+    return op if op in ("add", "min", "max", "and", "or", "xor") and not x.dtype.is_float else ""
+
+
 class _Writer:
     """Writes one kernel."""
 
@@ -140,6 +156,7 @@ class _Writer:
 
     def write(self) -> None:
         frame, b = self.frame, self.b
+        self._begin_gathered()
         with b.loop(frame.begin, frame.end, 1) as units:
             self._place(units.index)
             self._pointers()
@@ -150,7 +167,36 @@ class _Writer:
                 self._region(self.kernel.program.body, {})
                 b.raw(f"br label %{end.label}")
                 b.start_block(end.label)
+        self._end_gathered()
         self.memory.finish()
+
+    # ---- results that are added up ----
+
+    def _gathered(self) -> Iterator[tuple[tree.Storage, str, Value]]:
+        """(result, operation, where its copy lies)."""
+        for x in self.kernel.operands():
+            if x.place in self.kernel.gathered:
+                yield x, gathering(self.kernel.program, x), self.b.gep(self.frame.scratch, self.frame[f"copy{x.place}"])
+
+    def _begin_gathered(self) -> None:
+        b = self.b
+        self.memory.gathered = frozenset(x for x, _, _ in self._gathered())
+        self.copies: dict[tree.Storage, Value] = {}
+        for x, op, at in self._gathered():
+            self.copies[x] = at
+            nothing = identity(b, op, x.dtype, 1)
+            with b.loop(0, self.frame[f"n{x.place}"], 1) as loop:
+                b.store(nothing, b.gep(at, loop.index * x.dtype.size))
+
+    def _end_gathered(self) -> None:
+        b = self.b
+        for x, op, _ in self._gathered():
+            with b.loop(0, self.frame[f"n{x.place}"], 1) as loop:
+                offset = loop.index * x.dtype.size
+                found = b.load(b.gep(self.copies[x], offset), x.dtype, 1)
+                assert isinstance(found, Value)
+                with b.when(found.ne(identity(b, op, x.dtype, 1))):
+                    self.memory.locked(op, b.gep(self.frame[f"p{x.place}"], offset), found)
 
     # ---- where a threadgroup stands ----
 
@@ -182,7 +228,7 @@ class _Writer:
             at = frame[f"p{x.place}"]
             for a, place in enumerate(self.batch):
                 at = b.gep(at, place * frame[f"j{x.place}.{a}"])
-            self.memory.pointers[x] = at
+            self.memory.pointers[x] = self.copies.get(x, at)
         for x, offset in self.shared.items():
             self.memory.pointers[x] = b.gep(frame.scratch, offset)
         if self.shared:
@@ -229,16 +275,8 @@ class _Writer:
     def _region(self, body: Sequence[tree.Statement], outer: Env) -> None:
         """Statements for all threads of the threadgroup, vector by vector."""
         b, kernel = self.b, self.kernel
-        rest = self.b.i64(0)
         if kernel.rows and not kernel.flat:
-            across = (self.size[0] + (self.lanes - 1)) >> self.bits
-            vectors = across * self.size[1] * self.size[2]
-            with b.loop(0, vectors, 1) as loop:
-                row, column = self.frame.divide(loop.index, across)
-                z, y = self.frame.divide(row, self.size[1])
-                first = column << self.bits
-                mask = None if kernel.whole else self._mask(self.size[0] - first)
-                self._vector(body, outer, loop.index, (first, y, z), mask)
+            self._rows(body, outer)
             return
         if kernel.whole:
             with b.loop(0, self.total >> self.bits, 1) as loop:
@@ -255,6 +293,31 @@ class _Writer:
         rest = self.total & (self.lanes - 1)
         with b.when(rest > 0):
             self._vector(body, outer, full, self._along(full), self._mask(rest))
+
+    def _rows(self, body: Sequence[tree.Statement], outer: Env) -> None:
+        """The same row by row."""
+        b, width = self.b, self.size[0]
+        across = (width + (self.lanes - 1)) >> self.bits
+        full = width >> self.bits
+        with b.loop(0, self.size[1] * self.size[2], 1) as rows:
+            z, y = self.frame.divide(rows.index, self.size[1])
+            first = rows.index * across
+
+            def one(column: Value, mask: Value | None) -> None:
+                self._vector(body, outer, first + column, (column << self.bits, y, z), mask)
+
+            if self.kernel.whole:
+                with b.loop(0, full, 1) as loop:
+                    one(loop.index, None)
+            elif sum(1 for _ in tree.walk(*body)) > TWICE:
+                with b.loop(0, across, 1) as loop:
+                    one(loop.index, self._mask(width - (loop.index << self.bits)))
+            else:
+                with b.loop(0, full, 1) as loop:
+                    one(loop.index, None)
+                rest = width & (self.lanes - 1)
+                with b.when(rest > 0):
+                    one(full, self._mask(rest))
 
     def _mask(self, left: Value) -> Value:
         """The lanes before number `left`."""

@@ -123,6 +123,9 @@ class Levels:
             self._stack: list[tree.Statement] = []
             self._memo: dict[int, Level] = {}
             self._block(self.program.body, group=self.has_barriers)
+            for x in tree.walk(*self.program.body):
+                if isinstance(x, tree.Assign) and x.empty:
+                    self.variables.setdefault(x.variable, 0)  # it is never anything else
             if before == (self.variables, len(self.divergent), self.masked_return, len(self.apart)):
                 return
 
@@ -136,6 +139,8 @@ class Levels:
     def _statement(self, x: tree.Statement, group: bool) -> None:
         inside = group and id(x) in self.grouped
         match x:
+            case tree.Assign(variable, _, _, True):
+                self._homes[variable] = self._depth(), group
             case tree.Assign(variable, value, first):
                 if self.has_barriers and self.is_apart(value):
                     self.apart.add(variable)

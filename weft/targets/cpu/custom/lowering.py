@@ -19,7 +19,7 @@ from weft.runtime.engine import Source
 from weft.targets.axes import grain
 from weft.targets.cpu import moves
 from weft.targets.cpu.custom.emit import weight
-from weft.targets.cpu.custom.kernel import Threadgroups, lanes_of
+from weft.targets.cpu.custom.kernel import Threadgroups, gathering, lanes_of, padded
 from weft.targets.cpu.features import features
 from weft.targets.cpu.kernel import Frame, NativeKernel
 
@@ -27,6 +27,8 @@ WORK: Final = 1 << 16
 """Instructions that are worth a thread."""
 CHUNK: Final = 4096
 """Threads of a threadgroup where the kernel does not say."""
+GATHERED: Final = 1 << 12
+"""Elements of a result of which each thread may have a copy."""
 STATUS: Final = 64
 """Bytes of the record of a failure."""
 
@@ -173,12 +175,15 @@ class _Launches:
             # Rows are short: lanes go over the end of one to the next.
             flat, rows, whole = False, False, False
             tx, ty, tz = gx, to_int(dim_min(gy, dim_max(1, CHUNK // gx))), 1
+        elif type(gx) is int and gx < CHUNK and not _is(gy, 1):
+            flat, rows, whole = False, True, gx % lanes == 0
+            tx, ty, tz = gx, to_int(dim_min(gy, CHUNK // gx)), 1
         else:
             flat, rows, whole = True, True, False
             tx, ty, tz = to_int(dim_min(gx, CHUNK)), 1, 1
         kernel = Threadgroups(
             program.text, rows, flat, whole, op.program.checked, len(op.lead),
-            tuple(op.program.strided for _ in inputs), is_ordered(program), program,
+            tuple(op.program.strided for _ in inputs), is_ordered(program), self.gathered(), program,
         )  # fmt: skip
         groups = [to_int(ceil_div(n, t)) for n, t in ((gx, tx), (gy, ty), (gz, tz))]
         units = to_int(math.prod((*groups, *op.lead)))
@@ -191,10 +196,26 @@ class _Launches:
         for k, (layout, pointer) in enumerate((*inputs, *self.outputs())):
             self._describe(words, k, layout, pointer)
         fixed, each = kernel.bytes_of()
+        end = to_int(fixed + each * vectors)
+        for k in kernel.gathered:
+            words[f"copy{k}"] = end
+            x = self.results[k - len(self.operands)]
+            end = end + padded(math.prod(x.shape) * x.dtype.size)
         cost = weight(program) * threads // 4
         work = 0 if is_ordered(program) else grain(cost, WORK, units)
         values = tuple(words[name.lstrip("*")] for name in kernel.fields())
-        self.launches.append(Launch(kernel.source(), values, work, to_int(fixed + each * vectors)))  # type: ignore[arg-type]
+        self.launches.append(Launch(kernel.source(), values, work, end))  # type: ignore[arg-type]
+
+    def gathered(self) -> tuple[int, ...]:
+        """Results that threads add up for themselves: small ones of integers."""
+        if self.op.lead or is_ordered(self.program):
+            return ()
+        found = []
+        for k, x in enumerate(self.results, len(self.operands)):
+            sized = all(type(n) is int for n in x.shape) and 0 < math.prod(x.shape) <= GATHERED
+            if sized and gathering(self.program, self.program.storages[k]):
+                found.append(k)
+        return tuple(found)
 
     def outputs(self) -> list[tuple[Layout, Pointer]]:
         return [(x, Pointer(len(self.operands) + k)) for k, x in enumerate(self.results)]

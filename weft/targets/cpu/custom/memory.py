@@ -55,6 +55,8 @@ class Memory:
         self.pointers: dict[tree.Storage, Value] = {}
         """Where the arrays of this threadgroup, or vector, begin."""
         self.unit: Value = frame.begin
+        self.gathered: frozenset[tree.Storage] = frozenset()
+        """Results of which each thread has its own copy, to be combined at the end."""
         self._entry: list[str] = []
         self._buffers: dict[str, Value] = {}
 
@@ -474,13 +476,17 @@ class Memory:
         """storage[index] op= value; gives what was there. What one thread alone can see is not locked."""
         b, dtype = self.b, storage.dtype
         at = self.address(storage, index)
-        if not self.alone and storage.space == "output" and not dtype.is_float:
-            op = _ATOMIC.get(x.op) or (x.op if dtype.kind == "i" else f"u{x.op}")
-            return b.op(f"atomicrmw {op} ptr {at.text}, {value!r} monotonic", dtype, 1)
+        if not self.alone and storage.space == "output" and storage not in self.gathered and not dtype.is_float:
+            return self.locked(x.op, at, value)
         old = _value(b.load(at, dtype, 1))
         new = value if x.op == "set" else operate(b, x.op, dtype, [old, value])
         b.store(new, at)
         return old
+
+    def locked(self, op: str, at: Value, value: Value) -> Value:
+        """An atomic operation that other threads see; gives what was there."""
+        name = _ATOMIC.get(op) or (op if value.dtype.kind == "i" else f"u{op}")
+        return self.b.op(f"atomicrmw {name} ptr {at.text}, {value!r} monotonic", value.dtype, 1)
 
 
 def _value(x: object) -> Value:
