@@ -12,7 +12,9 @@ pytest.importorskip("pytensor")
 
 import pytensor
 import pytensor.scalar as ps
+import pytensor.sparse
 import pytensor.tensor as pt
+import scipy.sparse
 from pytensor import ifelse
 from pytensor.tensor.elemwise import Elemwise
 
@@ -45,6 +47,8 @@ UNARY: dict[str, tuple[Callable[..., Any], np.ndarray]] = {
     **{name: (getattr(pt, name), UNIT) for name in ("arcsin", "arccos", "arctanh", "erfinv")},
     "arccosh": (pt.arccosh, 1 + ABOVE),
     "log1mexp": (pt.log1mexp, -ABOVE),
+    "polygamma": (lambda x: pt.polygamma(3, x), ABOVE),
+    "erfcinv": (pt.erfcinv, np.array([1e-300, 1e-20, 1e-5, 0.01, 0.3, 0.9, 1.0, 1.2, 1.9, 2.0])),
     "gamma_of_negatives": (pt.gamma, np.array([-0.5, -1.5, -2.2, 0.3])),
     "invert_integers": (pt.invert, INTEGERS),
     "invert_bools": (pt.invert, np.array([True, False])),
@@ -241,6 +245,32 @@ def test_transforms_and_convolutions() -> None:
         check([v, w], pt.signal.convolve1d(v, w, mode=mode), (X[:, 0], kernel))
     y = pt.matrix("y")
     check([x, y], [pt.signal.convolve2d(x, y, mode=mode) for mode in ("full", "valid")], (X, SQUARE[:2, :2]))
+
+
+def test_loops_over_scalars() -> None:
+    """Derivatives of incomplete functions by their parameters are series."""
+    a, b, x = pt.vectors("a", "b", "x")
+    first, second = np.array([0.5, 2.0, 7.5]), np.array([3.0, 1.5, 0.7])
+    check([a, x], pt.grad(pt.gammainc(a, x).sum(), a), (first, second), rtol=1e-8)
+    check([a, x], pt.grad(pt.gammaincc(a, x).sum(), a), (first, second), rtol=1e-8)
+    unit = np.array([0.1, 0.5, 0.9])
+    check([a, b, x], pt.grad(pt.betainc(a, b, x).sum(), [a, b]), (first, second, unit), rtol=1e-8)
+
+
+@pytest.mark.parametrize("layout", ["csr", "csc"])
+def test_products_with_sparse_constants(layout: str) -> None:
+    matrix = scipy.sparse.random(6, 4, 0.5, format=layout, random_state=0)
+    sparse = pytensor.sparse.as_sparse_variable(matrix)
+    x = pt.matrix("x")
+    structured = pytensor.sparse.structured_dot(sparse, x)
+    check([x], [structured, pytensor.sparse.dot(sparse, x)], (X,))
+    check([x], pt.grad((structured**2).sum(), x), (X,))
+
+
+def test_other_sparse_operations_are_left_to_pytensor() -> None:
+    x = pytensor.sparse.csr_matrix("x")
+    values = scipy.sparse.random(4, 3, 0.5, format="csr", random_state=0)
+    check([x], pytensor.sparse.sp_sum(x * 2, axis=0) + 1, (values,), left_to_pytensor=True)
 
 
 # ---- linear algebra ----

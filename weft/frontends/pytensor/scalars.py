@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from pytensor import scalar as ps
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.scalar.loop import ScalarLoop
+from pytensor.scalar.math import PolyGamma
 from pytensor.tensor import math as ptm
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 
@@ -69,6 +71,19 @@ def _log1mexp(x: array) -> array:
     return mx.where(x > _number(x, -math.log(2.0)), mx.log(-mx.expm1(x)), mx.log1p(-mx.exp(x)))
 
 
+def _erfcinv(x: array) -> array:
+    """The number whose erfc is x: Newton's method for its logarithm, which keeps its digits where x is small."""
+    below = mx.minimum(x, _number(x, 2.0) - x)
+    inside = mx.maximum(below, _number(x, 1e-320 if x.dtype is mx.float64 else 1e-44))
+    goal = mx.log(inside)
+    y = mx.where(inside > _number(x, 0.1), mx.erfinv(_number(x, 1.0) - inside), mx.sqrt(mx.maximum(-goal, -goal * 0)))
+    for _ in range(6):
+        scaled = mx.erfcx(y)
+        y = y + (mx.log(scaled) - y * y - goal) * scaled * _number(x, math.sqrt(math.pi) / 2)
+    y = mx.where(below == 0, _number(x, math.inf), mx.where(below < 0, _number(x, math.nan), y))
+    return mx.where(x > _number(x, 1.0), -y, y)
+
+
 def _gamma(x: array) -> array:
     size = mx.exp(mx.gammaln(x))
     odd = mx.floor(x) % _number(x, 2.0) != _number(x, 0.0)
@@ -86,7 +101,9 @@ SAME.update({
     "Tanh": mx.tanh, "ArcSinh": mx.arcsinh, "ArcCosh": mx.arccosh, "ArcTanh": mx.arctanh,
     "Reciprocal": lambda x: mx.divide(_number(x, 1.0), x), "Identity": lambda x: x,
     "Deg2Rad": lambda x: x * _number(x, math.pi / 180.0), "Rad2Deg": lambda x: x * _number(x, 180.0 / math.pi),
-    "Erf": mx.erf, "Erfc": mx.erfc, "Erfcx": mx.erfcx, "Erfinv": mx.erfinv, "GammaLn": mx.gammaln, "Psi": mx.digamma,
+    "Erf": mx.erf, "Erfc": mx.erfc, "Erfcx": mx.erfcx, "Erfinv": mx.erfinv, "Erfcinv": _erfcinv,
+    "GammaU": lambda k, x: mx.gammaincc(k, x) * _gamma(k), "GammaL": lambda k, x: mx.gammainc(k, x) * _gamma(k),
+    "GammaLn": mx.gammaln, "Psi": mx.digamma,
     "TriGamma": lambda x: mx.polygamma(1, x), "Gamma": _gamma, "I0": mx.i0, "I1": mx.i1, "Sigmoid": mx.sigmoid,
     "Softplus": _softplus, "Log1mexp": _log1mexp, "GammaInc": mx.gammainc, "GammaIncC": mx.gammaincc,
     "BetaInc": mx.betainc, "Conj": mx.conjugate,
@@ -198,15 +215,17 @@ def _polygamma(op: Any, node: Apply, n: array, x: array) -> array:
 # ---- application ----
 
 
+def refused_class(cls: type) -> bool:
+    """Whether a class of scalar operations has no translation."""
+    return not (cls.__name__ in OWN or cls.__name__ in SAME or issubclass(cls, (ps.Composite, ScalarLoop)))
+
+
 def refused(op: Any) -> str | None:
     """Why a scalar operation has no translation."""
-    if isinstance(op, ps.Composite):
+    if isinstance(op, (ps.Composite, ScalarLoop)):
         reasons = [refused(node.op) for node in op.fgraph.apply_nodes]
         return next((reason for reason in reasons if reason), None)
-    name = type(op).__name__
-    if name in OWN or name in SAME:
-        return None
-    return f"{name} has no translation"
+    return f"{type(op).__name__} has no translation" if refused_class(type(op)) else None
 
 
 def applied(node: Apply, xs: Sequence[array]) -> list[array]:
@@ -214,6 +233,8 @@ def applied(node: Apply, xs: Sequence[array]) -> list[array]:
     op = getattr(node.op, "scalar_op", node.op)
     if isinstance(op, ps.Composite):
         return composite(op, xs)
+    if isinstance(op, ScalarLoop):
+        return loop(op, xs)
     name = type(op).__name__
     if name in OWN:
         return [OWN[name](op, node, *xs)]
@@ -221,6 +242,30 @@ def applied(node: Apply, xs: Sequence[array]) -> list[array]:
         raise NotConverted(f"{name} has no translation")
     dtype = node.outputs[0].type.dtype
     return [SAME[name](*[cast(x, dtype) for x in xs])]
+
+
+def loop(op: Any, xs: Sequence[array]) -> list[array]:
+    """A loop for each element, all of them together; one that is done keeps what it has."""
+    steps, *given = mx.broadcast_arrays(*xs)
+    count = len(op.fgraph.outputs) - int(op.is_while)
+    constants = given[count:]
+    state = [cast(x, out.type.dtype) for x, out in zip(given[:count], op.fgraph.outputs, strict=False)]
+
+    def go_on(carry: Any) -> array:
+        return mx.any((carry[0] < steps) & mx.logical_not(carry[2]))
+
+    def again(carry: Any) -> Any:
+        i, values, done, fine = carry
+        made = composite(op, [*values, *constants])
+        active = (i < steps) & mx.logical_not(done)
+        new = [mx.where(active, x, old) for x, old in zip(made[:count], values, strict=True)]
+        stops = cast(made[-1], "bool") if op.is_while else mx.zeros(done.shape, mx.bool_)
+        return i + mx.array(1, i.dtype), new, done | (active & stops), mx.where(active, stops, fine)
+
+    never = mx.zeros(steps.shape, mx.bool_)
+    start = (mx.zeros(steps.shape, steps.dtype), state, never, steps <= mx.array(0, steps.dtype))
+    _, values, _, fine = mx.while_loop(go_on, again, start)
+    return [*values, fine] if op.is_while else values
 
 
 def composite(op: Any, xs: Sequence[array]) -> list[array]:
@@ -249,20 +294,26 @@ def elemwise(op: Any, node: Apply, *given: Value) -> list[array]:
     """A scalar operation on each element."""
     xs = [to_array(x, _converted(node, i) if isinstance(x, Known) else None) for i, x in enumerate(given)]
     shape = common_shape(node, xs)
-    simple = _simple_power(node, given, xs)
+    simple = _with_known_number(node, given, xs)
     made = applied(node, xs) if simple is None else [simple]
     return [x if len(xs) == 1 or x.shape == shape else mx.broadcast_to(x, shape) for x in made]
 
 
-def _simple_power(node: Apply, given: Sequence[Value], xs: Sequence[array]) -> array | None:
-    """A power whose exponent is 2 or 1/2 in all elements."""
-    if not isinstance(node.op.scalar_op, ps.Pow) or not isinstance(given[1], Known) or given[1].is_symbolic:
+def _with_known_number(node: Apply, given: Sequence[Value], xs: Sequence[array]) -> array | None:
+    """Powers whose exponent is 2 or 1/2 in all elements, and polygamma functions of one order."""
+    op, dtype = node.op.scalar_op, node.outputs[0].type.dtype
+    which = {ps.Pow: 1, PolyGamma: 0}.get(type(op))
+    if which is None or not weft_dtype(dtype).is_float:
         return None
-    exponents = np.unique(np.asarray(given[1].value))
-    dtype = node.outputs[0].type.dtype
-    if exponents.size != 1 or not weft_dtype(dtype).is_float:
+    known = given[which]
+    if not isinstance(known, Known) or known.is_symbolic:
         return None
-    simple = {2.0: mx.square, 0.5: mx.sqrt}.get(float(exponents[0]))
+    numbers = np.unique(np.asarray(known.value))
+    if numbers.size != 1:
+        return None
+    if isinstance(op, PolyGamma):
+        return mx.polygamma(int(numbers[0]), cast(xs[1], dtype))
+    simple = {2.0: mx.square, 0.5: mx.sqrt}.get(float(numbers[0]))
     return None if simple is None else simple(cast(xs[0], dtype))
 
 
