@@ -7,6 +7,10 @@ META   := pyproject.toml weft/version.py
 
 OLDEST := .venv-oldest
 
+# Front ends are tested beside the library that they are for, which may pin what others do not.
+TORCH    ?= torch==2.13.0
+PYTENSOR ?= pytensor==3.0.7
+
 # What depends on the CPU or on LLVM: kernels, how they are made and linked, and the native code of programs and threads.
 CPU_TESTS  := tests/test_engine.py tests/test_memory_plans.py tests/test_matmul_kernels.py
 LLVM_TESTS := tests/test_numba.py tests/test_llvm_versions.py tests/test_engine.py tests/test_levels.py
@@ -15,7 +19,7 @@ LLVM_TESTS := tests/test_numba.py tests/test_llvm_versions.py tests/test_engine.
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full test-browser test-cpus test-llvm lint format bench peers oldest clean
+.PHONY: help demo test test-full test-browser test-cpus test-llvm test-torch test-pytensor lint format bench peers oldest clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -46,6 +50,12 @@ test-llvm: $(VENV)/.dev $(OLDEST)/.dev ## the same bits with the oldest LLVM as 
 	@WEFT_THREADS=1 WEFT_CACHE_DIR= $(BIN)/python -m tests.bits $(OLDEST)/bin/python
 	@$(OLDEST)/bin/python -m pytest -q $(LLVM_TESTS)
 
+test-torch: .venv-torch/.dev ## programs for PyTorch: torch.compile and torch.export
+	@.venv-torch/bin/python -m pytest -q tests/frontends/test_torch_*.py $(ARGS)
+
+test-pytensor: .venv-pytensor/.dev ## programs for PyTensor
+	@.venv-pytensor/bin/python -m pytest -q tests/frontends/test_pytensor_*.py $(ARGS)
+
 lint: $(VENV)/.dev ## style, formatting and types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -65,11 +75,11 @@ peers: $(VENV)/.dev ## install MLX, which some tests and benchmarks compare with
 oldest: $(OLDEST)/.dev ## make an environment with the oldest LLVM that Weft works with, and the Numba that asks for it
 
 clean: ## remove the environment, the caches and what was built
-	@rm -rf $(VENV) $(OLDEST) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	@rm -rf $(VENV) $(OLDEST) .venv-torch .venv-pytensor build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Debian and Ubuntu ship `venv` without the part that brings pip (python3-venv), so there are two ways and one explanation.
-$(VENV)/.made $(OLDEST)/.made:
+$(VENV)/.made $(OLDEST)/.made .venv-torch/.made .venv-pytensor/.made:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on the PATH; say which one: make PYTHON=python3.12 ..."; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "Weft needs Python 3.11 or later, and $(PYTHON) is $$($(PYTHON) -V); say which one: make PYTHON=python3.12 ..."; exit 1; }
@@ -96,4 +106,15 @@ $(VENV)/.dev: $(VENV)/.made $(META)
 $(OLDEST)/.dev: $(OLDEST)/.made $(META)
 	@echo "installing weft, its tests, llvmlite 0.45 and numba 0.62 into $(OLDEST)"
 	@$(OLDEST)/bin/$(PIP) -e '.[test]' 'llvmlite==0.45.*' 'numba==0.62.*'
+	@touch $@
+
+.venv-torch/.dev: .venv-torch/.made $(META)
+	@echo "installing weft, its tests, $(TORCH) and transformers into $(@D)"
+	@$(@D)/bin/$(PIP) '$(TORCH)'
+	@$(@D)/bin/$(PIP) -e '.[test,torch]' transformers
+	@touch $@
+
+.venv-pytensor/.dev: .venv-pytensor/.made $(META)
+	@echo "installing weft, its tests and $(PYTENSOR) into $(@D)"
+	@$(@D)/bin/$(PIP) -e '.[test,pytensor]' '$(PYTENSOR)'
 	@touch $@
