@@ -58,6 +58,7 @@ def make(folder: Path, **settings) -> Path:
     config = {**SMALL, **settings}
     folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer(folder)
+    mx.random.seed(0)
     module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
     weights = weights_of(module.Model(module.ModelArgs.from_dict(config)))
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
