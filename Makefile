@@ -18,6 +18,9 @@ LLVM_TESTS := tests/test_numba.py tests/test_llvm_versions.py tests/test_engine.
 # Given on the command line: `make test ARGS="-k softmax"`, `make bench ARGS="gelu_4M --python jax=../jax/bin/python"`.
 ARGS ?=
 
+# Which of examples/*.py `make demo` runs.
+DEMO ?= train_mlp
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full test-browser test-cpus test-llvm test-torch test-pytensor lint format bench peers oldest clean
 .DELETE_ON_ERROR:
@@ -25,8 +28,8 @@ ARGS ?=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.run ## train a small network on digits drawn by the script (some seconds)
-	@$(BIN)/python examples/train_mlp.py $(ARGS)
+demo: $(VENV)/.run ## train a small network on drawn digits (some seconds); DEMO=text, DEMO=diffusion, ... other examples
+	@$(BIN)/weft run examples/$(DEMO).py $(ARGS)
 
 test: $(VENV)/.dev ## the tests that must always pass (under 10 minutes on two cores)
 	@$(BIN)/python -m pytest -q $(ARGS)

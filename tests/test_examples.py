@@ -4,6 +4,12 @@ hold by chance."""
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
+import struct
+import subprocess
+import sys
+import zlib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -152,3 +158,95 @@ def test_the_cache_says_what_reading_everything_again_would() -> None:
         letters.append(mx.argmax(scores[-1]).item())
     assert count.item() == longest
     assert text.tolist() == letters
+
+
+# ---- programs for MLX ----
+
+
+def weft_run(folder: Path, name: str, *arguments: str) -> str:
+    """What an example prints that imports `mlx`; its pictures go to the folder."""
+    done = subprocess.run(
+        [sys.executable, "-m", "weft", "run", str(EXAMPLES / f"{name}.py"), *arguments],
+        capture_output=True, text=True, cwd=folder, timeout=300, check=False,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "WEFT_CHECK": "0", "COLUMNS": "100"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "[compile]" not in done.stderr, done.stderr[-3000:]
+    return done.stdout
+
+
+def png(path: Path) -> np.ndarray:
+    """The pixels of a PNG file without filters."""
+    data, chunks = path.read_bytes(), {}
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    at = 8
+    while at < len(data):
+        (length,) = struct.unpack(">I", data[at : at + 4])
+        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
+        assert struct.unpack(">I", data[at + 8 + length : at + 12 + length]) == (zlib.crc32(kind + body),)
+        chunks[kind] = body
+        at += 12 + length
+    width, height, depth, colours = struct.unpack(">IIBB", chunks[b"IHDR"][:10])
+    assert depth == 8
+    rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, -1)
+    assert not rows[:, 0].any()
+    return rows[:, 1:].reshape(height, width, 3 if colours == 2 else 1)
+
+
+@pytest.mark.parametrize("name", ["digits", "text", "diffusion", "lora", "chat"])
+def test_programs_for_mlx_say_how_they_are_run(name: str) -> None:
+    source = (EXAMPLES / f"{name}.py").read_text()
+    assert f"weft run examples/{name}.py --help" in source
+    assert "import weft" not in source
+    assert "import mlx.core as mx" in source
+
+
+@pytest.mark.parametrize("model", ["cnn", "mlp"])
+def test_networks_learn_to_read_digits(tmp_path: Path, model: str) -> None:
+    printed = weft_run(tmp_path, "digits", "--model", model, "--drawn", "--images", "2000", "--epochs", "6")
+    right = re.search(r"([\d.]+)% of 400 digits", printed)
+    assert right is not None, printed
+    assert float(right[1]) > 60, "guessing gives 10"
+    pixels = png(tmp_path / "out" / "digits.png")
+    assert pixels.shape == (320, 640, 3)
+    assert (pixels == (31, 119, 180)).all(-1).any(0).all(), "the curve crosses every column"
+
+
+def test_a_transformer_learns_to_write(tmp_path: Path) -> None:
+    printed = weft_run(
+        tmp_path, "text", "--steps", "120", "--width", "32", "--layers", "1", "--count", "90", "--words", "The array "
+    )
+    found = re.search(r"([\d.]+) nats a letter in the end, ([\d.]+) on pages", printed)
+    assert found is not None, printed
+    assert float(found[1]) < 2.9, "guessing needs 4.4, and 3.2 if it knows how often letters are used"
+    assert "\nThe array " in printed
+    assert png(tmp_path / "out" / "text.png").shape == (320, 640, 3)
+
+
+def test_pictures_come_out_of_noise(tmp_path: Path) -> None:
+    """Few steps: what can be seen is that digits are dark in the middle, and not at the edge."""
+    weft_run(tmp_path, "diffusion", "--drawn", "--steps", "150", "--batch", "64")
+    pixels = png(tmp_path / "out" / "diffusion.png")
+    assert pixels.shape == (9 * 11 * 4, 10 * 11 * 4, 1)
+    digits = pixels[: 8 * 44, :, 0].reshape(8, 44, 10, 44).transpose(0, 2, 1, 3).reshape(80, 44, 44)[:, :40, :40]
+    assert digits[:, 12:28, 12:28].mean() > 1.5 * digits[:, :4].mean()
+
+
+def need_mlx_lm() -> None:
+    if importlib.util.find_spec("mlx_lm") is None:
+        pytest.skip("mlx-lm is not installed")
+
+
+def test_adapters_teach_another_manner(tmp_path: Path) -> None:
+    need_mlx_lm()
+    printed = weft_run(tmp_path, "lora", "--steps", "250")
+    assert "before: 20, 21 → 22, 23, 24, 25, 26, 27, 28, 29" in printed
+    assert "with adapters: 21, 20 → 19, 18, 17, 16, 15, 14, 13, 12" in printed
+    assert "without them: 20, 21 → 22, 23, 24, 25, 26, 27, 28, 29" in printed
+
+
+def test_a_chat_through_the_server(tmp_path: Path) -> None:
+    need_mlx_lm()
+    printed = weft_run(tmp_path, "chat", "--steps", "250")
+    assert "what does the cow say? the cow says moo ." in printed
+    assert "what colour is the sky? the sky is blue ." in printed

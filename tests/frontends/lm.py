@@ -33,6 +33,10 @@ def command(library: str) -> list[str]:
     return [sys.executable, *LIBRARIES[library]]
 
 
+class Failed(AssertionError):
+    """A program ended with an error, or was ended."""
+
+
 def run(library: str, *arguments: str | Path, cwd: Path | None = None, **more: str) -> str:
     """Run a program of this folder or a module; what it prints. Weft's warnings (what could not be compiled) fail."""
     done = subprocess.run(
@@ -40,6 +44,7 @@ def run(library: str, *arguments: str | Path, cwd: Path | None = None, **more: s
         capture_output=True, text=True, check=False, cwd=cwd, timeout=LONGEST, input="",
         env={**os.environ, **SETTINGS, **more, "PYTHONPATH": f"{Path(__file__).parents[2]}"},
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+    if done.returncode != 0:
+        raise Failed(done.stderr[-4000:])
     assert "[compile]" not in done.stderr, done.stderr[-4000:]
     return done.stdout

@@ -4,13 +4,14 @@ the logits are compared with its own, for the same weights.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.frontends.lm import PROGRAMS, need_mlx_lm, run
+from tests.frontends.lm import PROGRAMS, Failed, need_mlx_lm, run
 
 need_mlx_lm()
 
@@ -27,9 +28,16 @@ WITHOUT_HISTORY = {"gemma3n", "plamo3"}
 Results = dict[str, dict[str, np.ndarray]]
 
 
-def results(library: str, folder: Path, names: list[str], at_once: int = 20) -> Results:
-    for start in range(0, len(names), at_once):
-        run(library, PROGRAMS / "lm_architectures.py", folder, *names[start : start + at_once])
+def results(library: str, folder: Path, names: list[str]) -> Results:
+    for start in range(0, len(names), 20):
+        try:
+            run(library, PROGRAMS / "lm_architectures.py", folder, *names[start : start + 20])
+        except Failed:
+            if library == "weft":
+                raise
+            for name in names[start : start + 20]:  # MLX itself does not survive all of them
+                with contextlib.suppress(Failed):
+                    run(library, PROGRAMS / "lm_architectures.py", folder, name)
     found = {}
     for file in folder.glob("*.npz"):
         with np.load(file) as arrays:
