@@ -2,8 +2,8 @@
 
 Four modes, whose bits are MLX's: "affine" (integers; weight = scale * code + bias), "mxfp4" and "mxfp8" (small floats
 with a power of two for 32 of them), "nvfp4" (4-bit floats with an 8-bit float for 16). Quantizing and dequantizing are
-compositions: codes are packed and unpacked by shifts, which fusion puts into the kernels around them. Products are
-primitives, whose kernels read the codes as they are (weft/primitives/quantized.py).
+compositions around the primitives that pack codes and unpack them. Products are primitives, too, whose kernels read
+the codes as they are (weft/primitives/quantized.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from weft.core.elementwise import (
     abs as abs_,
 )
 from weft.core.elementwise import (
+    bitwise_and,
     clip,
     equal,
     floor,
@@ -28,29 +29,25 @@ from weft.core.elementwise import (
     maximum,
     minimum,
     negative,
-    power,
-    right_shift,
     where,
 )
 from weft.core.elementwise import (
     round as round_,
 )
 from weft.core.fp8 import from_fp8, to_fp8
-from weft.core.gathering import take
-from weft.core.joining import stack
 from weft.core.linear import matmul
 from weft.core.products import gather_mm
 from weft.core.reducing import max as max_
 from weft.core.reducing import min as min_
-from weft.core.reducing import sum as sum_
 from weft.core.shaping import expand_dims, swapaxes
 from weft.dtypes import Dtype
 from weft.graph.dims import prod, provably_equal
 from weft.graph.node import Node, Shape
 from weft.primitives.base import bind
+from weft.primitives.bits import Bitcast
 from weft.primitives.creation import Iota
 from weft.primitives.elementwise import astype
-from weft.primitives.quantized import BITS, FIXED, FP4, GROUPS, GatherQuantizedMatmul, Packing, QuantizedMatmul
+from weft.primitives.quantized import BITS, FIXED, GROUPS, GatherQuantizedMatmul, Pack, Packing, QuantizedMatmul
 from weft.primitives.quantized import codes as unpacked_codes
 from weft.primitives.views import reshape
 
@@ -97,36 +94,38 @@ def _arrays(name: str, *given: Any) -> None:
 
 
 def _packed(codes: array, bits: int) -> array:
-    """Codes (…, n) as a stream of bits in uint32 (…, n * bits / 32), the first one lowest."""
-    *lead, n = codes._node.shape
-    words = _reshaped(codes.astype(dt.uint32), *lead, n // 32, 32)
-    made: list[array] = []
-    for word in range(bits):
-        parts = []
-        for i in range(32):
-            shift = i * bits - 32 * word
-            if -bits < shift < 32:
-                code = words[..., i]
-                parts.append(left_shift(code, shift) if shift >= 0 else right_shift(code, -shift))
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part  # bits that do not meet
-        made.append(total)
-    return _reshaped(stack(made, axis=-1), *lead, n * bits // 32)
+    """Codes (…, n) of uint8 as a stream of bits in uint32 (…, n * bits / 32), the first one lowest."""
+    return wrap(bind(Pack(bits), codes._node))
 
 
-# ---- 4-bit floats ----
+# ---- small floats ----
 
 
 def _to_fp4(x: array) -> array:
     """The nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6 as a code with its sign in bit 3; of two the smaller one."""
     size = abs_(x)
-    code = sum_(stack([greater(size, bound) for bound in (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)]).astype(dt.uint32), 0)
-    return where(less(x, 0) & greater(code, 0), code + 8, code).astype(dt.uint32)
+    code = greater(size, 0.25).astype(dt.uint8)
+    for bound in (0.75, 1.25, 1.75, 2.5, 3.5, 5.0):
+        code = code + greater(size, bound).astype(dt.uint8)
+    return where(less(x, 0) & greater(code, 0), code + 8, code).astype(dt.uint8)
+
+
+def _of_bits(bits: array) -> array:
+    """The float32 of these bits."""
+    return wrap(bind(Bitcast(dt.float32), bits.astype(dt.uint32)._node))
 
 
 def _from_fp4(codes: array) -> array:
-    return take(array([*FP4, *[-v for v in FP4]], dt.float32), codes.astype(dt.int32), axis=0)
+    """Exponent and mantissa to their places, and the exponent's offset made good; the smallest is subnormal before."""
+    wide = codes.astype(dt.uint32)
+    size = _of_bits(left_shift(bitwise_and(wide, 7), 22)) * 2.0**126
+    return where(equal(bitwise_and(wide, 8), 0), size, negative(size))
+
+
+def _power_of_two(exponent: array) -> array:
+    """2 ** (exponent - 127), of which the smallest is subnormal and the largest infinite."""
+    wide = exponent.astype(dt.uint32)
+    return _of_bits(where(equal(wide, 0), 1 << 22, left_shift(wide, 23)))
 
 
 # ---- quantize, dequantize ----
@@ -172,7 +171,7 @@ def quantize(
         exponent = negative(floor(negative(log2(top / largest))))
         exponent = where(equal(top, 0), 0.0, clip(exponent, -127, 127))
         scales = (exponent + 127).astype(dt.uint8)
-        scaled = groups / power(2.0, exponent)
+        scaled = groups / _power_of_two(scales)
         codes = _to_fp4(scaled) if mode == "mxfp4" else to_fp8(scaled)
     return _packed(_reshaped(codes, *lead, n), packing.bits), _reshaped(scales, *lead, n // packing.group)
 
@@ -192,7 +191,7 @@ def _affine(groups: array, bits: int) -> tuple[array, array, array]:
         exact = equal(count, 0)
         scale = where(exact, step, edge / where(exact, 1.0, count))
         bias = where(exact, 0.0, edge)
-    codes = clip(round_((groups - bias) / scale), 0, most).astype(dt.uint32)
+    codes = clip(round_((groups - bias) / scale), 0, most).astype(dt.uint8)
     shape = groups._node.shape[:-1]
     return codes, _reshaped(scale, *shape), _reshaped(bias, *shape)
 
@@ -264,7 +263,7 @@ def _dequantized(
         step = from_fp8(scales, dt.float32)
         step = step if global_scale is None else step * (global_scale.astype(dt.float32) / (_FP8_MAX * _FP4_MAX))
     else:
-        step = power(2.0, scales.astype(dt.float32) - 127)
+        step = _power_of_two(scales)
     values = from_fp8(codes.astype(dt.uint8), dt.float32) if packing.mode == "mxfp8" else _from_fp4(codes)
     return _reshaped(values * expand_dims(step, -1), *lead, n)
 

@@ -15,23 +15,14 @@ import numpy as np
 from weft import dtypes as dt
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node, Shape, Size, kind_of
-from weft.primitives.base import (
-    ByOperand,
-    Opaque,
-    Sample,
-    bind,
-    constant,
-    full_like,
-    move_batch_to_front,
-    zeros,
-)
+from weft.primitives.base import ByOperand, Discrete, Opaque, Sample, bind, move_batch_to_front, zeros
 from weft.primitives.checks import equal_shapes, need
 from weft.primitives.contraction import Matmul, swap_last
 from weft.primitives.creation import Iota
-from weft.primitives.elementwise import BitwiseAnd, BitwiseOr, LeftShift, RightShift, astype, draw
+from weft.primitives.elementwise import astype, draw
 from weft.primitives.indexing import Gather, ScatterAdd, resolved
 from weft.primitives.reductions import sum_over
-from weft.primitives.views import Broadcast, reshape
+from weft.primitives.views import reshape
 from weft.records import dataclass
 
 FIXED: Final = {"mxfp4": (32, 4), "mxfp8": (32, 8), "nvfp4": (16, 4)}
@@ -107,37 +98,77 @@ def numbers_of(packing: Packing, w: np.ndarray, scales: np.ndarray, *biases: np.
     return made.reshape(*scales.shape[:-1], scales.shape[-1] * packing.group)
 
 
-# ---- the numbers of codes, as nodes ----
+# ---- codes and words ----
+
+
+class _Bits(Opaque, Discrete):
+    """What has `bits` for each code. No derivative."""
+
+    bits: int
+    moves = (0,)
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        return bind(self, move_batch_to_front(inputs[0], axes[0], size)), 0
+
+
+def _of_bits(shape: tuple[int, ...], bits: int, words: bool) -> Sample:
+    def make(rng: np.random.Generator, dtype: Dtype) -> list[np.ndarray]:
+        if words:
+            return [rng.integers(0, 1 << 32, (*shape[:-1], shape[-1] * bits // 32), np.uint32)]
+        return [rng.integers(0, 256, shape).astype(np.uint8)]
+
+    return Sample(make, {"bits": bits}, smooth=False, name=f"{bits} bits {len(shape)}")
+
+
+_SHAPES: Final = ((3, 64), (2, 3, 672), (0, 32))
+
+
+class Pack(_Bits):
+    """Codes (…, n) as a stream of bits in words (…, n * bits / 32), the first one lowest. Only the low bits of a code
+    count."""
+
+    dtypes = (dt.uint8,)
+    samples = tuple(_of_bits(shape, bits, words=False) for bits in BITS for shape in _SHAPES)
+
+    def infer(self, *kinds: Kind) -> Kind:
+        *lead, n = kinds[0].shape
+        return kind_of((*lead, n * self.bits // 32), dt.uint32)
+
+    def check(self, x: Kind) -> None:
+        self.check_dtypes(x)
+        need(self.bits in BITS, f"{self.bits} bits")
+        need(x.ndim >= 1 and x.shape[-1] % Packing("affine", 32, self.bits).unit[1] == 0, f"codes {x}")
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        (x,) = values
+        *lead, n = x.shape
+        stream = np.unpackbits(np.ascontiguousarray(x)[..., None], axis=-1, bitorder="little")[..., : self.bits]
+        packed = np.packbits(stream.reshape(*lead, n * self.bits), axis=-1, bitorder="little")
+        return np.ascontiguousarray(packed).view(np.uint32).reshape(*lead, n * self.bits // 32)
+
+
+class Unpack(_Bits):
+    """The codes (…, n) of a stream of bits, as uint8."""
+
+    dtypes = (dt.uint32,)
+    samples = tuple(_of_bits(shape, bits, words=True) for bits in BITS for shape in _SHAPES)
+
+    def infer(self, *kinds: Kind) -> Kind:
+        *lead, count = kinds[0].shape
+        return kind_of((*lead, count * 32 // self.bits), dt.uint8)
+
+    def check(self, w: Kind) -> None:
+        self.check_dtypes(w)
+        need(self.bits in BITS, f"{self.bits} bits")
+        need(w.ndim >= 1 and w.shape[-1] % Packing("affine", 32, self.bits).unit[0] == 0, f"words {w}")
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        return unpacked(values[0], self.bits)
 
 
 def codes(w: Node, bits: int) -> Node:
-    """The codes (…, n) of a stream of bits, as uint32."""
-    *lead, count = w.shape
-    words, each = Packing("affine", 32, bits).unit
-    shape = (*lead, count // words, each)
-    place = bind(Iota((each,))) * constant(bits, kind_of((each,), dt.int64))
-    first = bind(RightShift(), place, full_like(place, 5))
-    shift = bind(BitwiseAnd(), place, full_like(place, 31))
-    units = reshape(w, (*lead, count // words, words))
-    found = bind(RightShift(), _words_at(units, first, shape), _along(shift, shape))
-    if words > 1:
-        # What of a code stands in the next word. Where nothing does, it is shifted out, or masked.
-        after = _words_at(units, first + full_like(first, 1), shape)
-        found = bind(BitwiseOr(), found, bind(LeftShift(), after, _along(full_like(shift, 32) - shift, shape)))
-    return reshape(bind(BitwiseAnd(), found, full_like(found, (1 << bits) - 1)), (*lead, count // words * each))
-
-
-def _words_at(units: Node, index: Node, shape: Shape) -> Node:
-    """The words of units that codes begin in; an index past the last is the last."""
-    axis = units.ndim - 1
-    if units.shape[-1] == 1:
-        return bind(Broadcast(shape, tuple(range(units.ndim))), units)
-    return bind(Gather((*range(axis), None), (axis,)), units, index)
-
-
-def _along(x: Node, shape: Shape) -> Node:
-    """A vector of small counts along the last axis of a shape."""
-    return bind(Broadcast(shape, (len(shape) - 1,)), astype(x, dt.uint32))
+    """The codes (…, n) of a stream of bits, as uint8."""
+    return bind(Unpack(bits), w)
 
 
 # ---- samples ----

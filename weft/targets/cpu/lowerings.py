@@ -33,7 +33,7 @@ from weft.primitives.linalg import (
     SolveTriangular,
     Svd,
 )
-from weft.primitives.quantized import Quantized
+from weft.primitives.quantized import Pack, Quantized, Unpack
 from weft.primitives.scans import Cumulative, Scan
 from weft.primitives.sorting import ArgSelect, ArgSort, SearchSorted, Sort
 from weft.primitives.views import Contiguous, SliceUpdate
@@ -161,6 +161,8 @@ LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     Convolve: _convolve,
     ConvolveWeights: _convolve_weights,
     Quantized: quantized.lower,
+    Pack: quantized.repack,
+    Unpack: quantized.repack,
     Attention: attention.lower,
     AttentionGradient: attention.lower_gradient,
     Barrier: _copied,

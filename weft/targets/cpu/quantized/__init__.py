@@ -7,5 +7,6 @@ values, shapes and dtypes only, as in weft/targets/cpu/matmul.
 """
 
 from weft.targets.cpu.quantized.lowering import lower
+from weft.targets.cpu.quantized.packing import lower as repack
 
-__all__ = ["lower"]
+__all__ = ["lower", "repack"]
