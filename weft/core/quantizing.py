@@ -29,17 +29,16 @@ from weft.core.elementwise import (
     maximum,
     minimum,
     negative,
+    right_shift,
     where,
 )
 from weft.core.elementwise import (
     round as round_,
 )
 from weft.core.fp8 import from_fp8, to_fp8
-from weft.core.linear import matmul
-from weft.core.products import gather_mm
 from weft.core.reducing import max as max_
 from weft.core.reducing import min as min_
-from weft.core.shaping import expand_dims, swapaxes
+from weft.core.shaping import expand_dims
 from weft.dtypes import Dtype
 from weft.graph.dims import prod, provably_equal
 from weft.graph.node import Node, Shape
@@ -47,7 +46,16 @@ from weft.primitives.base import bind
 from weft.primitives.bits import Bitcast
 from weft.primitives.creation import Iota
 from weft.primitives.elementwise import astype
-from weft.primitives.quantized import BITS, FIXED, GROUPS, GatherQuantizedMatmul, Pack, Packing, QuantizedMatmul
+from weft.primitives.quantized import (
+    BITS,
+    FIXED,
+    GROUPS,
+    Dequantize,
+    GatherQuantizedMatmul,
+    Pack,
+    Packing,
+    QuantizedMatmul,
+)
 from weft.primitives.quantized import codes as unpacked_codes
 from weft.primitives.views import reshape
 
@@ -116,9 +124,10 @@ def _of_bits(bits: array) -> array:
 
 
 def _from_fp4(codes: array) -> array:
-    """Exponent and mantissa to their places, and the exponent's offset made good; the smallest is subnormal before."""
+    """The doubles of 4-bit floats are integers of four bits."""
     wide = codes.astype(dt.uint32)
-    size = _of_bits(left_shift(bitwise_and(wide, 7), 22)) * 2.0**126
+    twice = bitwise_and(right_shift(array(0xC8643210, dt.uint32), left_shift(bitwise_and(wide, 7), 2)), 15)
+    size = twice.astype(dt.float32) * 0.5
     return where(equal(bitwise_and(wide, 8), 0), size, negative(size))
 
 
@@ -207,8 +216,9 @@ def dequantize(
     """
     if global_scale is None and dtype is None:
         return _unpacked(w, scales, biases, mode, group_size, bits)
-    made = _dequantized("dequantize", w, scales, biases, _packing("dequantize", mode, group_size, bits), global_scale)
-    return made.astype(dtype or (scales.dtype if mode == "affine" else dt.bfloat16))
+    packing = _packing("dequantize", mode, group_size, bits)
+    wanted = dtype or (scales.dtype if mode == "affine" else dt.bfloat16)
+    return _dequantized("dequantize", w, scales, biases, packing, global_scale, wanted)
 
 
 @remembered_all(3)
@@ -246,26 +256,24 @@ def _fits(w: Shape, scales: Shape, packing: Packing) -> bool:
 
 
 def _dequantized(
-    name: str, w: array, scales: array, biases: array | None, packing: Packing, global_scale: array | None = None
-) -> array:
-    """The numbers of a quantized matrix, in float32 or float64."""
+    name: str, w: array, scales: array, biases: array | None, packing: Packing, global_scale: array | None = None,
+    dtype: Dtype = dt.float32,
+) -> array:  # fmt: skip
+    """The numbers of a quantized matrix."""
     _check_matrix(name, w, scales, biases, packing)
     _arrays(name, global_scale)
+    if packing.mode != "nvfp4" or global_scale is None:
+        wide = dtype if dtype in dt.FLOATS else Dequantize.wide(scales.dtype)
+        op = Dequantize(packing.mode, packing.group, packing.bits, wide)
+        matrix = [w._node, scales._node]
+        if biases is not None:
+            wider = dt.promote(scales.dtype, biases.dtype)
+            matrix = [w._node, astype(scales._node, wider), astype(biases._node, wider)]
+        return wrap(bind(op, *matrix)).astype(dtype)
     *lead, count = w._node.shape
-    n, shape = count * 32 // packing.bits, scales._node.shape
-    codes = _reshaped(wrap(unpacked_codes(w._node, packing.bits)), *shape, packing.group)
-    if packing.mode == "affine":
-        assert biases is not None
-        wide = dt.float64 if scales.dtype is dt.float64 else dt.float32
-        made = codes.astype(wide) * expand_dims(scales.astype(wide), -1) + expand_dims(biases.astype(wide), -1)
-        return _reshaped(made, *lead, n)
-    if packing.mode == "nvfp4":
-        step = from_fp8(scales, dt.float32)
-        step = step if global_scale is None else step * (global_scale.astype(dt.float32) / (_FP8_MAX * _FP4_MAX))
-    else:
-        step = _power_of_two(scales)
-    values = from_fp8(codes.astype(dt.uint8), dt.float32) if packing.mode == "mxfp8" else _from_fp4(codes)
-    return _reshaped(values * expand_dims(step, -1), *lead, n)
+    codes = _reshaped(wrap(unpacked_codes(w._node, packing.bits)), *scales._node.shape, packing.group)
+    step = from_fp8(scales, dt.float32) * (global_scale.astype(dt.float32) / (_FP8_MAX * _FP4_MAX))
+    return _reshaped(_from_fp4(codes) * expand_dims(step, -1), *lead, count * 32 // packing.bits).astype(dtype)
 
 
 # ---- products ----
@@ -385,8 +393,8 @@ def _indices(given: array | None, lead: Shape) -> Node:
 
 def _both_quantized(
     name: str, x: array, w: array, scales: array | None, packing: Packing, whole_x: array | None, whole_w: array | None
-) -> tuple[array, array]:
-    """(x rounded as it would be quantized, the matrix transposed), in float32."""
+) -> tuple[array, array, array]:
+    """(x rounded as it would be quantized, in float32; codes and scales of the matrix)."""
     _arrays(name, x, w, scales, whole_x, whole_w)
     if packing.mode not in ("nvfp4", "mxfp8"):
         raise ValueError(
@@ -397,7 +405,7 @@ def _both_quantized(
     rounded = _dequantized(name, codes, steps, None, packing, whole_x)
     if scales is None:
         w, scales = quantize(w, global_scale=whole_w, **options)
-    return rounded, swapaxes(_dequantized(name, w, scales, None, packing, whole_w), -1, -2)
+    return rounded, w, scales
 
 
 def qqmm(
@@ -407,8 +415,11 @@ def qqmm(
 ) -> array:  # fmt: skip
     """x @ w.T with both quantized: x on the way, and w too if it is given without scales."""
     packing = _packing("qqmm", mode, group_size, bits)
-    left, right = _both_quantized("qqmm", x, w, scales, packing, global_scale_x, global_scale_w)
-    return matmul(left, right).astype(x.dtype)
+    left, codes, steps = _both_quantized("qqmm", x, w, scales, packing, global_scale_x, global_scale_w)
+    made = quantized_matmul(left, codes, steps, mode=mode)
+    if mode == "nvfp4" and global_scale_w is not None:
+        made = made * (global_scale_w.astype(dt.float32) / (_FP8_MAX * _FP4_MAX))
+    return made.astype(x.dtype)
 
 
 def gather_qqmm(
@@ -419,5 +430,9 @@ def gather_qqmm(
 ) -> array:  # fmt: skip
     """`qqmm` of chosen matrices, as `gather_mm` chooses them."""
     packing = _packing("gather_qqmm", mode, group_size, bits)
-    left, right = _both_quantized("gather_qqmm", x, w, scales, packing, global_scale_x, global_scale_w)
-    return gather_mm(left, right, lhs_indices, rhs_indices, sorted_indices=sorted_indices).astype(x.dtype)
+    left, codes, steps = _both_quantized("gather_qqmm", x, w, scales, packing, global_scale_x, global_scale_w)
+    made = gather_qmm(
+        left, codes, steps, None, lhs_indices, rhs_indices, mode=mode, global_scale=global_scale_w,
+        sorted_indices=sorted_indices,
+    )  # fmt: skip
+    return made.astype(x.dtype)

@@ -80,6 +80,7 @@ REGISTRY: tuple[type[Primitive], ...] = (
     # contraction
     contraction.Matmul, convolution.Convolve, convolution.ConvolveWeights,
     quantized.QuantizedMatmul, quantized.GatherQuantizedMatmul, quantized.Pack, quantized.Unpack,
+    quantized.Dequantize,
     # attention
     attention.Attention, attention.AttentionGradient,
     # linear algebra

@@ -14,7 +14,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
-from weft.graph.node import Kind, Node, Shape, Size, kind_of
+from weft.graph.node import Kind, Node, Size, kind_of
 from weft.primitives.base import ByOperand, Discrete, Opaque, Sample, bind, move_batch_to_front, zeros
 from weft.primitives.checks import equal_shapes, need
 from weft.primitives.contraction import Matmul, swap_last
@@ -235,6 +235,100 @@ def _gathered_samples() -> tuple[Sample, ...]:
     )
 
 
+# ---- numbers ----
+
+
+def _dequantized_samples() -> tuple[Sample, ...]:
+    def make(options: dict[str, Any], shape: tuple[int, ...]) -> Any:
+        return lambda rng, dtype: _quantized(rng, dtype, Packing(**options), shape)
+
+    cases: list[tuple[dict[str, Any], tuple[int, ...]]] = [
+        ({"mode": "affine", "group": group, "bits": bits}, (3, 2 * group)) for group in (32, 128) for bits in BITS
+    ]
+    cases += [({"mode": mode, "group": group, "bits": bits}, (2, 3, 96)) for mode, (group, bits) in FIXED.items()]
+    cases.append(({"mode": "affine", "group": 64, "bits": 4}, (0, 64)))
+    return tuple(
+        Sample(make(options, shape), {**options, "dtype": dtype}, name=f"{options['mode']} {options['bits']}")
+        for options, shape in cases
+        for dtype in (dt.float32, dt.bfloat16)
+        if dtype is dt.float32 or options["bits"] == 4
+    )
+
+
+class Dequantize(Opaque):
+    """The numbers of a quantized matrix (words, scales, and biases in mode "affine") as `dtype`. They are computed in
+    float32 (float64, if the scales are), product and sum rounded each, and rounded to the dtype."""
+
+    mode: str
+    group: int
+    bits: int
+    dtype: Dtype
+    dtypes = dt.FLOATS
+    samples = _dequantized_samples()
+
+    @property
+    def packing(self) -> Packing:
+        return Packing(self.mode, self.group, self.bits)
+
+    @staticmethod
+    def wide(scales: Dtype) -> Dtype:
+        """What is computed with."""
+        return dt.float64 if scales is dt.float64 else dt.float32
+
+    def infer(self, *kinds: Kind) -> Kind:
+        *lead, n = kinds[1].shape
+        return kind_of((*lead, n * self.group), self.dtype)
+
+    def check(self, w: Kind, scales: Kind, *biases: Kind) -> None:
+        need(self.packing.known, f"{self.mode} quantization, groups of {self.group}, {self.bits} bits")
+        need(self.dtype in dt.FLOATS, f"numbers of {self.dtype.name}")
+        _check_words(self.packing, w, scales, *biases)
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        w, scales, *biases = values
+        found = unpacked(w, self.bits).reshape(*scales.shape, self.group)
+        kind = self.wide(dt.from_numpy(scales.dtype)).np
+        with np.errstate(all="ignore"):
+            if self.packing.affine:
+                made = found.astype(kind) * scales.astype(kind)[..., None] + biases[0].astype(kind)[..., None]
+            else:
+                made = numbers_of(self.packing, w, scales).astype(kind)
+            return made.reshape(*scales.shape[:-1], scales.shape[-1] * self.group).astype(self.dtype.np)
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
+        """Linear in scales and biases together."""
+        if not self.packing.affine or not (1 in tangents or 2 in tangents):
+            return None
+        steps = [tangents.get(p, zeros(primals[p].kind)) for p in (1, 2)]
+        return bind(self, primals[0], *steps)
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
+        if not self.packing.affine:
+            return {}
+        w, scales, _ = primals
+        wide, shape = self.wide(scales.dtype), (*scales.shape, self.group)
+        each = reshape(astype(cotangent, wide), shape)
+        found = {2: each}
+        if 1 in wanted:
+            found[1] = each * reshape(astype(codes(w, self.bits), wide), shape)
+        last = (len(shape) - 1,)
+        return {p: astype(sum_over(x, last), scales.dtype) for p, x in found.items() if p in wanted}
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        moved = [move_batch_to_front(x, axis, size) for x, axis in zip(inputs, axes, strict=True)]
+        return bind(self, *moved), 0
+
+
+def _check_words(packing: Packing, w: Kind, scales: Kind, *biases: Kind) -> None:
+    need(w.dtype is dt.uint32, f"words {w}")
+    need(len(biases) == packing.affine, f"{2 + len(biases)} operands of a matrix")
+    need(scales.dtype in dt.FLOATS if packing.affine else scales.dtype is dt.uint8, f"scales {scales}")
+    need(all(b.dtype is scales.dtype and equal_shapes(b.shape, scales.shape) for b in biases), f"biases {biases}")
+    need(w.ndim == scales.ndim >= 1, f"words {w} and scales {scales}")
+    need(equal_shapes(w.shape[:-1], scales.shape[:-1]), f"words {w} and scales {scales}")
+    need(scales.shape[-1] * packing.group * packing.bits == w.shape[-1] * 32, f"words {w} and scales {scales}")
+
+
 # ---- products ----
 
 
@@ -268,14 +362,9 @@ class Quantized(Opaque):
         packing = self.packing
         need(packing.known, f"{packing.mode} quantization, groups of {packing.group}, {packing.bits} bits")
         self.check_dtypes(x)
-        need(w.dtype is dt.uint32, f"words {w}")
-        need(len(biases) == packing.affine, f"{3 + len(biases)} operands")
-        need(scales.dtype in dt.FLOATS if packing.affine else scales.dtype is dt.uint8, f"scales {scales}")
-        need(all(b.dtype is scales.dtype and equal_shapes(b.shape, scales.shape) for b in biases), f"biases {biases}")
-        need(x.ndim == w.ndim == scales.ndim >= 2, f"operands {x}, {w} and {scales}")
-        need(equal_shapes(w.shape[:-1], scales.shape[:-1]), f"words {w} and scales {scales}")
+        _check_words(packing, w, scales, *biases)
+        need(x.ndim == w.ndim >= 2, f"operands {x}, {w} and {scales}")
         n = scales.shape[-1] * packing.group
-        need(n * packing.bits == w.shape[-1] * 32, f"words {w} and scales {scales}")
         need(x.shape[-1] == (n if self.transposed else w.shape[-2]), f"{x} and a matrix of words {w}")
 
     def columns(self, w: Kind, scales: Kind) -> Size:

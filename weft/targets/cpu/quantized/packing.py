@@ -1,4 +1,4 @@
-"""Codes to words and back: between bytes, and streams of bits.
+"""Codes to words and back: between bytes, or numbers, and streams of bits.
 
 Lanes are units (codes.py), and four codes, which are the bytes of a 32-bit number, are moved together: as a *field* of
 four times as many bits as a code has.
@@ -13,11 +13,13 @@ from typing import Final
 from weft import dtypes as dt
 from weft.codegen.builder import Builder, Value
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
-from weft.primitives.quantized import Pack, Packing, Unpack
+from weft.dtypes import Dtype
+from weft.primitives.quantized import Dequantize, Pack, Packing, Unpack
 from weft.records import dataclass
 from weft.targets.axes import row_major
 from weft.targets.cpu import moves
 from weft.targets.cpu.kernel import Frame, NativeKernel
+from weft.targets.cpu.quantized.codes import Codes
 
 _LANES: Final = 16
 _BLOCK: Final = 1024  # units that are worked on as one
@@ -129,15 +131,99 @@ def lower(op: Pack | Unpack, operands: Sequence[Layout], out: Layout) -> Lowerin
         return Lowering(())
     (x,), packs = operands, isinstance(op, Pack)
     launches: list[Launch] = []
-    at, temporaries = Pointer(0), ()
-    plain = Layout(x.shape, tuple(row_major(x.shape, 1)), x.dtype)
-    if x.strides != plain.strides:
-        at, temporaries = Pointer(2), (math.prod(x.shape) * x.dtype.size,)
-        launches += moves.copy(x, plain, Pointer(0), at)
+    temporaries: list[int] = []
+    at = _plain(x, Pointer(0), 2, launches, temporaries)
     kernel = Repack(op.bits, packs)
     words = math.prod((out if packs else x).shape)
     count = words // kernel.unit[0]
     blocks = -(-count // _BLOCK)
     nbytes = _BLOCK * 4 * sum(kernel.unit)
     launches.append(Launch(kernel.source(), (blocks, at, Pointer(1), count), moves.weigh(blocks, nbytes)))
-    return Lowering(tuple(launches), temporaries)
+    return Lowering(tuple(launches), tuple(temporaries))
+
+
+def _plain(x: Layout, at: Pointer, operands: int, launches: list[Launch], temporaries: list[int]) -> Pointer:
+    """Where an operand lies contiguous: as it is, or copied first, behind so many operands and results."""
+    plain = Layout(x.shape, tuple(row_major(x.shape, 1)), x.dtype)
+    if all(n == 1 or s == t for n, s, t in zip(x.shape, x.strides, plain.strides, strict=True)):
+        return at
+    copied = Pointer(operands + len(temporaries))
+    temporaries.append(math.prod(x.shape) * x.dtype.size)
+    launches += moves.copy(x, plain, at, copied)
+    return copied
+
+
+# ---- numbers ----
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers(NativeKernel):
+    """The numbers of groups of codes, of which all operands are contiguous. A unit is some groups."""
+
+    title = "dequantize"
+    packing: Packing
+    scales: Dtype
+    result: Dtype
+    outer = 0
+
+    def __str__(self) -> str:
+        p = self.packing
+        return f"dequantize {p.mode} {p.group} {p.bits} {self.scales.name} {self.result.name}"
+
+    def fields(self) -> list[str]:
+        return ["units", "*w", "*scales", "*biases", "*out", "count", "each"]
+
+    def emit(self, frame: Frame) -> None:
+        f, b, p = frame, frame.b, self.packing
+        wide = Dequantize.wide(self.scales)
+        codes = Codes(p, wide)
+        with b.loop(f.begin, f.end, 1) as part:
+            start = part.index * f["each"]
+            with b.loop(start, f.least(start + f["each"], f["count"]), 1) as group:
+                at, out = (
+                    b.gep(f["w"], group.index * (p.group * p.bits // 8)),
+                    b.gep(f["out"], group.index * (p.group * self.result.size)),
+                )
+                here = group.index * self.scales.size
+                scale = b.splat(codes.scale(b, self._one(b, b.gep(f["scales"], here))), _LANES)
+                bias = None
+                if p.affine:
+                    bias = b.splat(b.cast(self._one(b, b.gep(f["biases"], here)), wide), _LANES)
+                for run in range(p.group // _LANES):
+                    x = self._run(b, codes, at, run) * scale
+                    x = x if bias is None else x + bias
+                    b.store(b.cast(x, self.result), b.gep(out, run * _LANES * self.result.size))
+
+    def _one(self, b: Builder, at: Value) -> Value:
+        x = b.load(at, self.scales, 1)
+        assert isinstance(x, Value)
+        return x
+
+    def _run(self, b: Builder, codes: Codes, at: Value, run: int) -> Value:
+        """The numbers of 16 codes that follow each other; a unit of more is loaded as a whole."""
+        words, each = codes.words, codes.codes
+        if each >= _LANES:
+            unit, inside = divmod(run * _LANES, each)
+            first, count = unit * words, words
+        else:
+            first, count, inside = run * _LANES // each * words, _LANES // each * words, 0
+        loaded = b.load(b.gep(at, 4 * first), dt.uint32, count)
+        assert isinstance(loaded, Value)
+        return codes.run(b, loaded, inside, _LANES)
+
+
+def dequantize(op: Dequantize, operands: Sequence[Layout], out: Layout) -> Lowering:
+    """Pointers: operands, the result, copies of operands that are not contiguous."""
+    if math.prod(out.shape) == 0:
+        return Lowering(())
+    launches: list[Launch] = []
+    temporaries: list[int] = []
+    last = len(operands)
+    places = [_plain(x, Pointer(i), last + 1, launches, temporaries) for i, x in enumerate(operands)]
+    kernel = Numbers(op.packing, operands[1].dtype, out.dtype)
+    count = math.prod(operands[1].shape)
+    each = _BLOCK // op.group * 8
+    units = -(-count // each)
+    words = (units, places[0], places[1], places[-1], Pointer(last), count, each)
+    launches.append(Launch(kernel.source(), words, moves.weigh(units, each * op.group * out.dtype.size)))
+    return Lowering(tuple(launches), tuple(temporaries))
