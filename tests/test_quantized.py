@@ -319,3 +319,35 @@ def test_no_matrix_of_numbers_is_made() -> None:
         before = mx.get_active_memory()
         mx.eval(mx.quantized_matmul(some, *parts))
         assert mx.get_peak_memory() - before < 2048 * 1024
+
+
+@pytest.mark.parametrize("mode", ["affine", *FIXED])
+@pytest.mark.parametrize("given", [mx.float32, mx.bfloat16, mx.float64])
+def test_numbers_are_rounded_once(mode: str, given: Any) -> None:
+    """What dequantize gives is what it computes in float32 (or float64), in every dtype, wherever operands lie."""
+    for bits in BITS if mode == "affine" else (FIXED[mode][1],):
+        group = 32 if mode == "affine" else FIXED[mode][0]
+        matrix = mx.random.normal((2, 5, 96), key=mx.random.key(bits)).astype(given)
+        parts = mx.quantize(matrix, group, bits, mode)
+        options = {"group_size": group, "bits": bits, "mode": mode}
+
+        def numbers(*parts: mx.array, dtype: Any = None, options: Any = options) -> mx.array:
+            return mx.dequantize(parts[0], *parts[1:], dtype=dtype, **options)
+
+        wide = numbers(*parts, dtype=mx.float64 if given is mx.float64 and mode == "affine" else mx.float32)
+        for dtype in (mx.float16, mx.bfloat16, mx.float32):
+            rounded = numbers(*parts, dtype=dtype)
+            assert rounded.dtype is dtype
+            assert mx.array_equal(rounded, wide.astype(dtype)).item()
+            turned = [mx.contiguous(part.transpose(2, 1, 0)).transpose(2, 1, 0) for part in parts]
+            assert mx.array_equal(mx.compile(numbers)(*turned, dtype=dtype), rounded).item()
+
+
+def test_numbers_have_derivatives_by_scales_and_biases() -> None:
+    packed, scales, biases = mx.quantize(mx.random.normal((3, 128), key=mx.random.key(0)).astype(mx.float64), 64, 5)
+    c = mx.random.normal((3, 128), key=mx.random.key(1)).astype(mx.float64)
+    f = lambda s, b: mx.dequantize(packed, s, b, 64, 5)  # noqa: E731
+    tangents = [mx.ones_like(scales), mx.ones_like(biases) * 0.5]
+    forward = mx.sum(mx.jvp(f, [scales, biases], tangents)[1][0] * c).item()
+    backward = sum(mx.sum(x * t).item() for x, t in zip(mx.vjp(f, [scales, biases], [c])[1], tangents, strict=True))
+    assert abs(forward - backward) <= 1e-11 * (1 + abs(forward))

@@ -38,7 +38,7 @@ from weft.core.elementwise import (
 from weft.core.fp8 import from_fp8, to_fp8
 from weft.core.reducing import max as max_
 from weft.core.reducing import min as min_
-from weft.core.shaping import expand_dims
+from weft.core.shaping import contiguous, expand_dims
 from weft.dtypes import Dtype
 from weft.graph.dims import prod, provably_equal
 from weft.graph.node import Node, Shape
@@ -172,14 +172,14 @@ def quantize(
     top = max_(abs_(groups), axis=-1, keepdims=True)
     if mode == "nvfp4":
         whole = 1.0 if global_scale is None else _FP8_MAX * _FP4_MAX / global_scale.astype(dt.float32)
-        scales = to_fp8(top / _FP4_MAX * whole)
-        step = from_fp8(scales, dt.float32) / whole
+        scales = contiguous(to_fp8(top / _FP4_MAX * whole))
+        step = contiguous(from_fp8(scales, dt.float32) / whole)
         codes = _to_fp4(where(equal(step, 0), 0.0, groups / step))
     else:
         largest = _FP4_MAX if mode == "mxfp4" else _FP8_MAX
         exponent = negative(floor(negative(log2(top / largest))))
         exponent = where(equal(top, 0), 0.0, clip(exponent, -127, 127))
-        scales = (exponent + 127).astype(dt.uint8)
+        scales = contiguous((exponent + 127).astype(dt.uint8))
         scaled = groups / _power_of_two(scales)
         codes = _to_fp4(scaled) if mode == "mxfp4" else to_fp8(scaled)
     return _packed(_reshaped(codes, *lead, n), packing.bits), _reshaped(scales, *lead, n // packing.group)
@@ -187,7 +187,7 @@ def quantize(
 
 def _affine(groups: array, bits: int) -> tuple[array, array, array]:
     """Codes, and a scale and a bias for each group. The end of the range that is farther from 0 is a multiple of the
-    scale, so that 0 is a code."""
+    scale, so that 0 is a code. Scales and biases are computed once for a group, not again at each of its codes."""
     low, high = min_(groups, axis=-1, keepdims=True), max_(groups, axis=-1, keepdims=True)
     most = float((1 << bits) - 1)
     step = maximum((high - low) / most, 1e-7)
@@ -200,6 +200,7 @@ def _affine(groups: array, bits: int) -> tuple[array, array, array]:
         exact = equal(count, 0)
         scale = where(exact, step, edge / where(exact, 1.0, count))
         bias = where(exact, 0.0, edge)
+    scale, bias = contiguous(scale), contiguous(bias)
     codes = clip(round_((groups - bias) / scale), 0, most).astype(dt.uint8)
     shape = groups._node.shape[:-1]
     return codes, _reshaped(scale, *shape), _reshaped(bias, *shape)
@@ -263,8 +264,7 @@ def _dequantized(
     _check_matrix(name, w, scales, biases, packing)
     _arrays(name, global_scale)
     if packing.mode != "nvfp4" or global_scale is None:
-        wide = dtype if dtype in dt.FLOATS else Dequantize.wide(scales.dtype)
-        op = Dequantize(packing.mode, packing.group, packing.bits, wide)
+        op = Dequantize(packing.mode, packing.group, packing.bits, dtype if dtype in dt.FLOATS else None)
         matrix = [w._node, scales._node]
         if biases is not None:
             wider = dt.promote(scales.dtype, biases.dtype)

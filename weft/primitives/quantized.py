@@ -248,21 +248,19 @@ def _dequantized_samples() -> tuple[Sample, ...]:
     cases += [({"mode": mode, "group": group, "bits": bits}, (2, 3, 96)) for mode, (group, bits) in FIXED.items()]
     cases.append(({"mode": "affine", "group": 64, "bits": 4}, (0, 64)))
     return tuple(
-        Sample(make(options, shape), {**options, "dtype": dtype}, name=f"{options['mode']} {options['bits']}")
+        Sample(make(options, shape), options, name=f"{options['mode']} {options['group']} {options['bits']}")
         for options, shape in cases
-        for dtype in (dt.float32, dt.bfloat16)
-        if dtype is dt.float32 or options["bits"] == 4
     )
 
 
 class Dequantize(Opaque):
-    """The numbers of a quantized matrix (words, scales, and biases in mode "affine") as `dtype`. They are computed in
-    float32 (float64, if the scales are), product and sum rounded each, and rounded to the dtype."""
+    """The numbers of a quantized matrix (words, scales, and biases in mode "affine"). They are computed in float32
+    (float64, if the scales are), product and sum rounded each, and are rounded to `dtype` if it is given."""
 
     mode: str
     group: int
     bits: int
-    dtype: Dtype
+    dtype: Dtype | None = None
     dtypes = dt.FLOATS
     samples = _dequantized_samples()
 
@@ -277,11 +275,11 @@ class Dequantize(Opaque):
 
     def infer(self, *kinds: Kind) -> Kind:
         *lead, n = kinds[1].shape
-        return kind_of((*lead, n * self.group), self.dtype)
+        return kind_of((*lead, n * self.group), self.dtype or self.wide(kinds[1].dtype))
 
     def check(self, w: Kind, scales: Kind, *biases: Kind) -> None:
         need(self.packing.known, f"{self.mode} quantization, groups of {self.group}, {self.bits} bits")
-        need(self.dtype in dt.FLOATS, f"numbers of {self.dtype.name}")
+        need(self.dtype is None or self.dtype in dt.FLOATS, f"numbers of {self.dtype}")
         _check_words(self.packing, w, scales, *biases)
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
@@ -293,7 +291,8 @@ class Dequantize(Opaque):
                 made = found.astype(kind) * scales.astype(kind)[..., None] + biases[0].astype(kind)[..., None]
             else:
                 made = numbers_of(self.packing, w, scales).astype(kind)
-            return made.reshape(*scales.shape[:-1], scales.shape[-1] * self.group).astype(self.dtype.np)
+            made = made.reshape(*scales.shape[:-1], scales.shape[-1] * self.group)
+            return made if self.dtype is None else made.astype(self.dtype.np)
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         """Linear in scales and biases together."""

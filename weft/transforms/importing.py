@@ -270,6 +270,7 @@ FIELDS: Final[Mapping[str, Decode]] = {
     "Body": _body,
     "Where": _many(_or_none(_int)),
     "Size | None": _or_none(_size),
+    "Dtype | None": _or_none(_dtype),
     "str | None": _or_none(_text),
     "tuple[int, ...]": _many(_int),
     "tuple[Size, ...]": _many(_size),
