@@ -30,7 +30,7 @@ from weft.primitives.contraction import Matmul
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-SESSIONS = ("control_flow.md", "linear_algebra.md")
+SESSIONS = ("control_flow.md", "custom_kernels.md", "linear_algebra.md")
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

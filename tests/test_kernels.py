@@ -163,3 +163,24 @@ def test_machine_code_is_the_reference() -> None:
         np.testing.assert_array_equal(np.array(call_saxpy(x, y)), found)
     finally:
         config.backend = before
+
+
+def test_a_function_with_a_kernel_is_written_to_a_file(tmp_path: Any) -> None:
+    x = mx.array(values(37))
+    path = str(tmp_path / "saxpy.mlxfn")
+    mx.export_function(path, lambda x: call_saxpy(x, x) + 1, x)
+    (loaded,) = mx.import_function(path)(x)
+    np.testing.assert_array_equal(np.array(loaded), np.array(call_saxpy(x, x) + 1))
+    unchecked = mx.fast.kernel("saxpy", ["a", "x", "y"], ["out"], saxpy, unchecked=True)
+
+    def f(x: mx.array) -> mx.array:
+        return unchecked(
+            inputs=[2.5, x, x],
+            grid=(37, 1, 1),
+            threadgroup=(64, 1, 1),
+            output_shapes=[x.shape],
+            output_dtypes=[x.dtype],
+        )[0]
+
+    with pytest.raises(ValueError, match="not checked"):
+        mx.export_function(path, f, x)

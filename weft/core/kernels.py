@@ -17,14 +17,14 @@ from weft.graph.dims import Dim, is_negative, is_symbolic, shape_text
 from weft.graph.node import Node, Shape, Size
 from weft.lazy import lazy
 from weft.primitives.base import bind_many
-from weft.primitives.custom_kernel import CustomKernel, KernelProgram, program_of
+from weft.primitives.custom_kernel import CustomKernel, program_text
 from weft.transforms.custom import custom_function
 
 if TYPE_CHECKING:
-    from weft.kernels import c_source, python_source, syntax
+    from weft.kernels import c_source, python_source, syntax, typing
 else:
     c_source, python_source = lazy("weft.kernels.c_source"), lazy("weft.kernels.python_source")
-    syntax = lazy("weft.kernels.syntax")
+    syntax, typing = lazy("weft.kernels.syntax"), lazy("weft.kernels.typing")
 
 Stream = Any
 Sizes = Sequence[int] | Callable[..., Sequence[int]]
@@ -43,6 +43,7 @@ class Kernel:
         "_name",
         "_outputs",
         "_rules",
+        "_seen",
         "_source",
         "_strided",
     )
@@ -72,8 +73,11 @@ class Kernel:
         self._language, self._name, self._source, self._header = language, str(name), source, header
         self._inputs, self._outputs = tuple(input_names), tuple(output_names)
         self._strided, self._checked = not ensure_row_contiguous, not unchecked
+        if language == "python" and not isinstance(source, str):
+            python_source.text_of(self._name, source)
+        self._seen: tuple[syntax.Source, Any] | None = None
         self._rules: dict[str, Callable[..., Any]] = {}
-        self._functions: dict[Any, KernelProgram] = {}
+        self._functions: dict[Any, str] = {}
 
     @property
     def __wrapped_function__(self) -> tuple[Any, ...]:
@@ -126,14 +130,12 @@ class Kernel:
         if self._language == "cuda":  # blocks are always whole there
             threads = tuple([-(-n // t) * t for n, t in zip(threads, group, strict=True)])
         self._guard(shapes, [None if callable(grid) else threads, *([] if callable(output_shapes) else results)])
-        program = self._program(nodes, results, self._dtypes(output_dtypes), self._template(template))
-        program.tree  # noqa: B018 - what is wrong with the source is said here
+        dtypes = self._dtypes(output_dtypes)
+        program = self._program(nodes, results, dtypes, self._template(template))
         if verbose:
-            print(program.key)
+            print(program)
         op = CustomKernel(
             program,
-            tuple(dtype for _, dtype, _ in program.outputs),
-            tuple(len(shape) for shape in results),
             tuple(n for shape in results for n in shape),
             threads,
             group,
@@ -222,7 +224,7 @@ class Kernel:
 
     def _program(
         self, nodes: Sequence[Node], results: Sequence[Shape], dtypes: Sequence[Dtype], template: Mapping[str, Any]
-    ) -> KernelProgram:
+    ) -> str:
         inputs = tuple([(name, x.dtype, x.ndim) for name, x in zip(self._inputs, nodes, strict=True)])
         outputs = tuple([(name, t, len(s)) for name, t, s in zip(self._outputs, dtypes, results, strict=True)])
         for name, dtype, _ in inputs:
@@ -233,11 +235,9 @@ class Kernel:
         known = self._functions.get(call)
         if known is not None:
             return known
-        parts = [self._language, self._name, source.text, self._header, _text(inputs), _text(outputs)]
-        parts += [repr([(k, getattr(v, "name", v)) for k, v in template.items()]), f"{self._checked} {self._strided}"]
-        made = program_of(
-            self._name, "\n".join(parts), inputs, outputs, lambda: (source, template), self._checked, self._strided
-        )
+        operands = [[typing.Operand(*x) for x in part] for part in (inputs, outputs)]
+        tree = typing.typed(source, operands[0], operands[1], template)
+        made = program_text(tree, self._checked, self._strided)
         if len(self._functions) >= 256:
             self._functions.clear()
         self._functions[call] = made
@@ -246,7 +246,9 @@ class Kernel:
     def _read(self) -> syntax.Source:
         """The source, read again only where a function may see other numbers around it."""
         if self._language == "python":
-            return _read_python(self._name, self._source, (*self._inputs, *self._outputs))
+            if self._seen is None or not python_source.is_unchanged(self._seen[1]):
+                self._seen = _read_python(self._name, self._source, (*self._inputs, *self._outputs))
+            return self._seen[0]
         return _read_c(self._language, self._name, self._source, self._header)
 
 
@@ -260,10 +262,6 @@ def _called(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return named
 
 
-def _text(operands: Sequence[tuple[str, Dtype, int]]) -> str:
-    return " ".join(f"{name}:{dtype.name}[{ndim}]" for name, dtype, ndim in operands)
-
-
 def _number(name: str, value: Any) -> str:
     if isinstance(value, bool):
         value = int(value)
@@ -275,13 +273,12 @@ def _number(name: str, value: Any) -> str:
 _READ: dict[str, Any] = {}
 
 
-def _read_python(name: str, source: Any, parameters: tuple[str, ...]) -> syntax.Source:
-    """The same object for the same text and the same numbers around it."""
-    found = python_source.read(name, source, parameters)
-    key = f"{name}\n{parameters}\n{found.text}"
+def _read_python(name: str, source: Any, parameters: tuple[str, ...]) -> tuple[syntax.Source, Any]:
+    """The same source for the same text and the same numbers around it."""
+    found, seen = python_source.read(name, source, parameters)
     if len(_READ) > 512:
         _READ.clear()
-    return _READ.setdefault(key, found)  # type: ignore[no-any-return]
+    return _READ.setdefault(f"{name}\n{parameters}\n{found.text}", found), seen
 
 
 @functools.lru_cache(512)

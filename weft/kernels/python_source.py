@@ -15,6 +15,7 @@ import textwrap
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -33,8 +34,58 @@ MEMORY: Final = {"threadgroup_memory": "threadgroup", "thread_memory": "thread"}
 """Functions that make an array: of the threads of a threadgroup, or of each."""
 
 
-def read(name: str, source: Callable[..., Any] | str, parameters: Sequence[str]) -> s.Source:
-    """The kernel of a Python function, or of the text of one, whose parameters have these names."""
+class Scope:
+    """What a function sees around it, looked up when it is asked for."""
+
+    def __init__(self, function: types.FunctionType | None) -> None:
+        self._globals = {} if function is None else function.__globals__
+        cells = () if function is None else zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        self._cells = dict(cells)
+
+    def get(self, name: str) -> Any:
+        cell = self._cells.get(name)
+        if cell is not None and _is_filled(cell):
+            return cell.cell_contents
+        return self._globals.get(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._globals or (name in self._cells and _is_filled(self._cells[name]))
+
+
+Seen = list[tuple[Scope, ast.AST, Any]]
+"""What names, or names behind dots, stood for when a kernel was read."""
+
+
+def is_unchanged(seen: Seen) -> bool:
+    """Whether all of it still is what it was: then the kernel is the same."""
+    for scope, node, value in seen:
+        now = _value_of(node, scope)
+        if now is not value and (type(now) is not type(value) or number_of(now) is None or now != value):
+            return False
+    return True
+
+
+_TEXTS: WeakKeyDictionary[types.FunctionType, tuple[str, int]] = WeakKeyDictionary()
+
+
+def text_of(kernel: str, function: Any) -> tuple[str, int]:
+    """The text of a function and its first line, as they are when it is asked for first: files may change later."""
+    if not isinstance(function, types.FunctionType) or function.__name__ == "<lambda>":
+        raise KernelError(kernel, None, f"a kernel is a Python function made with `def`; got {function!r}.")
+    found = _TEXTS.get(function)
+    if found is None:
+        try:
+            lines, first = inspect.getsourcelines(function)
+        except (OSError, TypeError):
+            raise KernelError(
+                kernel, None, "the source of this function is not known; write it in a file, or give its text."
+            ) from None
+        found = _TEXTS[function] = "".join(lines), max(first, 1)
+    return found
+
+
+def read(name: str, source: Callable[..., Any] | str, parameters: Sequence[str]) -> tuple[s.Source, Seen]:
+    """The kernel of a Python function, or of the text of one, whose parameters have these names; and what it saw."""
     known: dict[str, Any] = {}
     functions: dict[str, s.Function] = {}
     reader = _Reader(name, known, functions)
@@ -49,7 +100,7 @@ def read(name: str, source: Callable[..., Any] | str, parameters: Sequence[str])
         )
     constants = tuple(sorted(known.items(), key=lambda item: item[0]))
     text = "\n".join([*reader.texts, *(f"{key} = {value!r}" for key, value in constants)])
-    return s.Source(name, "python", function.body, tuple(functions.values()), constants, text)
+    return s.Source(name, "python", function.body, tuple(functions.values()), constants, text), reader.seen
 
 
 class _Reader:
@@ -59,14 +110,16 @@ class _Reader:
     def __init__(self, kernel: str, known: dict[str, Any], functions: dict[str, s.Function]) -> None:
         self.kernel, self.known, self.functions = kernel, known, functions
         self.texts: list[str] = []
+        self.seen: Seen = []
         self._read: dict[str, Any] = {}
 
     def function(self, source: Callable[..., Any] | str) -> s.Function:
         if isinstance(source, str):
-            text, file, first = source, f"<{self.kernel}>", 1
-            scope: Mapping[str, Any] = {}
+            text, file, first, scope = source, f"<{self.kernel}>", 1, Scope(None)
         else:
-            text, file, first, scope = self._text_of(source)
+            text, first = text_of(self.kernel, source)
+            assert isinstance(source, types.FunctionType)
+            file, scope = source.__code__.co_filename, Scope(source)
         try:
             plain = textwrap.dedent(text)
             parsed = ast.parse(plain)
@@ -86,24 +139,17 @@ class _Reader:
         except RecursionError:
             raise KernelError(self.kernel, At(file, first, 1), "it is nested too deeply.") from None
 
-    def _text_of(self, function: Callable[..., Any]) -> tuple[str, str, int, Mapping[str, Any]]:
-        if not isinstance(function, types.FunctionType) or function.__name__ == "<lambda>":
-            raise KernelError(self.kernel, None, f"a kernel is a Python function made with `def`; got {function!r}.")
-        try:
-            lines, first = inspect.getsourcelines(function)
-        except (OSError, TypeError):
-            raise KernelError(
-                self.kernel, None, "the source of this function is not known; write it in a file, or give its text."
-            ) from None
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        scope = {**function.__globals__, **{name: cell.cell_contents for name, cell in cells if _is_filled(cell)}}
-        return "".join(lines), function.__code__.co_filename, max(first, 1), scope
+    def look(self, node: ast.AST, scope: Scope) -> Any:
+        """What a name stands for around a function."""
+        value = _value_of(node, scope)
+        self.seen.append((scope, node, value))
+        return value
 
-    def resolve(self, name: str, scope: Mapping[str, Any], at: At) -> None:
+    def resolve(self, name: str, scope: Scope, at: At) -> None:
         """Remember what a name stands for, if it is something that a kernel can use."""
-        if name not in scope:
+        value = self.look(ast.Name(name), scope)
+        if value is None:
             return
-        value = scope[name]
         if isinstance(value, types.FunctionType) and not _is_library(value):
             if name not in self._read:
                 self._read[name] = value
@@ -144,7 +190,7 @@ def number_of(value: Any) -> int | float | bool | Dtype | None:
 class _Body:
     """One function."""
 
-    def __init__(self, reader: _Reader, node: ast.FunctionDef, start: At, scope: Mapping[str, Any]) -> None:
+    def __init__(self, reader: _Reader, node: ast.FunctionDef, start: At, scope: Scope) -> None:
         self.reader, self.node, self.start, self.scope = reader, node, start, scope
         self.hidden = 0
         taken = node.args
@@ -386,7 +432,7 @@ class _Body:
         """The name of a function: alone, or behind those of modules."""
         if isinstance(node, ast.Name):
             return node.id
-        if isinstance(node, ast.Attribute) and isinstance(_value_of(node.value, self.scope), types.ModuleType):
+        if isinstance(node, ast.Attribute) and isinstance(self.reader.look(node.value, self.scope), types.ModuleType):
             return node.attr
         raise self.error(node, "this cannot be called in a kernel.")
 
@@ -398,7 +444,7 @@ class _Body:
         """`math.pi`, `config.size`: a number behind dots."""
         if not isinstance(_root(node), ast.Name) or _root(node).id in (*self.parameters, *self.assigned, *self.loops):  # type: ignore[attr-defined]
             return None
-        value = number_of(_value_of(node, self.scope))
+        value = number_of(self.reader.look(node, self.scope))
         if value is not None and not isinstance(value, Dtype):
             self.reader.known[ast.unparse(node)] = value
             return value
@@ -411,13 +457,13 @@ class _Body:
             return False
         if isinstance(node, ast.Name) and node.id in _CONVERSIONS and node.id not in self.scope:
             return True
-        return isinstance(_value_of(node, self.scope), Dtype) or (
+        return isinstance(self.reader.look(node, self.scope), Dtype) or (
             isinstance(node, ast.Name) and _looks_like_type(node.id, self.scope)
         )
 
     def type(self, node: ast.expr) -> s.TypeName:
         """A dtype: by a name that stands for one, or of a template."""
-        at, value = self.at(node), _value_of(node, self.scope)
+        at, value = self.at(node), self.reader.look(node, self.scope)
         if isinstance(value, Dtype):
             return s.TypeName(at, value.name)
         if isinstance(node, ast.Name):
@@ -435,7 +481,7 @@ _DTYPES: Final = frozenset(
 )  # fmt: skip
 
 
-def _looks_like_type(name: str, scope: Mapping[str, Any]) -> bool:
+def _looks_like_type(name: str, scope: Scope) -> bool:
     """Whether a call of this name is a conversion: the name of a dtype, or (of a template) a capital letter that
     nothing around the function has."""
     return (
@@ -451,7 +497,7 @@ def _root(node: ast.AST) -> ast.AST:
     return node
 
 
-def _value_of(node: ast.AST, scope: Mapping[str, Any]) -> Any:
+def _value_of(node: ast.AST, scope: Scope) -> Any:
     """What a name, or names behind dots, stand for around the function; None if that is not known."""
     if isinstance(node, ast.Name):
         if node.id == "math" and "math" not in scope:

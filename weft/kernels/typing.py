@@ -7,8 +7,8 @@ comes before the statement that the expression is in; operands that were read be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
@@ -26,7 +26,7 @@ from weft.kernels.meanings import (
     int64,
 )
 from weft.kernels.rules import Value
-from weft.kernels.syntax import KernelError
+from weft.kernels.syntax import At, KernelError
 from weft.records import fields
 
 
@@ -45,8 +45,16 @@ def typed(
     raise KernelError(source.name, source.body.at, "the types of its variables do not settle; declare them.")
 
 
+MOST_TURNS: Final = 8
+MOST_UNROLLED: Final = 600
+"""Turns of a loop that is written out, and parts of its source times these."""
+
+
 class _Typer(Calls):
     """Gives types to statements."""
+
+    turns = 1
+    """How often the statements here are written out."""
 
     def program(self) -> tree.Program:
         self.scopes.append({})
@@ -75,7 +83,7 @@ class _Typer(Calls):
             chosen = self._chosen(x, body[later])
             if chosen is None or not self._is_input(x.value):
                 continue
-            between = [y for y in body[k + 1 : later] if assigns(y) & names(x)]
+            between = [y for y in body[k + 1 : later] if assigns(y, self.functions) & names(x)]
             if not between:
                 found[k] = s.Block(x.at, ())
                 found[later] = s.Declare(x.at, x.type, x.name, (), chosen)
@@ -143,7 +151,59 @@ class _Typer(Calls):
             return
         self.write(tree.If(test, self.inner(x.then), self.inner(x.other)))
 
+    def unrolled(self, name: str, at: At, numbers: Sequence[tree.Constant], body: s.Statement) -> bool:
+        """Write the body of a loop once for each number, if that is little: what depends on the number is then known.
+        False if it is better a loop."""
+        if len(numbers) > MOST_TURNS or _size(body) * len(numbers) * self.turns > MOST_UNROLLED:
+            return False
+        if name in assigns(body, self.functions) or _leaves(body):
+            return False
+        self.turns *= max(1, len(numbers))
+        for number in numbers:
+            with self.scope():
+                self.bind(name, Value(number), at)
+                self.statement(body)
+        self.turns //= max(1, len(numbers))
+        return True
+
+    def _turns(self, x: s.For) -> tuple[str, list[tree.Constant]] | None:
+        """`for (int i = 0; i < 4; ++i)`: its name and numbers, if they are known."""
+        first = x.first.body[0] if isinstance(x.first, s.Block) and len(x.first.body) == 1 else x.first
+        match first, x.test, x.step:
+            case (
+                s.Declare(_, s.TypeName() as kind, name, (), s.Expression() as start),
+                s.Binary(_, "<" | "<=" as relation, s.Name(_, tested), stop),
+                s.Step(_, s.Name(_, stepped), "++"),
+            ) if name == tested == stepped and not x.late:
+                pass
+            case _:
+                return None
+        dtype = self.type(kind) if kind.name != "auto" else dt.int32
+        if kind.pointer or dtype not in (dt.int32, dt.uint32, dt.int64, dt.uint64):
+            return None
+        with self.collected() as written, self.scope():
+            low, high = self._known(start), self._known(stop)
+        if written or low is None or high is None or name in names(stop):
+            return None
+        numbers = range(low, high + (relation == "<="))
+        return (name, [tree.Constant(dtype, n) for n in numbers]) if len(numbers) <= MOST_TURNS else None
+
+    def _known(self, x: s.Expression) -> int | None:
+        if any(isinstance(y, s.Call | s.Assignment | s.Step | s.Index) for y in _parts(x)):
+            return None
+        try:
+            found = self.expression(x)
+        except KernelError:
+            return None
+        expression = found.expression if isinstance(found, Value) else None
+        if isinstance(expression, tree.Constant) and not expression.dtype.is_float:
+            return int(expression.value)
+        return None
+
     def loop(self, x: s.For) -> None:
+        turns = self._turns(x)
+        if turns is not None and self.unrolled(turns[0], x.at, turns[1], x.body):
+            return
         first: list[tree.Statement] = []
         if x.first is not None:
             with self.collected() as first:
@@ -180,6 +240,12 @@ class _Typer(Calls):
                 x.step.at, "the step of a range is a number other than 0 that is known when the kernel is compiled."
             )
         kind = dt.int64
+        if isinstance(start, tree.Constant) and isinstance(stop, tree.Constant):
+            numbers = range(int(start.value), int(stop.value), int(step.value))
+            if len(numbers) <= MOST_TURNS and self.unrolled(
+                x.name, x.at, [tree.Constant(kind, n) for n in numbers], x.body
+            ):
+                return
         end = stop
         if not isinstance(stop, tree.Constant):
             limit = self.variable("stop", kind)
@@ -326,35 +392,46 @@ def _flat(items: Sequence[s.Expression]) -> Iterator[s.Expression]:
             yield item
 
 
-def names(x: object) -> set[str]:
-    """The names in an expression or a statement."""
-    found: set[str] = set()
+def _parts(x: object) -> Iterator[object]:
+    """All expressions and statements in one, itself included."""
     todo = [x]
     while todo:
         y = todo.pop()
-        if isinstance(y, s.Name):
-            found.add(y.name)
-        elif isinstance(y, tuple):
+        if isinstance(y, tuple):
             todo += y
         elif isinstance(y, s.Expression | s.Statement):
+            yield y
             todo += [getattr(y, field.name) for field in fields(y)]
-    return found
 
 
-def assigns(x: object) -> set[str]:
-    """The names that a statement assigns, or declares."""
+def _size(x: object) -> int:
+    return sum(1 for _ in _parts(x))
+
+
+def _leaves(x: object) -> bool:
+    """Whether a body may leave the loop that it is of, or begin it anew."""
+    if isinstance(x, s.For | s.Range):
+        return any(isinstance(y, s.Return) for y in _parts(x))
+    if isinstance(x, s.Break | s.Continue | s.Return):
+        return True
+    if isinstance(x, s.Block):
+        return any(_leaves(y) for y in x.body)
+    return isinstance(x, s.If) and (_leaves(x.then) or _leaves(x.other))
+
+
+def names(x: object) -> set[str]:
+    """The names in an expression or a statement."""
+    return {y.name for y in _parts(x) if isinstance(y, s.Name)}
+
+
+def assigns(x: object, functions: Container[str]) -> set[str]:
+    """The names that a statement assigns, or declares; `functions` are those that may take them by reference."""
     found: set[str] = set()
-    todo = [x]
-    while todo:
-        y = todo.pop()
+    for y in _parts(x):
         if isinstance(y, s.Assignment | s.Step):
             found |= names(y.target)
         elif isinstance(y, s.Declare | s.Range):
             found.add(y.name)
-        elif isinstance(y, s.Call):
-            found |= names(y.arguments)  # which it may take by reference
-        if isinstance(y, tuple):
-            todo += y
-        elif isinstance(y, s.Expression | s.Statement):
-            todo += [getattr(y, field.name) for field in fields(y)]
+        elif isinstance(y, s.Call) and y.name in functions:
+            found |= names(y.arguments)
     return found

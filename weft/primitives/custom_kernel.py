@@ -10,6 +10,7 @@ import numpy as np
 from weft import dtypes as dt
 from weft.dtypes import Dtype
 from weft.errors import KernelIndexError
+from weft.graph.dims import shape_text
 from weft.graph.node import Bundle, Kind, Node, Shape, Size, bundle_of, kind_of
 from weft.interning import Interned
 from weft.lazy import lazy
@@ -17,82 +18,79 @@ from weft.primitives.base import MultiOutput, Opaque, Sample, bind_many, move_ba
 from weft.primitives.checks import need
 
 if TYPE_CHECKING:
-    from weft.kernels import interpreter, python_source, tree, typing
+    from weft.kernels import encoding, interpreter, python_source, tree, typing
     from weft.primitives import kernel_functions
 else:
-    interpreter, python_source = lazy("weft.kernels.interpreter"), lazy("weft.kernels.python_source")
+    encoding, interpreter = lazy("weft.kernels.encoding"), lazy("weft.kernels.interpreter")
+    python_source = lazy("weft.kernels.python_source")
     tree, typing = lazy("weft.kernels.tree"), lazy("weft.kernels.typing")
     kernel_functions = lazy("weft.primitives.kernel_functions")
 
 
 class KernelProgram:
-    """A kernel for operands of known dtypes: its typed tree, found out when it is needed. There is one for each `key`,
-    which says all that the tree depends on."""
+    """A kernel for operands of known dtypes, which its text describes: its typed tree, and how it is run."""
 
-    __slots__ = ("__weakref__", "_make", "_tree", "checked", "inputs", "key", "name", "outputs", "strided")
+    __slots__ = ("__weakref__", "_groups", "checked", "strided", "text", "tree")
 
-    def __init__(
-        self,
-        name: str,
-        key: str,
-        inputs: Sequence[tuple[str, Dtype, int]],
-        outputs: Sequence[tuple[str, Dtype, int]],
-        make: Any,
-        checked: bool,
-        strided: bool,
-    ) -> None:
-        self.name, self.key, self.checked, self.strided = name, key, checked, strided
-        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
-        self._make = make
-        self._tree: tree.Program | None = None
+    def __init__(self, text: str, program: tree.Program, checked: bool, strided: bool) -> None:
+        self.text, self.tree, self.checked, self.strided = text, program, checked, strided
+        self._groups: bool | None = None
 
     @property
-    def tree(self) -> tree.Program:
-        if self._tree is None:
-            inputs, outputs = ([typing.Operand(*x) for x in part] for part in (self.inputs, self.outputs))
-            source, template = self._make()
-            self._tree = typing.typed(source, inputs, outputs, template)
-        return self._tree
+    def name(self) -> str:
+        return self.tree.name
+
+    @property
+    def inputs(self) -> list[tree.Storage]:
+        return [x for x in self.tree.storages if x.space == "input"]
+
+    @property
+    def outputs(self) -> list[tree.Storage]:
+        return [x for x in self.tree.storages if x.space == "output"]
 
     @property
     def knows_groups(self) -> bool:
         """Whether it matters to its threads which threadgroup they are in."""
-        return any(
-            isinstance(x, tree.Together | tree.Barrier) or (isinstance(x, tree.Position) and x.name not in tree.OF_GRID)
-            for x in tree.walk(*self.tree.body)
-        ) or any(x.space == "threadgroup" for x in self.tree.storages)
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-PROGRAMS: Interned[str, KernelProgram] = Interned(512)
+        if self._groups is None:
+            shared = any(x.space == "threadgroup" for x in self.tree.storages)
+            self._groups = shared or any(
+                isinstance(x, tree.Together | tree.Barrier)
+                or (isinstance(x, tree.Position) and x.name not in tree.OF_GRID)
+                for x in tree.walk(*self.tree.body)
+            )
+        return self._groups
 
 
-def program_of(
-    name: str,
-    key: str,
-    inputs: Sequence[tuple[str, Dtype, int]],
-    outputs: Sequence[tuple[str, Dtype, int]],
-    make: Any,
-    checked: bool = True,
-    strided: bool = False,
-) -> KernelProgram:
-    """The kernel of this key. `make` gives its source and its template parameters."""
-    return PROGRAMS.get(key, lambda: KernelProgram(name, key, inputs, outputs, make, checked, strided))
+_PROGRAMS: Interned[str, KernelProgram] = Interned(512)
 
 
-def _sample(name: str, text: str, count: int, make: Any, **params: Any) -> Sample:
+def program_text(program: tree.Program, checked: bool, strided: bool) -> str:
+    """What an operation is known by that runs a kernel: its text, and `c` if indices are checked, `s` if operands may
+    lie in any strides."""
+    made = f"{'c' if checked else ''}{'s' if strided else ''}:{encoding.encoded(program)}"
+    _PROGRAMS.get(made, lambda: KernelProgram(made, program, checked, strided))
+    return made
+
+
+def program_of(text: str) -> KernelProgram:
+    """The kernel of such a text."""
+    return _PROGRAMS.get(text, lambda: _decoded(text))
+
+
+def _decoded(text: str) -> KernelProgram:
+    flags, _, rest = text.partition(":")
+    if flags == "sample":
+        source, count = SOURCES[rest]
+        names = [*(f"x{k}" for k in range(count)), "out"]
+        operands = [typing.Operand(name, dt.int32, 1) for name in names]
+        program = typing.typed(python_source.read(rest, source, names)[0], operands[:-1], operands[-1:], {})
+        return KernelProgram(text, program, True, False)
+    return KernelProgram(text, encoding.decoded(rest), "c" in flags, "s" in flags)
+
+
+def _sample(name: str, kernel: str, make: Any, **params: Any) -> Sample:
     """A kernel of int32 operands x0, x1, … with one output."""
-    inputs = tuple((f"x{k}", dt.int32, params.pop("ndim", 1)) for k in range(count))
-    sizes = params["sizes"]
-    outputs = (("out", dt.int32, len(sizes)),)
-    names = [*(x for x, _, _ in inputs), "out"]
-    program = program_of(
-        name, f"sample {name}\n{text}", inputs, outputs, lambda: (python_source.read(name, text, names), {})
-    )
-    fields = {"program": program, "results": (dt.int32,), "ranks": (len(sizes),), **params}
-    return Sample(make, fields, name=name)
+    return Sample(make, {"program": f"sample:{kernel}", **params}, name=name)
 
 
 def _integers(*shapes: tuple[int, ...]) -> Any:
@@ -122,14 +120,16 @@ def totals(x0, out):
 """
 
 
-class CustomKernel(MultiOutput, Opaque):
-    """The results of a kernel of the user's: `grid` threads in groups of `threadgroup`, for each element of a batch
-    (`lead` are its sizes: the first axes of all operands and results). `sizes` are those of the results, one after the
-    other, of which each has its `ranks`; `initial` is what their elements are before, if that is anything."""
+SOURCES = {"add": (_ADD, 2), "totals": (_TOTALS, 1)}
+"""Kernels of the samples, and how many inputs each has."""
 
-    program: KernelProgram
-    results: tuple[Dtype, ...]
-    ranks: tuple[int, ...]
+
+class CustomKernel(MultiOutput, Opaque):
+    """The results of a kernel of the user's, `program`: `grid` threads in groups of `threadgroup`, for each element of
+    a batch (`lead` are its sizes: the first axes of all operands and results). `sizes` are those of the results, one
+    after the other; `initial_text` is what their elements are before, if that is anything."""
+
+    program: str
     sizes: Shape
     grid: Shape
     threadgroup: Shape
@@ -137,10 +137,20 @@ class CustomKernel(MultiOutput, Opaque):
     initial_text: str | None = None
     dtypes = (dt.int32,)
     samples = (
-        _sample("add", _ADD, 2, _integers((37,), (37,)), sizes=(37,), grid=(40, 1, 1), threadgroup=(16, 1, 1)),
-        _sample("totals", _TOTALS, 1, _integers((48,)), sizes=(3,), grid=(48, 1, 1), threadgroup=(16, 1, 1)),
-        _sample("nothing", _ADD, 2, _integers((0,), (0,)), sizes=(0,), grid=(0, 1, 1), threadgroup=(16, 1, 1)),
+        _sample("add", "add", _integers((37,), (37,)), sizes=(37,), grid=(40, 1, 1), threadgroup=(16, 1, 1)),
+        _sample("totals", "totals", _integers((48,)), sizes=(3,), grid=(48, 1, 1), threadgroup=(16, 1, 1)),
+        _sample("nothing", "add", _integers((0,), (0,)), sizes=(0,), grid=(0, 1, 1), threadgroup=(16, 1, 1)),
     )
+
+    @property
+    def kernel(self) -> KernelProgram:
+        return program_of(self.program)
+
+    def __str__(self) -> str:
+        sizes = (
+            f"grid={shape_text(self.grid)}, threadgroup={shape_text(self.threadgroup)}, lead={shape_text(self.lead)}"
+        )
+        return f"{self.title}({self.kernel.name}, {sizes})"
 
     @property
     def is_total(self) -> bool:
@@ -155,25 +165,33 @@ class CustomKernel(MultiOutput, Opaque):
     def shapes(self) -> list[Shape]:
         """The shapes of the results, for one element of the batch."""
         found, at = [], 0
-        for rank in self.ranks:
-            found.append(self.sizes[at : at + rank])
-            at += rank
+        for x in self.kernel.outputs:
+            found.append(self.sizes[at : at + x.ndim])
+            at += x.ndim
         return found
+
+    @property
+    def results(self) -> list[Dtype]:
+        """The dtypes of the results."""
+        return [x.dtype for x in self.kernel.outputs]
 
     def infer(self, *kinds: Kind) -> Bundle:
         pairs = zip(self.shapes, self.results, strict=True)
         return bundle_of([kind_of((*self.lead, *shape), dtype) for shape, dtype in pairs])
 
     def check(self, *kinds: Kind) -> None:
-        need(len(kinds) == len(self.program.inputs), f"{len(kinds)} operands")
-        need(len(self.results) == len(self.ranks) == len(self.program.outputs), f"{len(self.results)} results")
-        for kind, (name, dtype, ndim) in zip(kinds, self.program.inputs, strict=True):
-            need(kind.dtype is dtype and kind.ndim == ndim + len(self.lead), f"operand {name} of {kind}")
-            need(all(m == n for m, n in zip(kind.shape, self.lead, strict=False)), f"operand {name} of {kind}")
+        kernel = self.kernel
+        need(kernel.checked, "a kernel whose indices are not checked, from a file")
+        need(len(kinds) == len(kernel.inputs), f"{len(kinds)} operands")
+        need(sum(x.ndim for x in kernel.outputs) == len(self.sizes), f"{len(self.sizes)} sizes of results")
+        need(len(self.grid) == len(self.threadgroup) == 3, "a grid that has not three sizes")
+        for kind, x in zip(kinds, kernel.inputs, strict=True):
+            need(kind.dtype is x.dtype and kind.ndim == x.ndim + len(self.lead), f"operand {x.name} of {kind}")
+            need(all(m == n for m, n in zip(kind.shape, self.lead, strict=False)), f"operand {x.name} of {kind}")
 
     def failure(self, detail: Sequence[int], kinds: Sequence[Kind], steps: Sequence[int] = ()) -> Exception:
         _, site, index, size = detail[:4]
-        found = tree.sites(self.program.tree)[site]
+        found = tree.sites(self.kernel.tree)[site]
         return self._out_of_range(found.storage, index, size, found.at, isinstance(found, tree.Size))
 
     def _out_of_range(self, storage: Any, index: int, size: int, at: Any, axis: bool = False) -> KernelIndexError:
@@ -181,7 +199,7 @@ class CustomKernel(MultiOutput, Opaque):
         if not axis:
             within = index if index >= -(1 << 62) else "outside of an axis"
             what = f"index {within} is out of range for `{storage.name}`, which has {size} elements"
-        error = KernelIndexError(f"[{self.program.name}] at {at}: {what}.")
+        error = KernelIndexError(f"[{self.kernel.name}] at {at}: {what}.")
         error.operation = self
         return error
 
@@ -207,14 +225,14 @@ class CustomKernel(MultiOutput, Opaque):
         arrays += [interpreter.Array(out.reshape(-1), out.shape, ()) for out in outs]
         grid = interpreter.Grid(tuple(map(int, self.grid)), tuple(map(int, self.threadgroup)))
         try:
-            interpreter.run(self.program.tree, arrays, grid, kernel_functions.apply, kernel_functions.convert)
+            interpreter.run(self.kernel.tree, arrays, grid, kernel_functions.apply, kernel_functions.convert)
         except interpreter.OutOfRange as found:
             raise self._out_of_range(found.storage, found.index, found.size, found.at) from None
 
     # ---- rules ----
 
     def _without(self, rule: str, signature: str) -> ValueError:
-        name = self.program.name
+        name = self.kernel.name
         return ValueError(
             f"[{name}] a custom kernel has the derivatives that it is given, and this has no {rule} rule. Add it:\n\n"
             f"    @kernel.{rule}\n    def rule({signature}):\n        return ...\n"
@@ -235,7 +253,7 @@ class CustomKernel(MultiOutput, Opaque):
     ) -> Sequence[tuple[Node, int | None]]:
         front = [move_batch_to_front(x, axis, size) for x, axis in zip(inputs, axes, strict=True)]
         op = CustomKernel(
-            self.program, self.results, self.ranks, self.sizes, self.grid, self.threadgroup, (size, *self.lead),
+            self.program, self.sizes, self.grid, self.threadgroup, (size, *self.lead),
             self.initial_text,
         )  # fmt: skip
         return [(node, 0) for node in bind_many(op, *front)]

@@ -41,9 +41,7 @@ GROUPS = (
 """(title, module below mlx, class in it or nothing)."""
 
 DIFFERENT: dict[str, str] = {
-    "core.fast.metal_kernel": "not there: kernels in Metal's language need a GPU of Apple's",
-    "core.fast.cuda_kernel": "not there: custom kernels are not built yet",
-    "core.fast.precompiled_cuda_kernel": "not there: custom kernels are not built yet",
+    "core.fast.precompiled_cuda_kernel": "not there: machine code for GPUs is not run",
     "core.compile": "retraces when a captured value changes; the same bits as without it",
     "core.hadamard_transform": "complex arrays stay complex; sizes without a matrix are errors",
     "core.block_masked_mm": "all floats, and blocks of any size",

@@ -42,7 +42,8 @@ def padded(nbytes: int) -> int:
 class Threadgroups(NativeKernel):
     """Runs threadgroups. `whole`: there are only whole vectors. `flat`: threadgroups have one axis. Inputs that are
     `strided` begin anywhere. `alone`: one thread runs all units, so nothing is locked. Of results that are `gathered`,
-    which are small and only counted in, each call has a copy of its own, and adds it up at the end."""
+    which are small and only counted in, each call has a copy of its own, and adds it up at the end. Those `streamed`
+    are written past the caches."""
 
     title = "custom"
     outer = 0
@@ -55,11 +56,13 @@ class Threadgroups(NativeKernel):
     strided: tuple[bool, ...]
     alone: bool
     gathered: tuple[int, ...]
+    streamed: tuple[int, ...]
     program: tree.Program = field(compare=False)
 
     def __str__(self) -> str:
         flags = " ".join(name for name in ("rows", "flat", "whole", "checked", "alone") if getattr(self, name))
-        return f"custom {flags} lead={self.lead} strided={self.strided} gathered={self.gathered}\n{self.key}"
+        results = f"gathered={self.gathered} streamed={self.streamed}"
+        return f"custom {flags} lead={self.lead} strided={self.strided} {results}\n{self.key}"
 
     def operands(self) -> list[tree.Storage]:
         return [x for x in self.program.storages if x.space in ("input", "output")]
@@ -125,6 +128,18 @@ def _slots(program: tree.Program, levels: Levels, lanes: int) -> tuple[dict[tree
     return places, end
 
 
+def is_written_once(program: tree.Program, x: tree.Storage) -> bool:
+    """Whether a kernel does nothing with a result but to write it, outside of loops."""
+    todo: list[tuple[object, bool]] = [(y, False) for y in program.body]
+    while todo:
+        y, again = todo.pop()
+        used = isinstance(y, tree.Load | tree.Store | tree.Atomic) and y.storage is x
+        if used and (again or not isinstance(y, tree.Store)):
+            return False
+        todo += [(z, again or isinstance(y, tree.Loop)) for z in tree.children(y)]
+    return True
+
+
 def gathering(program: tree.Program, x: tree.Storage) -> str:
     """The one operation by which a kernel uses a result of integers, and nothing comes of what was there; "" if it does
     more with it."""
@@ -156,6 +171,7 @@ class _Writer:
 
     def write(self) -> None:
         frame, b = self.frame, self.b
+        self.memory.streamed = frozenset(x for x in self.kernel.operands() if x.place in self.kernel.streamed)
         self._begin_gathered()
         with b.loop(frame.begin, frame.end, 1) as units:
             self._place(units.index)
@@ -229,6 +245,10 @@ class _Writer:
             for a, place in enumerate(self.batch):
                 at = b.gep(at, place * frame[f"j{x.place}.{a}"])
             self.memory.pointers[x] = self.copies.get(x, at)
+            if x.space == "input" and x.ndim == 0:
+                number = b.load(at, x.dtype, 1)
+                assert isinstance(number, Value)
+                self.memory.numbers[x] = number
         for x, offset in self.shared.items():
             self.memory.pointers[x] = b.gep(frame.scratch, offset)
         if self.shared:

@@ -19,7 +19,7 @@ from weft.runtime.engine import Source
 from weft.targets.axes import grain
 from weft.targets.cpu import moves
 from weft.targets.cpu.custom.emit import weight
-from weft.targets.cpu.custom.kernel import Threadgroups, gathering, lanes_of, padded
+from weft.targets.cpu.custom.kernel import Threadgroups, gathering, is_written_once, lanes_of, padded
 from weft.targets.cpu.features import features
 from weft.targets.cpu.kernel import Frame, NativeKernel
 
@@ -107,7 +107,7 @@ def is_ordered(program: tree.Program) -> bool:
 class _Launches:
     def __init__(self, op: CustomKernel, operands: Sequence[Layout], results: Sequence[Layout]) -> None:
         self.op, self.operands, self.results = op, operands, results
-        self.program = op.program.tree
+        self.program = op.kernel.tree
         self.launches: list[Launch] = []
         self.temporaries: list[int] = []
 
@@ -118,7 +118,7 @@ class _Launches:
     def given(self, k: int) -> tuple[Layout, Pointer]:
         """Operand k as the kernel takes it: each element of the batch in row-major order, unless it may be strided."""
         x, lead = self.operands[k], len(self.op.lead)
-        if self.op.program.strided or _is_row_major(x.shape[lead:], x.strides[lead:]):
+        if self.op.kernel.strided or _is_row_major(x.shape[lead:], x.strides[lead:]):
             return x, Pointer(k)
         kept = [n if s != 0 else 1 for n, s in zip(x.shape[:lead], x.strides[:lead], strict=True)]
         strides = _row_major((*kept, *x.shape[lead:]))
@@ -141,7 +141,7 @@ class _Launches:
         status = self.temporary(STATUS)
         self.launches.append(Launch(Begin().source(), (1, status)))
         self.run(inputs, status)
-        if op.program.checked:
+        if op.kernel.checked:
             self.launches.append(Launch(CHECK, (1, status, 0, 0, 0, 0), call=True))
         return Lowering(tuple(self.launches), tuple(self.temporaries))
 
@@ -165,7 +165,7 @@ class _Launches:
         gx, gy, gz = op.grid
         tx, ty, tz = op.threadgroup
         lanes = lanes_of(program)
-        if op.program.knows_groups:
+        if op.kernel.knows_groups:
             flat = _is(ty, 1) and _is(tz, 1)
             rows = flat or (type(tx) is int and tx % lanes == 0 and (type(gx) is int and gx % tx == 0))
             whole = type(tx) is int and tx % lanes == 0 and type(gx) is int and gx % tx == 0
@@ -182,8 +182,8 @@ class _Launches:
             flat, rows, whole = True, True, False
             tx, ty, tz = to_int(dim_min(gx, CHUNK)), 1, 1
         kernel = Threadgroups(
-            program.text, rows, flat, whole, op.program.checked, len(op.lead),
-            tuple(op.program.strided for _ in inputs), is_ordered(program), self.gathered(), program,
+            program.text, rows, flat, whole, op.kernel.checked, len(op.lead),
+            tuple(op.kernel.strided for _ in inputs), is_ordered(program), self.gathered(), self.streamed(), program,
         )  # fmt: skip
         groups = [to_int(ceil_div(n, t)) for n, t in ((gx, tx), (gy, ty), (gz, tz))]
         units = to_int(math.prod((*groups, *op.lead)))
@@ -217,6 +217,16 @@ class _Launches:
                 found.append(k)
         return tuple(found)
 
+    def streamed(self) -> tuple[int, ...]:
+        """Large results that are written once."""
+        return tuple(
+            k
+            for k, x in enumerate(self.results, len(self.operands))
+            if all(type(n) is int for n in x.shape)
+            and math.prod(x.shape) * x.dtype.size >= moves.STREAM
+            and is_written_once(self.program, self.program.storages[k])
+        )
+
     def outputs(self) -> list[tuple[Layout, Pointer]]:
         return [(x, Pointer(len(self.operands) + k)) for k, x in enumerate(self.results)]
 
@@ -229,7 +239,7 @@ class _Launches:
         words |= {f"d{k}.{a}": n for a, n in enumerate(shape)}
         words |= {f"s{k}.{a}": n for a, n in enumerate(strides)}
         words |= {f"r{k}.{a}": n for a, n in enumerate(_row_major(shape))}
-        if not self.op.program.strided or k >= len(self.operands):
+        if not self.op.kernel.strided or k >= len(self.operands):
             words[f"n{k}"] = math.prod(shape)
             return
         low = high = 0

@@ -57,6 +57,16 @@ class Memory:
         self.unit: Value = frame.begin
         self.gathered: frozenset[tree.Storage] = frozenset()
         """Results of which each thread has its own copy, to be combined at the end."""
+        self.numbers: dict[tree.Storage, Value] = {}
+        """Operands without axes, read once for each threadgroup."""
+        self._limits = {
+            x: frame.b.intrinsic("smax", frame[f"n{x.place}"] - (lanes - 1), frame.b.i64(0))
+            for x in program.storages
+            if x.space in ("input", "output")
+        }
+        """How many vectors of neighbouring elements there are in an array."""
+        self.streamed: frozenset[tree.Storage] = frozenset()
+        """Large results that are written once: past the caches."""
         self._entry: list[str] = []
         self._buffers: dict[str, Value] = {}
 
@@ -185,7 +195,9 @@ class Memory:
             return first, b.const(dt.bool_, True, 1) if wraps is None else ~wraps
         count, low = self._range(storage)
         start = first if low is None else first - low
-        if place.stride == 1:
+        if place.stride == 1 and storage in self._limits:
+            inside = b.cast(start, dt.uint64) < b.cast(self._limits[storage], dt.uint64)
+        elif place.stride == 1:
             inside = (start >= 0) & (start <= count - self.lanes)
         else:
             last = start + place.stride * (self.lanes - 1)
@@ -203,6 +215,8 @@ class Memory:
 
     def load(self, e: Emitter, x: tree.Load) -> Value:
         storage, site = x.storage, self.sites[id(x)]
+        if storage in self.numbers and isinstance(x.index, tree.Constant) and x.index.value == 0:
+            return self.numbers[storage]
         place = self.place(e, x.index)
         if storage.space == "thread":
             return self._load_own(e, storage, place, site)
@@ -351,7 +365,10 @@ class Memory:
         if place.base is not None and place.stride == 1:
 
             def neighbours(at: Value) -> Value:
-                b.store(spread, at, e.active)
+                if storage in self.streamed and e.active is None:
+                    self._store_past(e, spread, at)
+                else:
+                    b.store(spread, at, e.active)
                 return b.i64(0)
 
             def apart(where: Value) -> Value:
@@ -361,6 +378,18 @@ class Memory:
             self._together(e, storage, place, site, neighbours, apart)
             return
         self.scatter(e, storage, self._checked_spread(e, storage, place, site), spread)
+
+    def _store_past(self, e: Emitter, value: Value, at: Value) -> None:
+        """A vector past the caches, if its place is aligned for that."""
+        b = self.b
+        aligned, other, end = e.label("aligned"), e.label("unaligned"), e.label("stored")
+        place = b.op(f"ptrtoint ptr {at.text} to i64", dt.int64, 1)
+        e.branch((place & (min(64, self.lanes * value.dtype.size) - 1)).eq(0), aligned, other)
+        for label, stream in ((aligned, True), (other, False)):
+            b.start_block(label)
+            b.store(value, at, stream=stream)
+            b.raw(f"br label %{end}")
+        b.start_block(end)
 
     def _store_at(self, e: Emitter, storage: tree.Storage, place: Place, value: Value, site: int) -> None:
         """All lanes to one place: the last one that is active has it."""
