@@ -60,6 +60,8 @@ def test_help_names_every_command(arguments: list[str]) -> None:
         (["bench", "--peers", "absent"], "no such peer: absent"),
         (["bench", "--python", "jax"], "--python wants PEER=PATH"),
         (["bench", "--rounds", "0"], "--rounds and --threads start at 1"),
+        (["bench", "llm", "absent"], "'absent' is no shape (small, qwen3-0.6b)"),
+        (["bench", "llm", "small", "--tokens"], "'--tokens' is no shape"),
     ],
 )
 def test_mistakes_are_explained(arguments: list[str], complaint: str) -> None:

@@ -35,6 +35,7 @@ The MLX array API on any Linux machine.
   weft doctor                            describe this installation and check that it computes
   weft bench [name ...]                  time Weft beside MLX, JAX and torch (options: weft bench --help)
   weft bench pytensor [name ...]         time PyTensor on Weft beside PyTensor's other back ends
+  weft bench llm [shape ...]             mlx-lm's loop on Weft and on MLX: tokens a second, and what a token's time is
   weft --version                         print the version
   weft --help                            print this text
 """
@@ -209,6 +210,8 @@ def bench(arguments: Sequence[str]) -> int:
     name = "run.py"
     if arguments[:1] == ["pytensor"]:  # which has other peers: PyTensor's back ends
         name, arguments = "pytensor.py", arguments[1:]
+    elif arguments[:1] == ["llm"]:
+        name, arguments = "llm_peers.py", arguments[1:]
     runner = next((place / name for place in places if (place / name).is_file()), None)
     if runner is None:
         print(f"weft bench: the programs are missing: looked in {places[0]} and {places[1]}", file=sys.stderr)
