@@ -17,7 +17,7 @@ from weft.evaluate.structure import SHORT, leaf_key, places
 from weft.evaluate.together import prepare_together
 from weft.evaluate.turns import ENTRIES, LOCK, Disturbed, enter, still
 from weft.evaluate.updates import in_stages, is_plain_update, write_update
-from weft.graph.node import Node, Tape, has_handle
+from weft.graph.node import Node, has_handle
 from weft.graph.overlay import Foreign
 from weft.graph.placement import USED
 from weft.graph.trace import OPEN, following, keeps_inputs
@@ -75,10 +75,9 @@ def _evaluate(roots: Sequence[Node], at_once: bool = True) -> None:
                     node.value.refuse()
             if not pending:
                 return None
-            order, updates = reached(pending)
+            order, updates, taped = reached(pending)
             if OPEN:
                 follow_others([x for node in order for x in (node, *node.inputs)])
-            taped = any(x.kind.__class__ is Tape for x in order) if updates or len(order) > reach.WINDOW else False
             prepared = prepare_together(order, pending, mine) if updates and not taped else None
             stages = in_stages(order, pending) if updates and not taped and prepared is None else None
             if stages is None and prepared is None:

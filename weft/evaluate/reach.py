@@ -29,9 +29,10 @@ WINDOW = 1024
 _by_id = attrgetter("id")
 
 
-def reached(pending: set[Node]) -> tuple[list[Node], bool]:
-    """What has no value yet and is to be computed for these nodes, themselves included, in order, and whether there are
-    slice updates. Results that should be computed now although nobody asked for them join the pending ones."""
+def reached(pending: set[Node]) -> tuple[list[Node], bool, bool]:
+    """What has no value yet and is to be computed for these nodes, themselves included, in order; whether there are
+    slice updates, and tapes. Results that should be computed now although nobody asked for them join the pending
+    ones."""
     seen = pending.copy()
     order = list(pending)
     bundles: list[Node] = []
@@ -41,7 +42,7 @@ def reached(pending: set[Node]) -> tuple[list[Node], bool]:
         pending.update(needed)
         order += needed
     order.sort(key=_by_id)
-    return order, updates
+    return order, updates, bool(bundles) and any(node.kind.__class__ is Tape for node in order)
 
 
 def _reach_by_python(found: list[Node], seen: set[Node], bundles: list[Node]) -> bool:

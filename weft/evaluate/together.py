@@ -46,15 +46,15 @@ def prepare_together(order: list[Node], wanted: Container[Node], mine: int) -> P
         return None
     count = len(order)
     key, results, leaves, constants = structure(order, wanted)
-    donated = _free_bases(order, leaves, results)
+    bases = _free_bases(order, leaves, results)
+    donated = tuple(bases)
     found = families.family_of(key, targets.CPU, donated)
     recipe = None if found is None else _recipe(*found, order, results, constants, donated, mine)
     if recipe is None:
         order[:] = [node for node in order if node.value is None]
         assert len(order) == count
         return None
-    nodes = [node for node in order if node.value.__class__ is Buffer]
-    claim = claimed([nodes[i] for i in recipe.spent], mine) if recipe.spent else None
+    claim = claimed([bases[i] for i in recipe.spent], mine) if recipe.spent else None
     return recipe, results, leaves, constants, claim
 
 
@@ -92,9 +92,9 @@ def _recipe(
     return family.keep(sizes, recipe)
 
 
-def _free_bases(order: list[Node], leaves: list[Buffer], results: Sequence[Node]) -> tuple[int, ...]:
-    """The numbers of the leaves that slice updates may be written to: nothing but the update holds them, and that will
-    have a value. Called while nodes are held in `order` (and results), buffers in `leaves`, and nowhere else."""
+def _free_bases(order: list[Node], leaves: list[Buffer], results: Sequence[Node]) -> dict[int, Node]:
+    """By their numbers, the leaves that slice updates may be written to: nothing but the update holds them, and that
+    will have a value. Called while nodes are held in `order` (and results), buffers in `leaves`, and nowhere else."""
     updates = [node for node in results if node.op.__class__ is SliceUpdate]
     found = free(
         UPDATED,
@@ -116,5 +116,5 @@ def _free_bases(order: list[Node], leaves: list[Buffer], results: Sequence[Node]
         ],
     )
     number = {id(leaf): i for i, leaf in enumerate(leaves)}
-    bases = [number[id(node.inputs[0].value)] for node in updates]
-    return tuple(sorted([n for k, n in enumerate(bases) if all(found[4 * k : 4 * k + 4]) and is_whole(leaves[n])]))
+    bases = [(number[id(node.inputs[0].value)], node.inputs[0]) for node in updates]
+    return dict(sorted([x for k, x in enumerate(bases) if all(found[4 * k : 4 * k + 4]) and is_whole(leaves[x[0]])]))
