@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -130,3 +132,72 @@ def test_a_result_is_memory_of_its_own() -> None:
     assert_same(first, [np.array([1.0, 2.0]), np.array([1.0, 2.0]), np.array([2.0, 1.0])])
     assert_same(second, [np.array([2.0, 3.0]), np.array([2.0, 3.0]), np.array([3.0, 2.0])])
     assert not np.shares_memory(first[0], given)
+
+
+def test_constants_that_lie_backwards_and_are_no_numbers() -> None:
+    x = pt.vector("x")
+    backwards = pt.constant(np.arange(3.0)[::-1])
+    gaps = pt.constant(np.array([1.0, np.nan, np.inf]))
+    check([x], [x + backwards, x * gaps, pt.switch(pt.isnan(gaps), x, gaps), backwards[::-1]], (V,))
+
+
+def test_arrays_that_lie_in_any_order() -> None:
+    x = pt.matrix("x")
+    check([x], [x * 2, x.sum(axis=0), x.T @ x], (X[::-1],), (X.T,), (np.asfortranarray(X),), (X[:, ::2],))
+    large = np.arange(40_000.0).reshape(200, 200)
+    check([x], [x + 1, x[::2], x.sum()], (large,), (large.T,), (large[::-1, ::2],))
+
+
+def test_functions_without_inputs_or_outputs() -> None:
+    state = pytensor.shared(np.zeros(2))
+    step = pytensor.function([], [], updates={state: state + 1}, mode="WEFT")
+    assert step() == []
+    step()
+    assert_same(state.get_value(), np.full(2, 2.0))
+    assert_same(pytensor.function([], pt.arange(3) * 2, mode="WEFT")(), np.array([0, 2, 4]))
+
+
+def test_a_function_is_pickled_and_profiled() -> None:
+    x = pt.vector("x")
+    function = pytensor.function([x], x * 2, mode="WEFT", profile=True)
+    assert_same(function(V), V * 2)
+    assert function.profile.fct_callcount == 1
+    function.profile.print_summary_ = lambda *given: None
+    plain = pytensor.function([x], pt.exp(x).sum(), mode="WEFT")
+    again = pickle.loads(pickle.dumps(plain))
+    assert_same(again(V), plain(V))
+
+
+def test_calls_at_the_same_time_do_not_mix() -> None:
+    x = pt.vector("x")
+    function = pytensor.function([x], [pt.exp(x), x.sum()], mode="WEFT", trust_input=True)
+
+    def run(k: int) -> bool:
+        given = np.full(500, k / 10)
+        for _ in range(50):
+            each, total = function.vm.jit_fn.call([given])
+            if not (np.allclose(each, np.exp(k / 10)) and np.isclose(total, 50 * k)):
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(run, range(8)))
+
+
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_the_gradient_of_a_norm_by_its_input(kind: str) -> None:
+    x, w = pt.matrix("x"), pt.vector("w")
+    centered = x if kind == "rms" else x - x.mean(axis=-1, keepdims=True)
+    normed = centered / pt.sqrt((centered**2).mean(axis=-1, keepdims=True) + 1e-6) * w
+    check([x, w], pt.grad((normed**3).sum(), [x, w]), (X, V), rtol=1e-9)
+
+
+def test_other_lengths_are_not_translated_again() -> None:
+    x = pt.vector("x")
+    function = pytensor.function([x], [pt.exp(x).sum(), x[::-1] * x.shape[0]], mode="WEFT")
+    for n in (5, 9, 17, 33):
+        values = np.arange(float(n))
+        assert_same(function(values), [np.exp(values).sum(), values[::-1] * n])
+    (segment,) = function.vm.jit_fn.steps
+    ((program, _),) = segment._programs.values()
+    assert len(program._instances) == 1

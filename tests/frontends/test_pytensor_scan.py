@@ -154,3 +154,55 @@ def test_the_graph_does_not_grow_with_the_steps() -> None:
     plans = [call._executable.commands for call in function.vm.jit_fn.steps[-1]._calls.values()]
     function(10)
     assert {call._executable.commands for call in function.vm.jit_fn.steps[-1]._calls.values()} == set(plans)
+
+
+@pytest.mark.filterwarnings("ignore:WEFT leaves Scan")
+@pytest.mark.parametrize("stops", [True, False])
+def test_steps_of_an_inner_loop_that_differ_from_step_to_step(stops: bool) -> None:
+    n = pt.lvector("n")
+
+    def outer(k: Any) -> Any:
+        inner = (lambda z: (z + 1, until(z > 2))) if stops else (lambda z: z + 1)
+        return scan(inner, outputs_info=[pt.zeros(())], n_steps=k).sum()
+
+    function = pytensor.function([n], scan(outer, sequences=[n]), mode="WEFT")
+    assert_same(function(np.array([2, 1, 3])), np.array([3.0, 1.0, 6.0]))
+
+
+def test_only_an_older_value_is_read() -> None:
+    start = pt.vector("start")
+    made = scan(lambda old: 2 * old, outputs_info=[{"initial": start, "taps": [-2]}], n_steps=6)
+    compare([start], [made, made[-1], made[-3:]], (np.array([1.0, 3.0]),))
+    compare([start], pt.grad((made * pt.arange(6)).sum(), start), (np.array([1.0, 3.0]),))
+
+
+def test_integers_in_the_state() -> None:
+    n, x = pt.lscalar("n"), pt.lvector("x")
+    first, second = scan(lambda a, b: (b, a + b), outputs_info=[pt.constant(0), pt.constant(1)], n_steps=n)
+    compare([n], [first, second[-1]], (10,), (2,))
+    counted = scan(lambda v, c: c + pt.gt(v, 0), sequences=[x], outputs_info=[pt.constant(0, dtype="int64")])
+    compare([x], counted, (np.array([1, -1, 3]),))
+
+
+def test_a_row_that_is_read_in_the_middle() -> None:
+    x = pt.vector("x")
+    made = scan(lambda a, s: s * 0.5 + a, sequences=[x], outputs_info=[pt.zeros(())])
+    compare([x], [made[2], made[1:-1], made[::-1], made[:3]], (X,))
+    compare([x], pt.grad(made[2] + made[-2] ** 2, x), (X,))
+
+
+def test_a_sequence_that_is_too_short() -> None:
+    x = pt.vector("x")
+    made = scan(lambda a, s: s + a, sequences=[x], outputs_info=[pt.zeros(())], n_steps=5)
+    function = pytensor.function([x], made, mode="WEFT")
+    assert_same(function(X), np.cumsum(X)[:5])
+    with pytest.raises(Exception, match=r"rows|length|steps|bounds"):
+        function(X[:3])
+
+
+def test_the_gradient_of_a_loop_by_what_does_not_change() -> None:
+    w, x = pt.matrix("w"), pt.matrix("x")
+    h = scan(lambda row, h, w: pt.tanh(row + h @ w), sequences=[x], outputs_info=[pt.zeros(3)], non_sequences=[w])
+    compare([w, x], pt.grad((h**2).sum(), [w, x]), (M[:3], M))
+    jacobian = pytensor.gradient.jacobian(h[-1], x)
+    compare([w, x], jacobian, (M[:3], M[:4]))

@@ -20,7 +20,7 @@ from pytensor.tensor.special import LogSoftmax, Softmax
 import weft.core as mx
 from weft.array import array
 from weft.frontends.pytensor.convert import converts
-from weft.frontends.pytensor.values import Known, NotConverted, Value, cast, size, to_array, vector
+from weft.frontends.pytensor.values import Known, NotConverted, Value, cast, number_of, size, to_array, vector
 
 
 @converts(pte.CumOp)
@@ -128,7 +128,7 @@ def unravel_index(op: Any, node: Apply, indices: Value, dims: Value) -> list[arr
         sizes.reverse()
     made = []
     for n in sizes:
-        width = mx.array(n, mx.int64)
+        width = number_of(n)
         made.append(mx.remainder(rest, width))
         rest = mx.floor_divide(rest, width)
     return made[::-1] if op.order == "C" else made
@@ -139,7 +139,7 @@ def ravel_multi_index(op: Any, node: Apply, *given: Value) -> array:
     sizes = list(vector(given[-1]))
     places = [to_array(x, "int64") for x in given[:-1]]
     if op.mode == "wrap":
-        places = [mx.remainder(x, mx.array(n, mx.int64)) for x, n in zip(places, sizes, strict=True)]
+        places = [mx.remainder(x, number_of(n)) for x, n in zip(places, sizes, strict=True)]
     elif op.mode == "clip":
         places = [mx.clip(x, 0, n - 1) for x, n in zip(places, sizes, strict=True)]
     else:
@@ -149,7 +149,7 @@ def ravel_multi_index(op: Any, node: Apply, *given: Value) -> array:
         sizes.reverse()
     total = places[0]
     for x, n in zip(places[1:], sizes[1:], strict=True):
-        total = total * mx.array(n, mx.int64) + x
+        total = total * number_of(n) + x
     return total
 
 

@@ -19,7 +19,7 @@ import weft.core as mx
 from weft.array import array
 from weft.frontends.pytensor.convert import collecting, converts, effects
 from weft.frontends.pytensor.graphs import body_of, checks_in, refusal_inside, sizes_of
-from weft.frontends.pytensor.values import NotConverted, Partial, Value, cast, size, to_array
+from weft.frontends.pytensor.values import NotConverted, Partial, Value, cast, number_of, size, to_array
 from weft.records import dataclass
 
 MOST_CARRIED = 4
@@ -213,9 +213,9 @@ class Loop:
             return rows if room == total else _padded(rows, room)
         made = count + mx.array(before, mx.int64)
         if room < total:
-            start = mx.maximum(made - mx.array(room, mx.int64), mx.array(0, mx.int64))
+            start = mx.maximum(made - number_of(room), mx.array(0, mx.int64))
             rows = mx.slice(rows, start.reshape((1,)), (0,), (room, *rows.shape[1:]))
-            made = mx.minimum(made, mx.array(room, mx.int64))
+            made = mx.minimum(made, number_of(room))
         if self._is_full(before, room):
             return rows
         return Partial(rows, made)

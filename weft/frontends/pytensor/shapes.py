@@ -22,6 +22,7 @@ from weft.frontends.pytensor.values import (
     cast,
     known_size,
     known_sizes,
+    number_of,
     size,
     sizes,
     to_array,
@@ -166,7 +167,7 @@ def arange(op: Any, node: Apply, start: Value, stop: Value, step: Value) -> arra
     if count < 0:
         count = 0
     numbers_ = mx.arange(count, dtype=mx.int64)
-    return cast(numbers_ * mx.array(by, mx.int64) + mx.array(first, mx.int64), op.dtype)
+    return cast(numbers_ * mx.array(by, mx.int64) + number_of(first), op.dtype)
 
 
 def to_known(x: Value) -> Known:

@@ -26,7 +26,7 @@ from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.shape import Reshape, Shape, Shape_i
 from pytensor.tensor.subtensor import IncSubtensor, Subtensor
 
-from weft.frontends.pytensor.values import Known, Value
+from weft.frontends.pytensor.values import Known, Value, objects
 from weft.graph.dims import Dim
 
 MOST = 64
@@ -105,7 +105,7 @@ def _symbolic(node: Apply, given: Sequence[np.ndarray]) -> np.ndarray | None:
     """Arithmetic with symbols, element by element; None where there is no rule for it."""
     op = node.op
     if isinstance(op, MakeVector):
-        return _objects([x.item() for x in given])
+        return objects([x.item() for x in given])
     if isinstance(op, CheckAndRaise):
         if not all(bool(x.item()) for x in given[1:]):
             raise op.exc_type(op.msg)
@@ -140,12 +140,6 @@ def _subtensor(op: Any, given: Sequence[np.ndarray]) -> np.ndarray | None:
         return _single(given[0][places[entry]])
     start, stop, step = (None if at is None else places[at] for at in (entry.start, entry.stop, entry.step))
     return given[0][start:stop:step]
-
-
-def _objects(values: Sequence[Any]) -> np.ndarray:
-    made = np.empty(len(values), object)
-    made[:] = list(values)
-    return made
 
 
 def _single(value: Any) -> np.ndarray:
@@ -190,4 +184,4 @@ def _elementwise(op: Any, given: Sequence[np.ndarray]) -> np.ndarray | None:
     made = [fun(*element) for element in zip(*(x.ravel().tolist() for x in np.broadcast_arrays(*given)), strict=True)]
     if np.broadcast_shapes(*(x.shape for x in given)) == ():
         return _single(made[0]) if not isinstance(made[0], bool) else np.asarray(made[0])
-    return _objects(made) if any(isinstance(n, Dim) for n in made) else np.asarray(made)
+    return objects(made) if any(isinstance(n, Dim) for n in made) else np.asarray(made)

@@ -95,8 +95,21 @@ def _is_one_number(values: np.ndarray) -> bool:
 
 def _sizes_array(sizes: np.ndarray) -> array:
     if sizes.ndim == 0:
-        return mx.array(sizes.item(), mx.int64)
-    return mx.stack([mx.array(n, mx.int64) for n in sizes.ravel()]).reshape(sizes.shape)
+        return number_of(sizes.item())
+    return mx.stack([number_of(n) for n in sizes.ravel().tolist()]).reshape(sizes.shape)
+
+
+def number_of(n: Size) -> array:
+    """A size as an array: a symbol stays one, for whatever it is in a later call."""
+    return mx.zeros((), mx.int64) + n if isinstance(n, Dim) else mx.array(n, mx.int64)
+
+
+def objects(values: Sequence[Any]) -> np.ndarray:
+    """A vector of sizes. One by one, because NumPy would ask symbols for their numbers."""
+    made = np.empty(len(values), object)
+    for i, value in enumerate(values):
+        made[i] = value
+    return made
 
 
 def weft_dtype(name: str) -> Dtype:
@@ -140,9 +153,7 @@ def vector(value: Value) -> tuple[Any, ...]:
 def known_sizes(values: Sequence[Size]) -> Known:
     """A vector of sizes."""
     if any(isinstance(n, Dim) for n in values):
-        made = np.empty(len(values), object)
-        made[:] = list(values)
-        return Known(made)
+        return Known(objects(values))
     return Known(np.array(values, np.int64))
 
 
