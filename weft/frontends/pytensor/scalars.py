@@ -295,6 +295,8 @@ def elemwise(op: Any, node: Apply, *given: Value) -> list[array]:
     xs = [to_array(x, _converted(node, i) if isinstance(x, Known) else None) for i, x in enumerate(given)]
     shape = common_shape(node, xs)
     simple = _with_known_number(node, given, xs)
+    if simple is None and _divides_rows(node):
+        simple = _times_reciprocal(node, xs)
     made = applied(node, xs) if simple is None else [simple]
     return [x if len(xs) == 1 or x.shape == shape else mx.broadcast_to(x, shape) for x in made]
 
@@ -315,6 +317,21 @@ def _with_known_number(node: Apply, given: Sequence[Value], xs: Sequence[array])
         return mx.polygamma(int(numbers[0]), cast(xs[1], dtype))
     simple = {2.0: mx.square, 0.5: mx.sqrt}.get(float(numbers[0]))
     return None if simple is None else simple(cast(xs[0], dtype))
+
+
+def _divides_rows(node: Apply) -> bool:
+    """Whether many floats are divided by each number: then a multiplication with its reciprocal, which differs in the
+    last place at most, takes a fraction of the time."""
+    if not isinstance(node.op.scalar_op, ps.TrueDiv) or not node.outputs[0].type.dtype.startswith("float"):
+        return False
+    x, y = node.inputs
+    return any(m == 1 and n != 1 for n, m in zip(x.type.shape, y.type.shape, strict=True))
+
+
+def _times_reciprocal(node: Apply, xs: Sequence[array]) -> array:
+    dtype = node.outputs[0].type.dtype
+    x, y = cast(xs[0], dtype), cast(xs[1], dtype)
+    return x * mx.divide(_number(y, 1.0), y)
 
 
 def _converted(node: Apply, i: int) -> str | None:

@@ -166,8 +166,9 @@ class Piece:
 # ---- factorizations ----
 
 
-def _cholesky(g: Group, upper: bool) -> None:
-    """Column by column; what they leave of the rest of the matrix is computed at once."""
+def _cholesky(g: Group, upper: bool, quiet: bool) -> None:
+    """Column by column; what they leave of the rest of the matrix is computed at once. A matrix that has no factor is
+    reported, or gets NaNs for one if `quiet`."""
     b, n, a = g.b, g["n"], g.matrix("a", g["n"])
     with b.loop(0, n, 1) as i, b.loop(0, i.index + 1, 1) as j:
         a[i.index, j.index] = g.read("a", j.index, i.index) if upper else g.read("a", i.index, j.index)
@@ -183,13 +184,19 @@ def _cholesky(g: Group, upper: bool) -> None:
             x = a[i.index, at]
             with b.loop(at + 1, i.index + 1, 1) as k:
                 a.subtract(x, a[k.index, at], i.index, k.index)
-    g.write(column.carried[0], "info", 0)
+    info = column.carried[0]
+    if not quiet:
+        g.write(info, "info", 0)
+
+    def given(x: Value) -> Value:
+        return b.choose(info.eq(0), x, g.number(math.nan)) if quiet else x
+
     with b.loop(0, n, 1) as i:
         with b.loop(0, i.index, 1) as j:
             low, high = (j.index, i.index) if upper else (i.index, j.index)
-            g.write(a[i.index, j.index], "out", low, high)
-            g.write(g.number(0), "out", high, low)
-        g.write(a[i.index, i.index], "out", i.index, i.index)
+            g.write(given(a[i.index, j.index]), "out", low, high)
+            g.write(given(g.number(0)), "out", high, low)
+        g.write(given(a[i.index, i.index]), "out", i.index, i.index)
 
 
 def _eliminated(g: Group, a: Piece, order: Piece, m: Value, n: Value, k: Value, each: _Pivot) -> Value:
@@ -372,11 +379,12 @@ def _zero_on_diagonal(g: Group) -> None:
 def cholesky(op: Cholesky, operands: Sequence[Layout], out: Layout) -> Lowering:
     n = out.shape[-1]
     work = _Work(operands, [out], out.dtype)
+    names = {"a": 0, "out": 1} if op.quiet else {"a": 0, "out": 1, "info": work.info()}
     work.run(
-        f"cholesky upper={op.upper}", lambda g: _cholesky(g, op.upper), {"a": 0, "out": 1, "info": work.info()},
+        f"cholesky upper={op.upper}{' quiet' if op.quiet else ''}", lambda g: _cholesky(g, op.upper, op.quiet), names,
         {"n": n}, {"a": n * n}, n * n * n,
     )  # fmt: skip
-    return work.lowering(check=True)
+    return work.lowering(check=not op.quiet)
 
 
 def lu(op: Lu, operands: Sequence[Layout], out: Layout, pivots: Layout, order: Layout) -> Lowering:
