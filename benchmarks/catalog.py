@@ -30,6 +30,25 @@ PEERS = {
     "torch-eager": ("torch", "torch"),
 }
 
+# name: shapes of the input (N, …, C) and the weights (O, …, C / groups), stride, padding, groups. Each is timed, and so
+# are its gradients by the input ("_dx") and by the weights ("_dw").
+CONVOLUTIONS = {
+    "conv2d_3x3": ((8, 56, 56, 64), (64, 3, 3, 64), 1, 1, 1),
+    "conv2d_3x3_stride2": ((8, 56, 56, 128), (128, 3, 3, 128), 2, 1, 1),
+    "conv2d_3x3_one_image": ((1, 56, 56, 64), (64, 3, 3, 64), 1, 1, 1),
+    "conv2d_3x3_odd": ((4, 40, 40, 17), (33, 3, 3, 17), 1, 1, 1),
+    "conv2d_7x7_first": ((8, 224, 224, 3), (64, 7, 7, 3), 2, 3, 1),
+    "conv2d_1x1": ((8, 14, 14, 256), (1024, 1, 1, 256), 1, 0, 1),
+    "conv1d_speech": ((8, 3000, 80), (384, 3, 80), 1, 1, 1),
+    "conv2d_depthwise": ((8, 56, 56, 64), (64, 3, 3, 1), 1, 1, 64),
+    "conv2d_depthwise_stride2": ((8, 56, 56, 96), (96, 5, 5, 1), 2, 2, 96),
+    "conv2d_groups_of_4": ((8, 28, 28, 128), (128, 3, 3, 4), 1, 1, 32),
+}
+
+# Small matrices: how many, and their rows.
+MATRICES = ((4096, 4), (10000, 8))
+KALMAN_STEPS = 1000
+
 
 def never_seen(length: int, steps: int) -> Iterator[list[int]]:
     """Programs of this length, as numbers of steps: every one has all steps equally often, so all take the same work,

@@ -5,7 +5,7 @@ import math
 
 import jax
 import jax.numpy as jnp
-from catalog import never_seen
+from catalog import CONVOLUTIONS, KALMAN_STEPS, MATRICES, never_seen
 from jax import lax
 
 WORKLOADS = {}
@@ -259,3 +259,62 @@ def fft2_1024():
 @workload
 def fft_rows_4096x257():
     return call(jax.jit(jnp.fft.fft), normal(4096, 257) + 1j * normal(4096, 257))
+
+
+def convolution(case, by):
+    def prepare():
+        shape, weights, stride, padding, groups = case
+        axes, x, w = len(shape) - 2, normal(*shape), normal(*weights)
+        layout = ("NHWC", "OHWI", "NHWC") if axes == 2 else ("NHC", "OHI", "NHC")
+
+        def f(x, w):
+            options = {"dimension_numbers": layout, "feature_group_count": groups}
+            return lax.conv_general_dilated(x, w, (stride,) * axes, [(padding, padding)] * axes, **options)
+
+        if by is None:
+            return call(jax.jit(f), x, w)
+        cotangent = normal(*jax.eval_shape(f, x, w).shape)
+
+        def gradient(x, w, cotangent):
+            held = (lambda x: f(x, w)) if by == 0 else (lambda w: f(x, w))
+            return jax.vjp(held, (x, w)[by])[1](cotangent)[0]
+
+        return call(jax.jit(gradient), x, w, cotangent)
+
+    return prepare
+
+
+for name, case in CONVOLUTIONS.items():
+    WORKLOADS |= {name: convolution(case, None), f"{name}_dx": convolution(case, 0), f"{name}_dw": convolution(case, 1)}
+
+
+def matrices(count, n, function):
+    def prepare():
+        a, b = normal(count, n, n), normal(count, n, 2)
+        positive = a @ jnp.swapaxes(a, -1, -2) + n * jnp.eye(n)
+        return call(jax.jit(function), positive, a, b)
+
+    return prepare
+
+
+for count, n in MATRICES:
+    WORKLOADS |= {
+        f"cholesky_{count}x{n}": matrices(count, n, lambda p, a, b: jnp.linalg.cholesky(p)),
+        f"solve_{count}x{n}": matrices(count, n, lambda p, a, b: jnp.linalg.solve(a, b)),
+        f"inv_{count}x{n}": matrices(count, n, lambda p, a, b: jnp.linalg.inv(a)),
+    }
+
+
+@workload
+def kalman_1000():
+    move, noise = jnp.eye(4) + 0.1 * jnp.eye(4, k=2), 0.01 * jnp.eye(4)
+    seen, error = jnp.eye(2, 4), 0.1 * jnp.eye(2)
+
+    def step(state, y):
+        mean, cov = state
+        mean, cov = move @ mean, move @ cov @ move.T + noise
+        gain = jnp.linalg.solve(seen @ cov @ seen.T + error, seen @ cov).T
+        mean = mean + gain @ (y - seen @ mean)
+        return (mean, cov - gain @ seen @ cov), mean
+
+    return call(jax.jit(lambda ys: lax.scan(step, (jnp.zeros(4), jnp.eye(4)), ys)[1]), normal(KALMAN_STEPS, 2))

@@ -7,7 +7,7 @@ there. The order is the order of the tables; `catalog.py` says what each one mov
 import itertools
 import math
 
-from catalog import never_seen
+from catalog import CONVOLUTIONS, KALMAN_STEPS, MATRICES, never_seen
 
 WORKLOADS = {}
 
@@ -326,3 +326,80 @@ def fft2_1024(mx):
 def fft_rows_4096x257(mx):
     """Rows of a prime length."""
     return call(mx, mx.compile(lambda x: mx.fft.fft(x)), complex_normal(mx, 4096, 257))
+
+
+def convolution(case, by):
+    """A convolution, or its gradient by one operand."""
+
+    def prepare(mx):
+        shape, weights, stride, padding, groups = case
+        x, w = mx.random.normal(shape), mx.random.normal(weights)
+        convolve = mx.conv1d if len(shape) == 3 else mx.conv2d
+
+        def f(x, w):
+            return convolve(x, w, stride, padding, 1, groups)
+
+        if by is None:
+            return call(mx, mx.compile(f), x, w)
+        cotangent = mx.random.normal(f(x, w).shape)
+
+        def gradient(x, w, cotangent):
+            held = (lambda x: f(x, w)) if by == 0 else (lambda w: f(x, w))
+            return mx.vjp(held, [(x, w)[by]], [cotangent])[1][0]
+
+        return call(mx, mx.compile(gradient), x, w, cotangent)
+
+    return prepare
+
+
+for name, case in CONVOLUTIONS.items():
+    WORKLOADS |= {name: convolution(case, None), f"{name}_dx": convolution(case, 0), f"{name}_dw": convolution(case, 1)}
+
+
+def matrices(count, n, function):
+    """A function of many small matrices: positive definite ones, any, and right sides."""
+
+    def prepare(mx):
+        a, b = mx.random.normal((count, n, n)), mx.random.normal((count, n, 2))
+        positive = a @ mx.swapaxes(a, -1, -2) + n * mx.eye(n)
+        mx.eval(a, b, positive)
+        return call(mx, mx.compile(lambda p, a, b: function(mx.linalg, p, a, b)), positive, a, b)
+
+    return prepare
+
+
+for count, n in MATRICES:
+    WORKLOADS |= {
+        f"cholesky_{count}x{n}": matrices(count, n, lambda linalg, p, a, b: linalg.cholesky(p)),
+        f"solve_{count}x{n}": matrices(count, n, lambda linalg, p, a, b: linalg.solve(a, b)),
+        f"inv_{count}x{n}": matrices(count, n, lambda linalg, p, a, b: linalg.inv(a)),
+    }
+
+
+@workload
+def kalman_1000(mx):
+    """A Kalman filter with four states and two observations."""
+    move, noise = mx.eye(4) + 0.1 * mx.eye(4, k=2), 0.01 * mx.eye(4)
+    seen, error = mx.eye(2, 4), 0.1 * mx.eye(2)
+
+    def step(state, y):
+        mean, cov = state
+        mean, cov = move @ mean, move @ cov @ move.T + noise
+        gain = mx.linalg.solve(seen @ cov @ seen.T + error, seen @ cov).T
+        mean = mean + gain @ (y - seen @ mean)
+        return (mean, cov - gain @ seen @ cov), mean
+
+    observed = mx.random.normal((KALMAN_STEPS, 2))
+    return call(mx, mx.compile(lambda ys: mx.scan(step, (mx.zeros(4), mx.eye(4)), ys)[1]), observed)
+
+
+@workload
+def quantize_4096(mx):
+    return call(mx, mx.compile(lambda w: mx.quantize(w, 64, 4)), mx.random.normal((4096, 4096)))
+
+
+@workload
+def dequantize_4096(mx):
+    parts = mx.quantize(mx.random.normal((4096, 4096)), 64, 4)
+    mx.eval(parts)
+    return call(mx, mx.compile(lambda *parts: mx.dequantize(*parts, 64, 4)), *parts)

@@ -8,7 +8,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from catalog import never_seen
+from catalog import CONVOLUTIONS, MATRICES, never_seen
 
 WORKLOADS = {}
 
@@ -259,3 +259,47 @@ def fft2_1024(compiled):
 @workload
 def fft_rows_4096x257(compiled):
     return call(compiled(torch.fft.fft), torch.randn(4096, 257, dtype=torch.complex64))
+
+
+def convolution(case, by):
+    """Channels lie last, as in the other peers, which torch is fastest with, too."""
+
+    def prepare(compiled):
+        shape, weights, stride, padding, groups = case
+        axes = len(shape) - 2
+        x, w = torch.randn(shape).movedim(-1, 1), torch.randn(weights).movedim(-1, 1)
+        convolve = F.conv1d if axes == 1 else F.conv2d
+        if by is None:
+            return call(compiled(lambda x, w: convolve(x, w, None, stride, padding, 1, groups)), x, w)
+        cotangent = torch.randn_like(convolve(x, w, None, stride, padding, 1, groups))
+        each = [[n] * axes for n in (stride, padding, 1)]
+        wanted = [by == 0, by == 1, False]
+
+        def gradient(x, w, cotangent):
+            found = torch.ops.aten.convolution_backward(cotangent, x, w, None, *each, False, [0] * axes, groups, wanted)
+            return found[by]
+
+        return call(compiled(gradient), x, w, cotangent)
+
+    return prepare
+
+
+for name, case in CONVOLUTIONS.items():
+    WORKLOADS |= {name: convolution(case, None), f"{name}_dx": convolution(case, 0), f"{name}_dw": convolution(case, 1)}
+
+
+def matrices(count, n, function):
+    def prepare(compiled):
+        a, b = torch.randn(count, n, n), torch.randn(count, n, 2)
+        positive = a @ a.mT + n * torch.eye(n)
+        return call(compiled(function), positive, a, b)
+
+    return prepare
+
+
+for count, n in MATRICES:
+    WORKLOADS |= {
+        f"cholesky_{count}x{n}": matrices(count, n, lambda p, a, b: torch.linalg.cholesky(p)),
+        f"solve_{count}x{n}": matrices(count, n, lambda p, a, b: torch.linalg.solve(a, b)),
+        f"inv_{count}x{n}": matrices(count, n, lambda p, a, b: torch.linalg.inv(a)),
+    }
