@@ -102,8 +102,10 @@ def _arrays(name: str, *given: Any) -> None:
 
 
 def _packed(codes: array, bits: int) -> array:
-    """Codes (…, n) of uint8 as a stream of bits in uint32 (…, n * bits / 32), the first one lowest."""
-    return wrap(bind(Pack(bits), codes._node))
+    """Codes (…, groups, group) of uint8 as a stream of bits in uint32 (…, words), the first one lowest. They are
+    packed group by group: in another shape what all codes of a group share would have to be written out first."""
+    *lead, groups, size = codes._node.shape
+    return _reshaped(wrap(bind(Pack(bits), codes._node)), *lead, groups * size * bits // 32)
 
 
 # ---- small floats ----
@@ -167,8 +169,7 @@ def quantize(
     groups = _reshaped(w.astype(dt.float32), *lead, n // packing.group, packing.group)
     if mode == "affine":
         codes, scales, biases = _affine(groups, packing.bits)
-        packed = _packed(_reshaped(codes, *lead, n), packing.bits)
-        return packed, scales.astype(w.dtype), biases.astype(w.dtype)
+        return _packed(codes, packing.bits), scales.astype(w.dtype), biases.astype(w.dtype)
     top = max_(abs_(groups), axis=-1, keepdims=True)
     if mode == "nvfp4":
         whole = 1.0 if global_scale is None else _FP8_MAX * _FP4_MAX / global_scale.astype(dt.float32)
@@ -182,7 +183,7 @@ def quantize(
         scales = contiguous((exponent + 127).astype(dt.uint8))
         scaled = groups / _power_of_two(scales)
         codes = _to_fp4(scaled) if mode == "mxfp4" else to_fp8(scaled)
-    return _packed(_reshaped(codes, *lead, n), packing.bits), _reshaped(scales, *lead, n // packing.group)
+    return _packed(codes, packing.bits), _reshaped(scales, *lead, n // packing.group)
 
 
 def _affine(groups: array, bits: int) -> tuple[array, array, array]:
