@@ -281,18 +281,17 @@ def test_a_chain_around_products_reuses_places() -> None:
     x, w = leaf(64, 64), leaf(64, 64)
     y = x
     for _ in range(8):
-        y = mx.tanh(mx.matmul(y, w)) + 1.0
+        y = mx.maximum(mx.matmul(y, w), 0.0) + 1.0
     made = planned(y)
-    assert len(made.items) == 16
+    assert len(made.items) == 8
     assert made.arena == 2 * x.nbytes, "a product and its operand, for any number of steps"
-    assert len(made.reuse) >= 7
 
 
 def test_a_result_lies_on_a_dying_operand() -> None:
-    x, w = leaf(64, 64), leaf(64, 64)
-    made = planned(mx.exp(mx.matmul(x, w)))
-    assert made.arena == 0, "the product is computed where the result goes"
-    assert made.reuse == ["exp takes the place of matmul"]
+    made = planned(mx.exp(mx.cumsum(leaf(64, 64), axis=1)))
+    assert made.arena == 0, "the sums are computed where the result goes"
+    assert len(made.reuse) == 1
+    assert made.reuse[0].startswith("exp takes the place of cum_sum")
 
 
 def test_no_result_lies_on_an_operand_that_is_read_later() -> None:

@@ -316,7 +316,8 @@ def test_an_operand_that_is_read_after_writing(name: str, fused: bool, request: 
     x, y = X - 1, Y - 1
     made = planned(program, x, y)
     if fused:  # the kernel reads an element, or a row, before it writes it, so its result lies on the product
-        assert any(operand == "matmul" for _, operand in together(made))
+        inside = any(item.group.form == "opaque" and len(item.group.nodes) > 1 for item in made.items)
+        assert inside or any(operand == "matmul" for _, operand in together(made))  # or is made where that would be
         assert made.arena == X.nbytes
     wide_x, wide_y = WIDE_X - 1, WIDE_Y - 1
     between = numpy(wide_x @ wide_y)
@@ -373,14 +374,14 @@ def test_several_results_take_several_operands() -> None:
     """Each of two results of one kernel lies on another of its dying operands."""
 
     def program(x: Any, y: Any) -> Any:
-        a, b = x @ y, y @ x
+        a, b = mx.sort(x), mx.sort(y)
         return (a + b) @ x, (a - b) @ y
 
     made = planned(program, X, Y)
     (both,) = [item for item in made.items if len(item.writes) == 2]
     assert {made.places[node] for node in both.writes} == {made.places[node] for node in both.reads}
     assert made.arena == 2 * X.nbytes
-    a, b = WIDE_X @ WIDE_Y, WIDE_Y @ WIDE_X
+    a, b = np.sort(WIDE_X), np.sort(WIDE_Y)
     check(program, ((a + b) @ WIDE_X, (a - b) @ WIDE_Y), X, Y, sizes=((a + b) @ WIDE_X, (a + b) @ WIDE_Y))
 
 

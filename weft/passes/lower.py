@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from weft.codegen.launch import Choose, Done, Launch, Layout, Pointer, Repeat, Steps
-from weft.graph.dims import Dim, provably_equal
+from weft.graph.dims import Dim, provably_equal, same_shape
 from weft.graph.node import Bundle, Graph, Kind, Node, Size, Tape
 from weft.passes.fuse import Group
 from weft.passes.target import Target
@@ -85,6 +85,21 @@ class Lowerer:
     def leaves(self, group: Group, node: Node) -> bool:
         """Whether a node's value is needed outside its kernel."""
         return node in self.outputs or bool(self.readers.get(node, set()) - {id(group)})
+
+    def only_read_by(self, group: Group) -> list[Group]:
+        """The operations with kernels of their own, with one result of the shape of a group, that this group alone
+        reads, and element by element; the last ones first."""
+        found: list[Group] = []
+        seen = {operand for node in group.nodes for operand in node.inputs}
+        for node in sorted(seen, key=lambda node: -node.id):
+            own = self.home.get(node)
+            if own is None or own.form != "opaque" or len(own.nodes) > 1 or isinstance(node.op, ControlFlow):
+                continue
+            alone = self.readers.get(node) == {id(group)} and node not in self.outputs
+            viewed = any(isinstance(x.op, Strided) and x.inputs[0] is node for x in seen)
+            if alone and not viewed and same_shape(node.shape, group.domain):
+                found.append(own)
+        return found
 
     def place(self, operand: Node) -> tuple[Node, Strides, Size]:
         """(stored node, strides, offset) of an operand."""
@@ -195,4 +210,27 @@ def lower(
 ) -> list[Item]:
     """All groups, in order. `bodies` lowers those that are loops and branches (lower_loops.py)."""
     lowerer = Lowerer(graph, groups, layouts, target, bodies)
-    return [lowerer.lower(group) for group in groups]
+    together = _with_epilogues(lowerer, groups)
+    made: list[Item] = []
+    for group in groups:
+        if id(group) in together:
+            item = together[id(group)]
+            made += [] if item is None else [item]
+        else:
+            made.append(lowerer.lower(group))
+    return made
+
+
+def _with_epilogues(lowerer: Lowerer, groups: Sequence[Group]) -> dict[int, Item | None]:
+    """By group: what a map and the operation become whose result it is of, where the target makes one of them. It
+    stands in the place of the map, and None in that of the operation."""
+    found: dict[int, Item | None] = {}
+    for group in groups:
+        if group.form != "map":
+            continue
+        for producer in lowerer.only_read_by(group):
+            item = lowerer.target.lower_with_epilogue(lowerer, producer, group)
+            if item is not None:
+                found[id(producer)], found[id(group)] = None, item
+                break
+    return found

@@ -50,6 +50,11 @@ class Target(ABC):
         """The launches of an operation with kernels of its own: operands of any layout, contiguous results. Pointers
         count operands, then results, then temporaries."""
 
+    def lower_with_epilogue(self, lowerer: Lowerer, group: Group, after: Group) -> Item | None:
+        """An operation with kernels of its own, and the map of its result, which nothing else reads, in one: where the
+        result is written the map is applied to it. None if this machine does that in two steps."""
+        return None
+
     def lower_loop(self, loop: LoopLowering) -> Item | None:
         """A loop as one kernel, if this machine can; else its body's commands are repeated."""
         return None

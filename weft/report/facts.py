@@ -22,7 +22,7 @@ from weft.passes.lower import Item, nbytes_of
 from weft.passes.memory import Plan, base_of, last_reads
 from weft.passes.pipeline import Layouts, plan
 from weft.passes.views import Strided
-from weft.primitives.base import Constant, Parameter, RunTimeConstant, View
+from weft.primitives.base import Constant, Parameter, Pick, RunTimeConstant, View
 from weft.primitives.indexing import Indexed
 from weft.report.limits import Limits, Times
 from weft.runtime.engine import Source
@@ -475,7 +475,8 @@ def _form(item: Item) -> str:
 def _loops(item: Item) -> str:
     group = item.group
     if group.form == "opaque":
-        return "kernels of its own"
+        after = [node for node in group.nodes[1:] if not isinstance(node.op, Pick)]
+        return "kernels of its own" + (f", with {len(after)} operations on each finished block" if after else "")
     domain = "×".join(str(int(n)) for n in group.domain) or "1"
     if group.axes is None:
         return f"over {domain} elements"

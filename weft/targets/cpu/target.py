@@ -14,6 +14,7 @@ from weft.passes.memory import Plan
 from weft.passes.target import Target
 from weft.passes.views import Strides
 from weft.primitives.base import Primitive
+from weft.primitives.contraction import Matmul
 from weft.runtime import buffer, engine
 from weft.runtime.code import Code
 from weft.runtime.device import HOST
@@ -22,6 +23,7 @@ from weft.targets import copying
 from weft.targets.cpu import forms, moves
 from weft.targets.cpu.forms.steps import lower_loop
 from weft.targets.cpu.lowerings import lowering_of
+from weft.targets.cpu.matmul import epilogue
 
 
 class Cpu(Target):
@@ -41,6 +43,11 @@ class Cpu(Target):
                 f"[{op.title}] there is no kernel for it on the CPU: weft/targets/cpu/lowerings.py."
             )
         return found(op, operands, *results)
+
+    def lower_with_epilogue(self, lowerer: Lowerer, group: Group, after: Group) -> Item | None:
+        if not isinstance(group.nodes[0].op, Matmul):
+            return None
+        return epilogue.lower(lowerer, group, after)
 
     def lower_loop(self, loop: LoopLowering) -> Item | None:
         return lower_loop(loop)

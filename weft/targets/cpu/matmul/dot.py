@@ -12,13 +12,16 @@ of one vector; where it is not, they are vectors in scratch memory whose lanes a
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from weft.codegen.builder import AnyValue, Value
 from weft.records import dataclass
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.frame import Part, ProductFrame
+
+if TYPE_CHECKING:
+    from weft.targets.cpu.matmul.epilogue import Epilogue
 
 LANES: Final = 16
 CHUNK: Final = 2048
@@ -53,8 +56,19 @@ class Dot:
     """
 
     def __init__(
-        self, kind: Elements, few: int, rows: int, read: Read, lanes: int, *, flipped: bool, partial: bool
+        self,
+        kind: Elements,
+        few: int,
+        rows: int,
+        read: Read,
+        lanes: int,
+        *,
+        flipped: bool,
+        partial: bool,
+        epilogue: Epilogue | None = None,
     ) -> None:
+        self.epilogue = epilogue
+        self.words = WORDS if epilogue is None else (*WORDS, *epilogue.words())
         self.kind, self.few, self.rows, self.read, self.lanes = kind, few, rows, read, lanes
         self.flipped = flipped and kind.parts == 2
         self.wide = el.summing(kind)
@@ -64,7 +78,8 @@ class Dot:
     @property
     def name(self) -> str:
         kinds = f"{self.kind.memory.name}_{self.result.memory.name}"
-        return f"dot_{kinds}_{self.read}_{self.few}x{self.rows}x{self.lanes}{'_flipped' * self.flipped}"
+        then = "" if self.epilogue is None else f"_{self.epilogue.name}"
+        return f"dot_{kinds}_{self.read}_{self.few}x{self.rows}x{self.lanes}{'_flipped' * self.flipped}{then}"
 
     @property
     def longest(self) -> int:
@@ -80,8 +95,10 @@ class Dot:
         return Scratch(at_sums, at_total, at_total + rows * block * self.size)
 
     def ir(self) -> str:
-        self.frame = f = ProductFrame(self.name, WORDS, 2)
+        self.frame = f = ProductFrame(self.name, self.words, 2)
         self.b = f.b
+        if self.epilogue is not None:
+            self._ready = self.epilogue.ready(f)
         with f.b.loop(f.begin, f.end, 1) as task:
             self._task(task.index)
         return f.module()
@@ -104,6 +121,9 @@ class Dot:
                 self._across(at, many, depth, totals, first)
             else:
                 self._along(at, many, depth, totals, first)
+        if self.epilogue is not None:
+            self._follow(totals, member * f["few"], start, many)
+            return
         out = member * f["few"] * f["many"] * self.result.memory.size + start * f["out_many"]
         self._finish(totals, b.gep(f["out"], out), many)
 
@@ -248,6 +268,17 @@ class Dot:
             self._add_total(sums[0], b.gep(totals, loop.index * self.size), first)
 
     # ---- the end ----
+
+    def _follow(self, totals: Value, place: Value, start: Value, many: Value) -> None:
+        """The epilogue of finished totals, of which the first row is at a place of all rows of the output."""
+        f, b = self.frame, self.b
+        with b.loop(0, f["few"], 1) as few:
+            source = b.gep(totals, few.index * f["block"] * self.size)
+
+            def load(c: Value, lanes: int, mask: Value | None) -> AnyValue:
+                return b.convert(el.load(b, self.wide, b.gep(source, c * self.size), lanes, mask), self.kind.memory)
+
+            self._ready.apply(place + few.index, start, many, load)
 
     def _finish(self, totals: Value, out: Value, many: Value) -> None:
         """Totals from scratch memory to the output."""

@@ -13,7 +13,7 @@ whatever the tile, the block and the layouts: they only choose which elements ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from weft.codegen.builder import AnyValue, Value
 from weft.records import dataclass, replace
@@ -21,11 +21,15 @@ from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.frame import Part, ProductFrame
 
+if TYPE_CHECKING:
+    from weft.targets.cpu.matmul.epilogue import Epilogue
+
 CHUNK: Final = 256
 """Terms of one partial sum. Part of the specified order: another number gives other bits."""
 
 # How early a row of b is asked for when it is read in place: its pieces are too short for processors to guess.
 _AHEAD: Final = 8
+_LINE: Final = 64  # bytes of a line of the caches
 
 Columns = Sequence[tuple[int, Part | None]]
 """The vectors of a tile: where each begins, in bytes, and the part of it that there is."""
@@ -109,20 +113,35 @@ class Gemm:
 
     words: ClassVar[tuple[str, ...]] = WORDS
 
-    def __init__(self, kind: Elements, tile: Tile, read_a: Read, read_b: Read, *, flipped: bool, partial: bool) -> None:
-        self.kind, self.tile, self.read_a, self.read_b = kind, tile, read_a, read_b
+    def __init__(
+        self,
+        kind: Elements,
+        tile: Tile,
+        read_a: Read,
+        read_b: Read,
+        *,
+        flipped: bool,
+        partial: bool,
+        epilogue: Epilogue | None = None,
+    ) -> None:
+        self.kind, self.tile, self.read_a, self.read_b, self.epilogue = kind, tile, read_a, read_b, epilogue
         self.flipped = flipped and kind.parts == 2
         self.wide = el.summing(kind)
         self.result = self.wide if partial else kind
         self.size = kind.work.size
         self.a_row = CHUNK * self.size  # bytes of a packed row of a
         self.panel_row = tile.columns * self.size  # bytes of one k in a packed panel of b
+        self.apart = self.result.narrow if epilogue is None else epilogue.home is None
+        """Whether sums are kept in scratch memory, and not in the output, until they are finished."""
+        if epilogue is not None:
+            self.words = (*WORDS, *epilogue.words())  # type: ignore[misc]
 
     @property
     def name(self) -> str:
         t, kinds = self.tile, f"{self.kind.memory.name}_{self.result.memory.name}"
         flipped = "_flipped" * self.flipped
-        return f"gemm_{kinds}_{self.read_a}_{self.read_b}_{t.rows}x{t.vectors}x{t.lanes}{flipped}"
+        then = "" if self.epilogue is None else f"_{self.epilogue.name}"
+        return f"gemm_{kinds}_{self.read_a}_{self.read_b}_{t.rows}x{t.vectors}x{t.lanes}{flipped}{then}"
 
     def scratch(self, block_m: int, block_n: int, k: int) -> Scratch:
         """The layout of scratch memory for blocks of that size."""
@@ -131,12 +150,14 @@ class Gemm:
         panel = round_up(min(k, CHUNK), self.tile.turn) * self.panel_row
         at_a = panels * panel if self.read_b != "direct" else 0
         at_total = at_a + (rows * self.a_row if self.read_a != "direct" else 0)
-        totals = rows * panels * self.panel_row if self.result.narrow else 0
+        totals = rows * panels * self.panel_row if self.apart else 0
         return Scratch(panel, at_a, at_total, at_total + totals)
 
     def ir(self) -> str:
         self.frame = f = ProductFrame(self.name, self.words, self.operands)
         self.b = f.b
+        if self.epilogue is not None:
+            self._ready = self.epilogue.ready(f)
         with f.b.loop(f.begin, f.end, 1) as task:
             self._task(task.index)
         return f.module()
@@ -179,7 +200,7 @@ class Gemm:
         left, right = self._from_row(left, i), self._from_column(right, j)
         out = self._output(member, i, j)
         totals = out
-        if self.result.narrow:
+        if self.apart:
             totals = Sums(b.gep(f.scratch, f["at_total"]), f["block_n"] * self.size)
         with b.loop(0, f["chunks"], 1) as loop:
             with b.when(loop.index.ne(0)):
@@ -188,7 +209,9 @@ class Gemm:
             a, y = self._left_of_chunk(left, loop.index), self._of_chunk(right, loop.index)
             chunk = self._packed(Chunk(a, y, rows, columns, depth))
             self._block(chunk, totals, loop.index.eq(0))
-        if self.result.narrow:
+        if self.epilogue is not None:
+            self._follow(totals, member * f["m"] + i, j, rows, columns)
+        elif self.apart:
             self._round(totals, out, rows, columns)
 
     # ---- packing ----
@@ -358,6 +381,20 @@ class Gemm:
         if self.read_b == "direct":
             return self.frame.load(self.wide, at, self.tile.lanes, part)
         return self.frame.get_apart(self.kind, at, self.tile.lanes, self.tile.lanes * self.kind.part.size)
+
+    def _follow(self, totals: Sums, place: Value, j: Value, rows: Value, columns: Value) -> None:
+        """The epilogue of a finished block, whose first row is at a place of all rows of the output."""
+        b = self.b
+        with b.loop(0, rows, 1) as row:
+            source = b.gep(totals.at, row.index * totals.row)
+
+            def load(c: Value, lanes: int, mask: Value | None) -> AnyValue:
+                at = b.gep(source, c * self.size)
+                below = b.gep(at, totals.row)  # rows are too short for processors to guess the next one
+                self.frame.prefetch([b.gep(below, offset) for offset in range(0, lanes * self.size, _LINE)])
+                return b.convert(el.load(b, self.wide, at, lanes, mask), self.kind.memory)
+
+            self._ready.apply(place + row.index, j, columns, load)
 
     def _round(self, totals: Sums, out: Sums, rows: Value, columns: Value) -> None:
         """Totals from scratch memory to the output: the one rounding of narrow elements."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
@@ -18,6 +18,9 @@ from weft.targets.cpu.matmul.frame import Word, block
 from weft.targets.cpu.matmul.gemm import Gemm, Tile
 from weft.targets.cpu.matmul.machine import machine
 from weft.targets.cpu.matmul.tasks import PARALLEL, STREAM, equal_blocks, grain_of, tasks_for
+
+if TYPE_CHECKING:
+    from weft.targets.cpu.matmul.epilogue import Fused
 
 _SPLIT: Final = 8  # chunks of k that are worth being tasks of their own
 
@@ -134,7 +137,40 @@ def _merged(axes: Sequence[tuple[int, int, int]]) -> Axes:
 def _launch(kernel: Gemm | Dot | Combine, words: tuple[Word, ...], work: int, scratch: int = 0) -> Launch:
     tasks = words[0]
     assert isinstance(tasks, int)
-    return Launch(Source(f"matmul:{kernel.name}", kernel.name, kernel.ir), words, grain_of(work, tasks), scratch)
+    then = getattr(kernel, "epilogue", None)
+    key = f"matmul:{kernel.name}" if then is None else f"matmul:{kernel.name}\n{then}"
+    return Launch(Source(key, kernel.name, kernel.ir), words, grain_of(work, tasks), scratch)
+
+
+# ---- epilogues ----
+
+
+def with_epilogue(a: Layout, b: Layout, left: Pointer, right: Pointer, fused: Fused) -> Launch | None:
+    """A product whose result goes through a map, in one launch; None where that takes several, or the result is not
+    written row by row."""
+    p = _product(a, b)
+    if math.prod(a.shape[:-1]) * p.n == 0:
+        return None
+    p = replace(
+        p,
+        a=replace(p.a, pointer=left),
+        b=replace(p.b, pointer=right),
+        out=replace(p.out, pointer=fused.home),
+    )
+    if is_skinny(p.m, p.n, p.k):
+        if p.m > p.n:
+            return None
+        p = p.with_rows_of_batch(most=_FEW) if p.m == 1 else p
+        whole = _dot(p, fused=fused)
+        return None if _streamed(p) >= 4 * PARALLEL and 2 * _count(whole) <= tasks_for(_streamed(p)) else whole
+    if p.n == 1:
+        return None
+    p = p.with_rows_of_batch()
+    packed = _reads(p, machine(config.cpu).in_place)[1] != "direct"
+    if packed and fused.kernel.home is None and not p.kind.narrow:
+        return None  # sums of their own make blocks smaller, and what is packed is packed more often
+    whole = _gemm(p, fused=fused)
+    return None if _is_split(p, whole) else whole
 
 
 # ---- tiled ----
@@ -144,11 +180,16 @@ def _tiled(product: _Product) -> Lowering:
     p = product.transposed if product.n == 1 else product
     p = p.with_rows_of_batch()
     whole = _gemm(p)
-    # Partial results that take more memory than the operands they are made from would not pay.
-    pays = p.terms >= 4 * PARALLEL and 4 * p.m * p.n <= (p.m + p.n) * gemm.CHUNK
-    if pays and 2 * _count(whole) <= tasks_for(p.terms):
+    if _is_split(p, whole):
         return _split(p, gemm.CHUNK, _gemm) or Lowering((whole,))
     return Lowering((whole,))
+
+
+def _is_split(p: _Product, whole: Launch) -> bool:
+    """Whether chunks of k should be tasks of their own. Partial results that take more memory than the operands they
+    are made from would not pay."""
+    pays = p.terms >= 4 * PARALLEL and 4 * p.m * p.n <= (p.m + p.n) * gemm.CHUNK
+    return pays and 2 * _count(whole) <= tasks_for(p.terms)
 
 
 def _count(launch: Launch) -> int:
@@ -157,11 +198,15 @@ def _count(launch: Launch) -> int:
     return tasks
 
 
-def _gemm(p: _Product, partial: bool = False) -> Launch:
+def _gemm(p: _Product, partial: bool = False, fused: Fused | None = None) -> Launch:
     processor = machine(config.cpu)
     tile = processor.tile(p.kind, p.n)
-    kernel = Gemm(p.kind, tile, *_reads(p, processor.in_place), flipped=p.flipped, partial=partial)
-    block_m, block_n = output_blocks(p.kind, tile, p.members, p.m, p.n, p.terms, tile.columns)
+    then, more = (None, 0) if fused is None else (fused.kernel, fused.work)
+    kernel = Gemm(p.kind, tile, *_reads(p, processor.in_place), flipped=p.flipped, partial=partial, epilogue=then)
+    # Finished blocks should be in the second-level cache still; smaller ones cost nothing where b is not packed.
+    small = kernel.apart or (then is not None and kernel.read_b == "direct")
+    blocks = output_blocks(p.kind, tile, p.members, p.m, p.n, p.terms + more, tile.columns, small)
+    block_m, block_n = blocks
     blocks_m, blocks_n = -(-p.m // block_m), -(-p.n // block_n)
     scratch = kernel.scratch(block_m, block_n, p.k)
     values: dict[str, Word] = {
@@ -170,14 +215,17 @@ def _gemm(p: _Product, partial: bool = False) -> Launch:
         "a_row": p.a.row, "a_k": p.a.column, "b_k": p.b.row, "b_column": p.b.column,
         "block_m": block_m, "block_n": block_n, "blocks_m": blocks_m, "blocks_n": blocks_n,
         "panel": scratch.panel, "at_a": scratch.at_a, "at_total": scratch.at_total,
+        **({} if fused is None else fused.words),
     }  # fmt: skip
-    return _launch(kernel, block(gemm.WORDS, values, p.axes), p.terms, scratch.size)
+    return _launch(kernel, block(kernel.words, values, p.axes), p.terms + more, scratch.size)
 
 
-def output_blocks(kind: Elements, tile: Tile, members: int, m: int, n: int, terms: int, step: int) -> tuple[int, int]:
-    """Rows and columns, a multiple of `step`, of the blocks of the output that are tasks."""
+def output_blocks(
+    kind: Elements, tile: Tile, members: int, m: int, n: int, terms: int, step: int, apart: bool = False
+) -> tuple[int, int]:
+    """Rows and columns, a multiple of `step`, of the blocks of the output that are tasks. Sums may be kept `apart`."""
     block_m, block_n = _BLOCK_M, max(_BLOCK_N // kind.work.size, tile.columns)
-    if kind.narrow:  # their sums and a wide copy of a need room in the cache too
+    if kind.narrow or apart:  # their sums and a wide copy of a need room in the cache too
         block_m //= 4
     while members * -(-m // block_m) * -(-n // block_n) < tasks_for(terms):
         if block_m * 4 > block_n and block_m > 4 * tile.rows:
@@ -227,13 +275,14 @@ def _streamed(p: _Product) -> int:
     return max(STREAM * p.members * p.n * p.k, p.terms)
 
 
-def _dot(p: _Product, partial: bool = False) -> Launch:
-    size, work = p.kind.memory.size, _streamed(p)
+def _dot(p: _Product, partial: bool = False, fused: Fused | None = None) -> Launch:
+    size, work = p.kind.memory.size, _streamed(p) + (0 if fused is None else fused.work)
     read: dot.Read = "rows" if p.b.row == size else "columns" if p.b.column == size and p.n > _NARROW else "any"
     few, lanes = 1 if p.m == 1 else 4, machine(config.cpu).lanes(p.kind)
     # As many rows of w as there are sums in registers for: more streams come faster than few.
     rows = 1 if p.n == 1 else 8 if few == 1 and p.kind.work.size <= 4 and read == "rows" else 4
-    kernel = Dot(p.kind, few, rows, read, lanes, flipped=p.flipped, partial=partial)
+    then = None if fused is None else fused.kernel
+    kernel = Dot(p.kind, few, rows, read, lanes, flipped=p.flipped, partial=partial, epilogue=then)
     # Long pieces of rows come faster than short ones, and a task may have to copy all of x first.
     tasks = -(-tasks_for(work) // 2) if read == "columns" else tasks_for(work)
     wanted = max(16 * p.m, -(-p.n * p.members // tasks))
@@ -246,8 +295,9 @@ def _dot(p: _Product, partial: bool = False) -> Launch:
         "x_row": p.a.row, "x_k": p.a.column, "w_row": p.b.column, "w_k": p.b.row,
         "out_few": p.out.row, "out_many": p.out.column, "block": length, "blocks": blocks,
         "at_sums": scratch.at_sums, "at_total": scratch.at_total,
+        **({} if fused is None else fused.words),
     }  # fmt: skip
-    return _launch(kernel, block(dot.WORDS, values, p.axes), work, scratch.size)
+    return _launch(kernel, block(kernel.words, values, p.axes), work, scratch.size)
 
 
 # ---- long sums of few elements ----
