@@ -453,13 +453,26 @@ def test_calls_are_checked() -> None:
     assert np.array(good(**call)[0]).tolist() == [1]
 
 
-def test_an_endless_loop_can_be_interrupted() -> None:
-    def endless(x, out):
-        k = 0
-        while x[0] > 0:
-            k += 1
-        out[0] = k
+def while_positive(x, out):
+    k = 0
+    while x[0] > 0:
+        k += 1
+    out[0] = k
 
+
+def while_true(x, out):
+    while True:
+        pass
+
+
+def while_true_writing(x, out):
+    i = thread_position_in_grid.x
+    while True:
+        out[i] = 1
+
+
+@pytest.mark.parametrize("endless", [while_positive, while_true, while_true_writing])
+def test_an_endless_loop_can_be_interrupted(endless: Any) -> None:
     kernel = mx.fast.kernel("endless", ["x"], ["out"], endless)
     outs = kernel(
         inputs=[mx.ones(1)], grid=(1, 1, 1), threadgroup=(1, 1, 1), output_shapes=[(1,)], output_dtypes=[mx.int32]

@@ -472,7 +472,11 @@ class _Loop:
                 with b.when((more & (LOOK - 1)).eq(0)):
                     e.frame.look()
             latch, last = b.block, e.env
-            b.raw(f"br label %{head}")
+            if self.exit.edges:
+                b.raw(f"br label %{head}")
+            else:  # an endless loop: what is written behind it belongs to some block all the same
+                b.raw(f"br i1 true, label %{head}, label %{self.exit.label}")
+                self.exit.edges.append((latch, dict(last)))
         for k, key in enumerate(changed):
             self._fill(at + k, phis[key], first[key], start, (last or {}).get(key), latch)
         if counts:
