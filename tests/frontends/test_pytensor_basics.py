@@ -113,6 +113,17 @@ def test_numbers_in_place_of_arrays_from_a_caller_that_is_trusted() -> None:
     assert_same(function(np.float64(1.5)), np.array(3.0))
 
 
+def test_a_caller_that_is_trusted_and_wrong() -> None:
+    x, y = pt.vector("x"), pt.vector("y", shape=(2,))
+    function = pytensor.function([x, y], x.sum() + y, mode="WEFT", trust_input=True)
+    assert_same(function([1.0, 2.0], np.arange(2)), np.array([3.0, 4.0]))
+    for wrong in (np.ones((2, 2)), 3.0):
+        with pytest.raises(TypeError, match="got an array of shape"):
+            function(wrong, np.ones(2))
+    with pytest.raises(TypeError, match="got an array of shape"):
+        function(np.ones(2), np.ones(3))
+
+
 @pytest.mark.parametrize("n", [0, 1, 3, 8])
 def test_a_running_sum(n: int) -> None:
     x = pt.vector("x")

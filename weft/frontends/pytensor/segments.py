@@ -100,6 +100,9 @@ class Segment:
 
     def _prepare(self, key: Any, given: Sequence[Any]) -> Prepared:
         values = key[1] if self._known_at else ()
+        shapes = [given[i].shape for i in self._at]
+        for i, shape in zip(self._at, shapes, strict=True):
+            _check_shape(self.inputs[i], shape)
         if values not in self._programs:
             if len(self._programs) >= MOST_CALLS:
                 self._programs.clear()
@@ -107,7 +110,6 @@ class Segment:
         program, notes = self._programs[values]
         if len(self._calls) >= MOST_CALLS:
             self._calls.clear()
-        shapes = [given[i].shape for i in self._at]
         made = self._calls[key] = Prepared(program, shapes, notes)
         return made
 
@@ -131,6 +133,13 @@ class Segment:
         shape = getattr(kind, "shape", ())
         sizes = tuple(f"x{i}_{axis}" if n is None else n for axis, n in enumerate(shape))
         return Input(f"x{i}", sizes, weft_dtype(kind.dtype))
+
+
+def _check_shape(variable: Variable, shape: tuple[int, ...]) -> None:
+    """A caller that is trusted may still be wrong."""
+    wanted = (2,) if isinstance(variable.type, RandomType) else getattr(variable.type, "shape", ())
+    if len(shape) != len(wanted) or any(n is not None and n != m for n, m in zip(wanted, shape, strict=True)):
+        raise TypeError(f"an input of type {variable.type} got an array of shape {shape}")
 
 
 def _flat(made: Sequence[Any], outputs: Sequence[Variable], checks: Sequence[Any], notes: Notes) -> list[array]:
