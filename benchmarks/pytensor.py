@@ -166,7 +166,8 @@ def in_process(python: str, name: str, mode: str) -> dict[str, Any] | None:
             "PYTENSOR_FLAGS": f"base_compiledir={folder}", "OMP_NUM_THREADS": "1",
             "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
         }  # fmt: skip
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT.parent), environment.get("PYTHONPATH", "")])
+        if (ROOT.parent / "weft").is_dir():  # the source tree, and not the folder in a wheel
+            environment["PYTHONPATH"] = os.pathsep.join([str(ROOT.parent), environment.get("PYTHONPATH", "")])
         command = [python, "-W", "ignore", str(Path(__file__)), "--measure", name, mode]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
     lines = done.stdout.strip().splitlines()
