@@ -337,6 +337,46 @@ def test_many_threads(always_later: None) -> None:
     in_threads(4, work)
 
 
+def test_a_finalizer_on_the_other_thread_may_evaluate(always_later: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[float]] = []
+    real = running.run_program
+
+    def run(*args: Any) -> None:
+        seen.append((mx.array([1.0]) + 1.0).tolist())
+        real(*args)
+
+    monkeypatch.setattr(later, "run_program", run)
+    x = mx.exp(normal(4)) + 1.0
+    mx.async_eval(x)
+    waiting = threading.Thread(target=mx.synchronize, daemon=True)
+    waiting.start()
+    waiting.join(60)
+    assert not waiting.is_alive(), "it waits for itself"
+    assert seen == [[2.0]]
+    np.testing.assert_array_equal(np.array(x), np.array(mx.exp(normal(4)) + 1.0))
+
+
+def test_ctrl_c_while_it_is_handed_over(always_later: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a signal's handler raises, nothing waits in vain, and the values come."""
+
+    def strike(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("__init__", "wait_for_begin", "wait"):
+        x = mx.exp(normal(64)) + 1.0
+        with monkeypatch.context() as patch:
+            patch.setattr(later._Job, name, strike)
+            with pytest.raises(KeyboardInterrupt):  # noqa: PT012  (whichever of the two comes to it)
+                mx.async_eval(x)
+                mx.eval(x)
+                raise KeyboardInterrupt  # it had ended
+        waiting = threading.Thread(target=mx.eval, args=(x,), daemon=True)
+        waiting.start()
+        waiting.join(60)
+        assert not waiting.is_alive(), name
+        np.testing.assert_array_equal(np.array(x), np.array(mx.exp(normal(64)) + 1.0))
+
+
 def test_inside_grad_it_is_computed_at_once(always_later: None) -> None:
     def loss(x: mx.array) -> mx.array:
         y = mx.exp(x)

@@ -22,52 +22,61 @@ from weft.runtime import threads
 LEAST_COMMANDS = 16
 """Commands of a program that is worth waking a thread for, which takes some hundredths of a millisecond."""
 _HANDOVER = 0.01
-"""Seconds that the caller waits for the other thread to begin. If that takes longer, whoever needs the results runs the
-program."""
+"""Seconds that the caller waits for the other thread to begin: if that takes longer, it goes on all the same."""
 
 
 class _Job:
-    """A run that is under way, or about to be."""
+    """A run on the other thread."""
 
-    __slots__ = ("_begun", "_done", "_entered", "_prepared")
+    __slots__ = ("_done", "_entered", "_prepared", "_thread")
 
-    def __init__(self, prepared: list[Prepared]) -> None:
-        self._prepared = prepared
-        self._begun, self._entered, self._done = threading.Lock(), threading.Lock(), threading.Lock()
+    def __init__(self, prepared: list[Prepared], thread: int) -> None:
+        self._prepared, self._thread = prepared, thread
+        self._entered, self._done = threading.Lock(), threading.Lock()
         self._entered.acquire()
         self._done.acquire()
+        claim = prepared[0][-1]
+        if claim is not None:
+            claim.hand_to(thread)
 
     def run(self) -> None:
-        """Run the program, or wait for the thread that does."""
-        if not self._begun.acquire(blocking=False):
-            with self._done:
-                return
+        """Run the program, on that thread."""
+        self._entered.release()
         try:
-            self._entered.release()
             self._run()
         finally:
-            with contextlib.suppress(ValueError):  # a child of a fork has forgotten all
-                _UNDER_WAY.remove(self)
             self._done.release()
+            _over(self)
 
     def _run(self) -> None:
         """In a function of its own, whose variables are gone when others learn that it has ended."""
-        claim = self._prepared[0][-1]
-        if claim is not None:
-            claim.hand_to(threading.get_ident())
-        del claim
         with contextlib.suppress(Exception):  # whoever needs the results evaluates them again, and gets it
             run_program(*self._prepared.pop())
 
     def wait_for_begin(self) -> None:
-        """Until the other thread has left Python for native code: it would not come to that while the caller goes on,
-        which has Python's lock."""
+        """Until that thread has left Python for native code: it would not come to that while the caller goes on, which
+        has Python's lock."""
         self._entered.acquire(timeout=_HANDOVER)
+
+    def wait(self) -> None:
+        """Until the run has ended."""
+        with self._done:
+            _over(self)
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this is the thread that runs it: a finalizer may evaluate something in the midst."""
+        return self._thread == threading.get_ident()
 
 
 _UNDER_WAY: list[_Job] = []
-_JOBS: list[SimpleQueue[_Job]] = []
-"""The queue that the thread takes from, once there is a thread."""
+_WORKERS: list[tuple[SimpleQueue[_Job], threading.Thread]] = []
+"""The thread, once there is one, and the queue that it takes from."""
+
+
+def _over(job: _Job) -> None:
+    with contextlib.suppress(ValueError):  # another thread was faster
+        _UNDER_WAY.remove(job)
 
 
 def is_worth_it(prepared: Prepared) -> bool:
@@ -77,29 +86,36 @@ def is_worth_it(prepared: Prepared) -> bool:
 
 def run_later(prepared: list[Prepared]) -> None:
     """Run a program on the other thread. `prepared` holds it, and nothing else does."""
-    if not _JOBS:
+    if not _WORKERS:
         jobs: SimpleQueue[_Job] = SimpleQueue()
+        thread = threading.Thread(target=_work, args=(jobs,), name="weft evaluation", daemon=True)
         try:
-            threading.Thread(target=_work, args=(jobs,), name="weft evaluation", daemon=True).start()
+            thread.start()
         except RuntimeError:  # Python starts no more threads, as at its exit
             return run_program(*prepared.pop())
-        _JOBS.append(jobs)
-    job = _Job(prepared)
+        _WORKERS.append((jobs, thread))
+    jobs, thread = _WORKERS[0]
+    assert thread.ident is not None
+    job = _Job(prepared, thread.ident)
+    jobs.put(job)  # first: a signal's handler that raises in between leaves nothing to wait for in vain
     _UNDER_WAY.append(job)
-    _JOBS[0].put(job)
     return job.wait_for_begin()
 
 
 def _work(jobs: SimpleQueue[_Job]) -> None:
     while True:
-        jobs.get().run()
+        with contextlib.suppress(BaseException):  # whatever it is: the next run finds its thread
+            jobs.get().run()
 
 
 def wait() -> None:
     """Until nothing is under way. A thread that holds the lock of evaluation does not wait: a run may need that."""
     while _UNDER_WAY and not _is_owned():
         with contextlib.suppress(IndexError):  # it has just ended
-            _UNDER_WAY[0].run()
+            job = _UNDER_WAY[0]
+            if job.is_mine:
+                return
+            job.wait()
 
 
 _is_owned: Any = LOCK._is_owned  # type: ignore[attr-defined]
@@ -108,7 +124,7 @@ _is_owned: Any = LOCK._is_owned  # type: ignore[attr-defined]
 
 def _after_fork() -> None:
     _UNDER_WAY.clear()
-    _JOBS.clear()
+    _WORKERS.clear()
 
 
 os.register_at_fork(before=wait, after_in_child=_after_fork)
