@@ -14,11 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import weft.core as mx
 from tests.processes import in_threads
 from weft import array as array_module
+from weft.core._remember import remembered_all
 from weft.graph.lines import recording
 from weft.graph.node import Node, kind_of, make
 from weft.primitives.elementwise import Add, Sin
@@ -306,3 +308,53 @@ def test_compile_does_not_look_into_machine_code() -> None:
         arguments = (X, X) if function is call.__self__[2] else (X,)
         assert mx.compile(function)(*arguments).tolist() == function(*arguments).tolist()
     assert (mx.array([1]) + mx.array([2.0])).tolist() == [3.0]
+
+
+# ---- calls that are remembered ----
+
+
+@native
+def test_remembered_calls_tell_numbers_apart() -> None:
+    """The first call runs the function, the second is learnt from, and later ones are made by machine code."""
+
+    def plain(x: mx.array, y: mx.array | None, by: Any, name: str = "") -> mx.array:
+        made = x * (2 if by is None else by) + len(name)
+        return made if y is None else made + y
+
+    quick = remembered_all(2)(plain)
+    assert type(quick).__name__ == "builtin_function_or_method"
+    arrays = [mx.array([1, -2]), mx.array([1.5, -2.5]), mx.array([[1.5], [2.0]], mx.float16)]
+    numbers = [0, 0.0, -0.0, 1, 1.0, True, False, None, 2.5, float("inf"), 1 << 20]
+    for _ in range(4):
+        for x in arrays:
+            for y in (None, *arrays):
+                for by in numbers:
+                    for name in (), ("a",), ("ab",):
+                        made, expected = quick(x, y, by, *name), plain(x, y, by, *name)
+                        assert (made.dtype, made.shape) == (expected.dtype, expected.shape)
+                        assert np.array(made).tobytes() == np.array(expected).tobytes()
+
+
+@native
+def test_remembered_calls_leave_other_arguments_to_the_function() -> None:
+    quick = remembered_all(2)(lambda x, y, *others: [x, y, *others])
+    x = mx.array([1.0])
+    for arguments in ((x, None, [1]), (x, 3), (x, None, {}), (1.5, x), (x, None, np.float32(1)), (x, x, x)):
+        for _ in range(3):
+            assert all(a is b for a, b in zip(quick(*arguments), arguments, strict=True))
+    with pytest.raises(IndexError):
+        remembered_all(2)(lambda *given: given[1])(x)
+
+
+@native
+def test_remembered_calls_keep_count_of_references() -> None:
+    quick = remembered_all(1)(lambda x, by: x * by)
+    x = mx.array([1.0, 2.0])
+    for _ in range(3):
+        quick(x, 2.5)
+        quick(x, 0.0)
+    before = sys.getrefcount(x._node), sys.getrefcount(x._node.kind), sys.getrefcount(float)
+    for _ in range(100):
+        quick(x, 2.5)
+        quick(x, 0.0)
+    assert (sys.getrefcount(x._node), sys.getrefcount(x._node.kind), sys.getrefcount(float)) == before

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 from weft.array import array, wrap
 from weft.graph.node import Node
 from weft.primitives.base import Placeholder
+from weft.runtime.objects import MAKERS
 from weft.transforms.rules import Forward
 
 MOST = 1 << 13
@@ -56,16 +57,16 @@ def _numbers_key(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
         _CLASSES.add(classes)
     if float in classes and 0.0 in values:
         values = tuple([value.hex() if type(value) is float else value for value in values])
-    return (classes, values)
+    return (*classes, *values)
 
 
 def remembered_all(arrays: int) -> Callable[[F], F]:
     """For a function whose first `arrays` arguments are arrays or None, whose others are plain numbers, strings and
-    None, and which gives one array that depends on nothing but the kinds of the arrays and the other arguments."""
+    None, and which gives one array that depends on nothing but the kinds of the arrays and the other arguments. It is
+    called without names of arguments."""
 
     def decorate(function: F) -> F:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any) -> Any:
             nodes: list[Node] = []
             key: list[Any] = [function]
             for value in args[:arrays]:
@@ -75,19 +76,19 @@ def remembered_all(arrays: int) -> Callable[[F], F]:
                 elif value is None:
                     key.append(None)
                 else:
-                    return function(*args, **kwargs)
-            others = _numbers_key((*args[arrays:], *kwargs.values()) if kwargs else args[arrays:])
+                    return function(*args)
+            others = _numbers_key(args[arrays:])
             if len(args) < arrays or others is None:
-                return function(*args, **kwargs)
-            found = (*key, others, *kwargs)
+                return function(*args)
+            found = (*key, *others)
             steps = KNOWN.get(found)
             if steps is not None:
                 return wrap(cast(Node, steps.run(*nodes)))
             if any(node.kind.symbolic for node in nodes) or not _comes_again(found):
-                return function(*args, **kwargs)
-            return _learnt(found, function, nodes, args, kwargs)
+                return function(*args)
+            return _learnt(found, function, nodes, args, {})
 
-        return cast(F, call)
+        return cast(F, MAKERS.recall(KNOWN, Forward, function, arrays, wrap, call))
 
     return decorate
 

@@ -22,11 +22,11 @@ FUNCTIONS: Final = (
     "PyLong_AsLongLong", "PyLong_FromLongLong", "PyFloat_AsDouble", "PyObject_IsTrue", "PyBool_FromLong",
     "PySequence_Contains", "PyDict_Size",
 )  # fmt: skip
-_OBJECTS: Final = ("node_type", "array_type", "counter", "none", "float_type", "int_type")
+_OBJECTS: Final = ("node_type", "array_type", "counter", "none", "float_type", "int_type", "bool_type", "str_type")
 NODE_SLOTS: Final = ("op", "inputs", "kind", "value", "device", "handle", "id")
 _ENTRIES: Final = (
     "make", "wrap", "unary", "binary", "reflected", "forward", "backward", "spread", "follow", "pull", "reach",
-    "describe", "divide",
+    "describe", "divide", "recall",
 )  # fmt: skip
 
 TABLE: Final = {

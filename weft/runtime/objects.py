@@ -22,6 +22,7 @@ from weft.runtime.object_code import FUNCTIONS, HEAD_WORDS, NODE_SLOTS, TABLE, n
 Step = tuple[Any, Any, tuple[int, ...]]
 """(operation, kind of its result, places of its operands), or (None, a node to be used as it is, ())."""
 _MOST_PLACES: Final = 1024
+_MOST_ARRAYS: Final = 8
 
 Kinds = dict[Any, Any]
 Known = tuple[Kinds, Kinds, Kinds, dict[Any, dict[float, Any]], dict[Any, dict[int, Any]]]
@@ -126,6 +127,17 @@ class Makers:
         self._table[TABLE["at_run"]] = places["run"]
         return self._function("pull", (rules, one, instead))
 
+    def recall(
+        self, known: dict[Any, Any], cls: type, function: Any, arrays: int, wrap: Any, instead: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """`recall(*arguments)`; see `instead`, which is the same. What is known, of a class `cls`, is found by
+        (function, *kinds of its first arguments, *classes of the others, *the others)."""
+        places = attributes_of(cls, ["run"]) if self._has_arrays and arrays <= _MOST_ARRAYS else None
+        if places is None:
+            return instead
+        self._table[TABLE["at_run"]] = places["run"]
+        return self._function("recall", (known, function, arrays, wrap, instead))
+
     def reach(self, instead: Callable[..., Any], *known: Any) -> Callable[..., Any]:
         """`reach(found, seen, bundles)`; see `instead`, which is the same. `known` are the classes of slices, of slice
         updates and of nodes with several results, and the function that finds the value of a slice."""
@@ -171,7 +183,9 @@ class Makers:
             bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.load_for_good(source))
         except (AttributeError, CompileError, ConfigError, MemoryError, OSError):
             return False
-        for name, value in (("none", None), ("float_type", float), ("int_type", int)):
+        for name, value in (
+            ("none", None), ("float_type", float), ("int_type", int), ("bool_type", bool), ("str_type", str),
+        ):  # fmt: skip
             self._hold(name, value)
         keep(self._table)
         bind(ctypes.addressof(self._table))

@@ -541,6 +541,153 @@ elsewhere:
   ret ptr %other
 }
 
+; recall(*arguments): an array of what a call built before, for arrays of the same kinds and the same other arguments.
+; `self` is (known, function, arrays, wrap, instead): the first `arrays` arguments are arrays or None, the others plain
+; numbers, strings and None; `known` has what was built by (function, *kinds, *classes, *others).
+define internal ptr @recall(ptr %self, ptr %arguments, i64 %count) {
+entry:
+  %table = load ptr, ptr @table
+  %item = get ptr %table.PyTuple_GetItem
+  %nodes = alloca [8 x ptr]
+  %single = alloca [1 x ptr]
+  %as_integer = get ptr %table.PyLong_AsLongLong
+  %arrays_object = call ptr %item(ptr %self, i64 2)
+  %arrays = call i64 %as_integer(ptr %arrays_object)
+  %enough = icmp sge i64 %count, %arrays
+  br i1 %enough, label %begin, label %elsewhere
+begin:
+  %increase = get ptr %table.Py_IncRef
+  %decrease = get ptr %table.Py_DecRef
+  %store = get ptr %table.PyTuple_SetItem
+  %new_tuple = get ptr %table.PyTuple_New
+  %look_up = get ptr %table.PyDict_GetItemWithError
+  %call_with = get ptr %table.PyObject_Vectorcall
+  %as_double = get ptr %table.PyFloat_AsDouble
+  %none = get ptr %table.none
+  %float_type = get ptr %table.float_type
+  %int_type = get ptr %table.int_type
+  %bool_type = get ptr %table.bool_type
+  %str_type = get ptr %table.str_type
+  %others = sub i64 %count, %arrays
+  %room0 = add i64 %count, %others
+  %room = add i64 %room0, 1
+  %key = call ptr %new_tuple(i64 %room)
+  %no_key = icmp eq ptr %key, null
+  br i1 %no_key, label %raise, label %head
+head:
+  %function = call ptr %item(ptr %self, i64 1)
+  call void %increase(ptr %function)
+  call i32 %store(ptr %key, i64 0, ptr %function)
+  br label %next
+next:
+  %i = phi i64 [ 0, %head ], [ %i1, %known_kind ], [ %i1, %absent ]
+  %given = phi i64 [ 0, %head ], [ %given1, %known_kind ], [ %given, %absent ]
+  %more = icmp slt i64 %i, %arrays
+  br i1 %more, label %one, label %next_other
+one:
+  %i1 = add i64 %i, 1
+  %argument_at = getelementptr ptr, ptr %arguments, i64 %i
+  %argument = load ptr, ptr %argument_at
+  %is_none = icmp eq ptr %argument, %none
+  br i1 %is_none, label %absent, label %array
+absent:
+  call void %increase(ptr %none)
+  call i32 %store(ptr %key, i64 %i1, ptr %none)
+  br label %next
+array:
+  %node = call ptr @node_of(ptr %argument)
+  %no_node = icmp eq ptr %node, null
+  br i1 %no_node, label %strange, label %known_kind
+known_kind:
+  %node_at = getelementptr ptr, ptr %nodes, i64 %given
+  store ptr %node, ptr %node_at
+  %given1 = add i64 %given, 1
+  %kind = take %node, kind
+  call void %increase(ptr %kind)
+  call i32 %store(ptr %key, i64 %i1, ptr %kind)
+  br label %next
+next_other:
+  %k = phi i64 [ %arrays, %next ], [ %k1, %plain ]
+  %left = icmp slt i64 %k, %count
+  br i1 %left, label %other_one, label %find
+other_one:
+  %k1 = add i64 %k, 1
+  %value_at = getelementptr ptr, ptr %arguments, i64 %k
+  %value = load ptr, ptr %value_at
+  %type = type %value
+  %is_float = icmp eq ptr %type, %float_type
+  br i1 %is_float, label %float, label %which
+float:
+  %double = call double %as_double(ptr %value)
+  %zero = fcmp oeq double %double, 0.0             ; 0.0 and -0.0 are equal as keys, but different numbers
+  br i1 %zero, label %strange, label %plain
+which:
+  %is_int = icmp eq ptr %type, %int_type
+  %is_bool = icmp eq ptr %type, %bool_type
+  %is_str = icmp eq ptr %type, %str_type
+  %is_nothing = icmp eq ptr %value, %none
+  %either = or i1 %is_int, %is_bool
+  %or_text = or i1 %either, %is_str
+  %good = or i1 %or_text, %is_nothing
+  br i1 %good, label %plain, label %strange
+plain:
+  call void %increase(ptr %type)
+  call i32 %store(ptr %key, i64 %k1, ptr %type)
+  %value_place = add i64 %k1, %others
+  call void %increase(ptr %value)
+  call i32 %store(ptr %key, i64 %value_place, ptr %value)
+  br label %next_other
+find:
+  %known = call ptr %item(ptr %self, i64 0)
+  %steps = call ptr %look_up(ptr %known, ptr %key)
+  %is_new = icmp eq ptr %steps, null
+  br i1 %is_new, label %strange, label %build
+build:
+  %run = take %steps, run
+  call void %increase(ptr %run)
+  call void @hold(ptr %nodes, i64 %given)
+  %made = call ptr %call_with(ptr %run, ptr %nodes, i64 %given, ptr null)
+  call void @release(ptr %nodes, i64 0, i64 %given)
+  call void %decrease(ptr %run)
+  call void %decrease(ptr %key)
+  %failed = icmp eq ptr %made, null
+  br i1 %failed, label %raise, label %finish
+finish:
+  %wrap = call ptr %item(ptr %self, i64 3)
+  store ptr %made, ptr %single
+  %result = call ptr %call_with(ptr %wrap, ptr %single, i64 1, ptr null)
+  call void %decrease(ptr %made)
+  ret ptr %result
+strange:
+  call void %decrease(ptr %key)
+  br label %elsewhere
+raise:
+  ret ptr null
+elsewhere:
+  %python = call ptr %item(ptr %self, i64 4)
+  %other = call ptr @otherwise(ptr %python, ptr %arguments, i64 %count)
+  ret ptr %other
+}
+
+define internal void @hold(ptr %values, i64 %count) {
+entry:
+  %table = load ptr, ptr @table
+  %increase = get ptr %table.Py_IncRef
+  br label %next
+next:
+  %i = phi i64 [ 0, %entry ], [ %i1, %one ]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %one, label %done
+one:
+  %value_at = getelementptr ptr, ptr %values, i64 %i
+  %value = load ptr, ptr %value_at
+  call void %increase(ptr %value)
+  %i1 = add i64 %i, 1
+  br label %next
+done:
+  ret void
+}
+
 define internal ptr @list_of(ptr %object) {
   %table = load ptr, ptr @table
   %new_list = get ptr %table.PyList_New
