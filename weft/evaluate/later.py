@@ -12,12 +12,17 @@ import atexit
 import contextlib
 import os
 import threading
-from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.evaluate.running import Prepared, run_program
 from weft.evaluate.turns import LOCK
+from weft.lazy import lazy
 from weft.runtime import threads
+
+if TYPE_CHECKING:
+    import queue
+else:
+    queue = lazy("queue")
 
 LEAST_COMMANDS = 16
 """Commands of a program that is worth waking a thread for, which takes some hundredths of a millisecond."""
@@ -70,7 +75,7 @@ class _Job:
 
 
 _UNDER_WAY: list[_Job] = []
-_WORKERS: list[tuple[SimpleQueue[_Job], threading.Thread]] = []
+_WORKERS: list[tuple[queue.SimpleQueue[_Job], threading.Thread]] = []
 """The thread, once there is one, and the queue that it takes from."""
 
 
@@ -87,7 +92,7 @@ def is_worth_it(prepared: Prepared) -> bool:
 def run_later(prepared: list[Prepared]) -> None:
     """Run a program on the other thread. `prepared` holds it, and nothing else does."""
     if not _WORKERS:
-        jobs: SimpleQueue[_Job] = SimpleQueue()
+        jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         thread = threading.Thread(target=_work, args=(jobs,), name="weft evaluation", daemon=True)
         try:
             thread.start()
@@ -102,7 +107,7 @@ def run_later(prepared: list[Prepared]) -> None:
     return job.wait_for_begin()
 
 
-def _work(jobs: SimpleQueue[_Job]) -> None:
+def _work(jobs: queue.SimpleQueue[_Job]) -> None:
     while True:
         with contextlib.suppress(BaseException):  # whatever it is: the next run finds its thread
             jobs.get().run()
