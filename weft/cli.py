@@ -36,6 +36,7 @@ The MLX array API on any Linux machine.
   weft bench [name ...]                  time Weft beside MLX, JAX and torch (options: weft bench --help)
   weft bench pytensor [name ...]         time PyTensor on Weft beside PyTensor's other back ends
   weft bench llm [shape ...]             mlx-lm's loop on Weft and on MLX: tokens a second, and what a token's time is
+  weft bench torch [model ...]           time models of torch's on Weft, beside eager torch and inductor
   weft --version                         print the version
   weft --help                            print this text
 """
@@ -210,6 +211,8 @@ def bench(arguments: Sequence[str]) -> int:
     name = "run.py"
     if arguments[:1] == ["pytensor"]:  # which has other peers: PyTensor's back ends
         name, arguments = "pytensor.py", arguments[1:]
+    elif arguments[:1] == ["torch"]:  # models of torch's, on torch and on Weft
+        name, arguments = "torch_models.py", arguments[1:]
     elif arguments[:1] == ["llm"]:
         name, arguments = "llm_peers.py", arguments[1:]
     runner = next((place / name for place in places if (place / name).is_file()), None)

@@ -162,3 +162,13 @@ def test_what_a_rule_refuses_is_left_to_torch(
     torch.testing.assert_close(made, fun(x))
     assert "aten.cos.default: no cosine today; torch computes it at" in caplog.text
     made.sum().backward()
+
+
+def test_tensors_that_a_graph_holds() -> None:
+    def fun(x: Any) -> Any:
+        y = x.clone()
+        y[torch.tensor([0, 2])] = torch.tensor([5.0, 7.0])
+        return y * torch.tensor(2.0) + x
+
+    x = torch.randn(3, requires_grad=True)
+    torch.testing.assert_close(compiled(fun)(x), fun(x))

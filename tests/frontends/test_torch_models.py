@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.frontends import torch_models as models  # noqa: E402
+from benchmarks import torch_nets as models  # noqa: E402
 from weft.frontends.torch import backend, from_exported, load  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of torch and transformers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
 from tests.frontends import torch_samples as samples  # noqa: E402
+from weft.frontends.torch import coverage  # noqa: E402
 from weft.frontends.torch.backend import compiled  # noqa: E402
+from weft.frontends.torch.coverage import core  # noqa: E402
 from weft.frontends.torch.graph import why_not  # noqa: E402
 from weft.frontends.torch.ops import RULES  # noqa: E402
 from weft.frontends.torch.ops.table import full_name  # noqa: E402
@@ -23,18 +26,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::Deprec
 def overload(name: str) -> Any:
     packet, _, kind = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet), kind or "default")
-
-
-def core() -> list[str]:
-    """The names of all overloads of core ATen."""
-    found = []
-    for schema in torch._C._jit_get_all_schemas():
-        if not schema.name.startswith("aten::"):
-            continue
-        op = getattr(getattr(torch.ops.aten, schema.name[6:], None), schema.overload_name or "default", None)
-        if op is not None and torch.Tag.core in op.tags:
-            found.append(schema.name[6:] + (f".{schema.overload_name}" if schema.overload_name else ""))
-    return sorted(found)
 
 
 def run_both(name: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
@@ -182,3 +173,9 @@ def test_attention_as_export_has_it(gqa: bool) -> None:
     made = from_exported(torch.export.export(Attention(), args))
     for got, wanted in zip(made(*args), Attention()(*args), strict=True):
         torch.testing.assert_close(got, wanted)
+
+
+def test_the_table_in_the_docs_is_the_table_of_rules() -> None:
+    if not torch.__version__.startswith("2.13."):
+        pytest.skip("the table is that of another torch")
+    assert coverage.table() in (Path(__file__).parents[2] / "docs" / "torch.md").read_text()

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.reference import PythonReferenceAnalysis
@@ -284,8 +285,9 @@ class Translation:
 
 
 def as_array(tensor: torch.Tensor) -> mx.array:
-    """A copy of a tensor."""
-    return mx.array(tensor.detach().resolve_conj().resolve_neg().contiguous(), DTYPES[tensor.dtype])
+    """A copy of a tensor, also while torch traces with tensors that have no values."""
+    with unset_fake_temporarily():
+        return mx.array(tensor.detach().resolve_conj().resolve_neg().contiguous(), DTYPES[tensor.dtype])
 
 
 def _identifier(name: str, taken: dict[str, int] | None = None) -> str:

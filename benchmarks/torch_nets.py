@@ -1,4 +1,4 @@
-"""Models as their configurations make them, with random weights: what tests of the torch front end run."""
+"""Models as their configurations make them, with random weights: what tests and benchmarks of torch on Weft run."""
 
 from __future__ import annotations
 
