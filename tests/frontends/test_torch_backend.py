@@ -172,3 +172,25 @@ def test_tensors_that_a_graph_holds() -> None:
 
     x = torch.randn(3, requires_grad=True)
     torch.testing.assert_close(compiled(fun)(x), fun(x))
+
+
+def test_conjugates_and_negatives_that_torch_has_not_computed() -> None:
+    x = torch.randn(4, dtype=torch.complex64).conj()
+    fun = lambda x: x * 2 + 1  # noqa: E731
+    torch.testing.assert_close(compiled(fun)(x), fun(x))
+    torch._dynamo.reset()
+    torch.testing.assert_close(compiled(fun)(x.imag), fun(x.imag))
+
+
+def test_arguments_change_behind_all_that_reads_them() -> None:
+    """Also where a part that reads one comes behind what torch computes."""
+
+    def fun(x: Any, y: Any) -> Any:
+        made = torch.linalg.matrix_exp(y).sin() * x
+        x.add_(1)
+        return made
+
+    a, b, y = torch.ones(2), torch.ones(2), torch.randn(2, 2)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(fun)(a, y), fun(b, y))
+    assert torch.equal(a, b)

@@ -17,6 +17,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx.passes.split_module import split_module
 
+from weft.frontends.torch.aliasing import is_update
 from weft.frontends.torch.calls import Compiled
 from weft.frontends.torch.graph import Translation, Unsupported, place_of, why_not
 from weft.program import trace
@@ -68,6 +69,7 @@ def _in_parts(module: fx.GraphModule, left: set[fx.Node]) -> Callable[[list[Any]
     """Programs for the parts of a graph between the nodes that are left to torch.
 
     A part has a level: that of what it needs, or one more where Weft and torch change places. Even levels are Weft's.
+    Arguments get their new values in the last.
     """
     levels: dict[fx.Node, int] = {}
     for node in module.graph.nodes:
@@ -75,6 +77,10 @@ def _in_parts(module: fx.GraphModule, left: set[fx.Node]) -> Callable[[list[Any]
             continue
         level = max([levels.get(x, 0) for x in node.all_input_nodes], default=0)
         levels[node] = level + ((level % 2 == 1) != (node in left))
+    last = max(levels.values(), default=0)
+    for node in levels:
+        if is_update(node):  # behind all that may read the argument as it was
+            levels[node] = last + last % 2
     whole = split_module(module, module, lambda node: levels[node], keep_original_order=False)
     for name, part in whole.named_children():
         number = name.rpartition("_")[2]

@@ -31,6 +31,11 @@ except ImportError:
         return torch.empty_strided(shape, strides, dtype=dtype)
 
 
+def _is_lazy(x: torch.Tensor) -> bool:
+    """Whether the elements are the conjugates, or the negatives, of what lies in memory."""
+    return x.is_conj() or x.is_neg()
+
+
 MOST_SIZES = 1024
 """Sets of sizes that a graph keeps plans for."""
 
@@ -135,6 +140,8 @@ class SizedCall:
         given = []
         for argument, order in self._tensors:
             x = args[argument]
+            if _is_lazy(x):  # its memory holds other numbers than it has
+                x = x.resolve_conj().resolve_neg()
             if order is not None:
                 x = laid_out(x, order)
             elif not _is_contiguous(x):
