@@ -43,6 +43,12 @@ generate --model model --prompt-cache-file cache.safetensors {SAY}
 generate --model model {SAY} --draft-model fused --num-draft-tokens 2
 generate --model model {SAY} --temp 0.8 --top-p 0.9 --top-k 20 --min-p 0.02 --seed 3
 generate --model model {SAY} --max-kv-size 16 --prefill-step-size 4
+gptq --model llama --mlx-path gptq --num-samples 8 --sequence-length 64
+generate --model gptq {SAY}
+awq --model llama --mlx-path awq --num-samples 8 --sequence-length 64 --n-grid 4 --group-size 32
+generate --model awq {SAY}
+dynamic_quant --model llama --mlx-path dynamic --target-bpw 4.6 --low-bits 3 --high-bits 6
+generate --model dynamic {SAY}
 benchmark --model model -p 16 -g 4 -n 1 -b 2
 {TRAIN} --model model --num-layers 1 --adapter-path full --fine-tune-type full --optimizer muon --grad-checkpoint
 {TRAIN} --model model --num-layers 2 --adapter-path accumulated --grad-accumulation-steps 2 -c settings.yaml
@@ -65,7 +71,12 @@ def write_data(folder):
 
 def main():
     os.chdir(HERE)
+    os.environ["HOME"] = str(Path.cwd())  # where the text is looked for that quantizations are fitted to
+    text = Path(".cache/mlx-lm/calibration_v5.txt")
+    text.parent.mkdir(parents=True)
+    text.write_text("\n".join(f"{i} is more than {i - 1}, and less than {i + 1}." for i in range(150)))
     make(Path("model"))
+    make(Path("llama"), model_type="llama")
     make(Path("mixtral"), model_type="mixtral", num_local_experts=4, num_experts_per_tok=2)
     write_data(Path("data"))
     Path("settings.yaml").write_text(SETTINGS)
