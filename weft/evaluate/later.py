@@ -8,6 +8,7 @@ who need them, and that says what is wrong.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import os
@@ -75,7 +76,7 @@ class _Job:
 
 
 _UNDER_WAY: list[_Job] = []
-_WORKERS: list[tuple[queue.SimpleQueue[_Job], threading.Thread]] = []
+_WORKERS: list[tuple[queue.SimpleQueue[_Job], int]] = []
 """The thread, once there is one, and the queue that it takes from."""
 
 
@@ -93,15 +94,14 @@ def run_later(prepared: list[Prepared]) -> None:
     """Run a program on the other thread. `prepared` holds it, and nothing else does."""
     if not _WORKERS:
         jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        thread = threading.Thread(target=_work, args=(jobs,), name="weft evaluation", daemon=True)
         try:
-            thread.start()
-        except RuntimeError:  # Python starts no more threads, as at its exit
+            # Not a Thread, which waits for it to begin: one that finds no memory for that is not missed here.
+            thread = _thread.start_new_thread(_work, (jobs,))
+        except (RuntimeError, MemoryError):  # Python starts no more threads, as at its exit
             return run_program(*prepared.pop())
         _WORKERS.append((jobs, thread))
     jobs, thread = _WORKERS[0]
-    assert thread.ident is not None
-    job = _Job(prepared, thread.ident)
+    job = _Job(prepared, thread)
     jobs.put(job)  # first: a signal's handler that raises in between leaves nothing to wait for in vain
     _UNDER_WAY.append(job)
     return job.wait_for_begin()
