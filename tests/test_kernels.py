@@ -85,6 +85,51 @@ def test_in_loops_and_branches() -> None:
     np.testing.assert_array_equal(np.array(chosen), expected(x[0], x[0]))
 
 
+def test_vmap_of_strided_operands_and_of_branches() -> None:
+    text = (
+        "def copy(x, out):\n    i, j = thread_position_in_grid.x, thread_position_in_grid.y\n    out[j, i] = x[j, i]\n"
+    )
+    kernel = mx.fast.kernel("copy", ["x"], ["out"], text, ensure_row_contiguous=False)
+
+    def copied(x: mx.array) -> mx.array:
+        return kernel(
+            inputs=[x],
+            grid=(x.shape[1], x.shape[0], 1),
+            threadgroup=(32, 1, 1),
+            output_shapes=[x.shape],
+            output_dtypes=[x.dtype],
+        )[0]
+
+    x = values(3, 4, 5)
+    for axis in range(3):
+        np.testing.assert_array_equal(np.array(mx.vmap(copied, in_axes=axis)(mx.array(x))), np.moveaxis(x, axis, 0))
+    np.testing.assert_array_equal(np.array(mx.vmap(lambda v: copied(v.T))(mx.array(x))), x.transpose(0, 2, 1))
+    some = np.array([True, False, True])
+    chosen = mx.vmap(lambda p, v: mx.cond(p, copied, lambda u: u - 1, v))(mx.array(some), mx.array(x))
+    np.testing.assert_array_equal(np.array(chosen), np.where(some[:, None, None], x, x - 1))
+
+
+def test_arrays_that_are_too_large_are_errors() -> None:
+    text = """def huge(x, out):
+    a = thread_memory(float32, 1 << 17)
+    i = thread_position_in_threadgroup.x
+    a[i] = x[0]
+    threadgroup_barrier()
+    out[i] = a[i]
+"""
+    kernel = mx.fast.kernel("huge", ["x"], ["out"], text)
+    with pytest.raises(ValueError, match=r"\[huge\] a threadgroup of 1024 threads needs"):
+        mx.eval(
+            kernel(
+                inputs=[mx.ones(1)],
+                grid=(1024, 1, 1),
+                threadgroup=(1024, 1, 1),
+                output_shapes=[(1024,)],
+                output_dtypes=[mx.float32],
+            )
+        )
+
+
 def test_an_index_out_of_range_is_an_error_that_says_where() -> None:
     def shifted(x, out):  # type: ignore[no-untyped-def]
         i = thread_position_in_grid.x  # type: ignore[name-defined]
@@ -184,3 +229,42 @@ def test_a_function_with_a_kernel_is_written_to_a_file(tmp_path: Any) -> None:
 
     with pytest.raises(ValueError, match="not checked"):
         mx.export_function(path, f, x)
+
+
+STATE = """
+    uint n = thread_position_in_grid.z, dv = thread_position_in_grid.y, dk = thread_position_in_threadgroup.x;
+    auto from = state + (n * D + dv) * 32;
+    float decayed = from[dk] * 0.5f + k[n * 32 + dk] * v[n * D + dv];
+    after[(n * D + dv) * 32 + dk] = decayed;
+    float total = simd_sum(decayed * q[n * 32 + dk]);
+    if (thread_index_in_simdgroup == 0) y[n * D + dv] = total;
+"""
+
+
+def test_a_decoding_step_is_compiled_once_for_all_lengths() -> None:
+    """A recurrence as a kernel beside attention over a cache that grows."""
+    kernel = mx.fast.metal_kernel("state", ["q", "k", "v", "state"], ["y", "after"], STATE)
+
+    def step(x: mx.array, state: mx.array, cache: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+        batch = x.shape[0]
+        y, after = kernel(
+            inputs=[x, mx.sin(x), x[:, :8], state],
+            template=[("D", 8)],
+            grid=(32, 8, batch),
+            threadgroup=(32, 4, 1),
+            output_shapes=[(batch, 8), state.shape],
+            output_dtypes=[x.dtype, x.dtype],
+        )
+        grown = mx.concatenate([cache, x[:, None, None]], axis=2)
+        seen = mx.fast.scaled_dot_product_attention(x[:, None, None], grown, grown, scale=0.2)[:, 0, 0]
+        return seen + mx.pad(y, [(0, 0), (0, 24)]), after, grown
+
+    compiled = mx.compile(step, shapeless=True)
+    for batch in (2, 5):
+        held = (mx.array(values(batch, 32)), mx.array(values(batch, 8, 32)), mx.array(values(batch, 1, 3, 32)))
+        for _ in range(5):
+            plain, after = step(*held), compiled(*held)
+            for got, want in zip(after, plain, strict=True):
+                np.testing.assert_array_equal(np.array(got), np.array(want))
+            held = after
+    assert compiled.traces == 1

@@ -237,7 +237,10 @@ class Kernel:
             return known
         operands = [[typing.Operand(*x) for x in part] for part in (inputs, outputs)]
         tree = typing.typed(source, operands[0], operands[1], template)
-        made = program_text(tree, self._checked, self._strided)
+        try:
+            made = program_text(tree, self._checked, self._strided)
+        except RecursionError:
+            raise syntax.KernelError(self._name, source.body.at, "it is nested too deeply.") from None
         if len(self._functions) >= 256:
             self._functions.clear()
         self._functions[call] = made

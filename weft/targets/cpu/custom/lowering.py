@@ -29,6 +29,8 @@ CHUNK: Final = 4096
 """Threads of a threadgroup where the kernel does not say."""
 GATHERED: Final = 1 << 12
 """Elements of a result of which each thread may have a copy."""
+MOST_SCRATCH: Final = 1 << 28
+"""Bytes of memory of one threadgroup."""
 STATUS: Final = 64
 """Bytes of the record of a failure."""
 
@@ -201,6 +203,11 @@ class _Launches:
             words[f"copy{k}"] = end
             x = self.results[k - len(self.operands)]
             end = end + padded(math.prod(x.shape) * x.dtype.size)
+        if type(end) is int and end > MOST_SCRATCH:
+            raise ValueError(
+                f"[{program.name}] a threadgroup of {threads} threads needs {end} bytes for its arrays and what lives "
+                f"across barriers; there are {MOST_SCRATCH} at most. Use smaller arrays or threadgroups."
+            )
         cost = weight(program) * threads // 4
         work = 0 if is_ordered(program) else grain(cost, WORK, units)
         values = tuple(words[name.lstrip("*")] for name in kernel.fields())
