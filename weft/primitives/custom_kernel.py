@@ -30,11 +30,13 @@ else:
 class KernelProgram:
     """A kernel for operands of known dtypes, which its text describes: its typed tree, and how it is run."""
 
-    __slots__ = ("__weakref__", "_groups", "checked", "strided", "text", "tree")
+    __slots__ = ("__weakref__", "_groups", "checked", "is_total", "strided", "text", "tree")
 
     def __init__(self, text: str, program: tree.Program, checked: bool, strided: bool) -> None:
         self.text, self.tree, self.checked, self.strided = text, program, checked, strided
         self._groups: bool | None = None
+        self.is_total = not checked and not any(isinstance(x, tree.Loop) for x in tree.walk(*program.body))
+        """Whether it always comes to an end, and to a result."""
 
     @property
     def name(self) -> str:
@@ -154,7 +156,7 @@ class CustomKernel(MultiOutput, Opaque):
 
     @property
     def is_total(self) -> bool:
-        return False  # an index may be out of range, a loop endless
+        return self.kernel.is_total  # an index may be out of range, a loop endless
 
     @property
     def initial(self) -> int | float | None:

@@ -17,7 +17,7 @@ from weft.dtypes import Dtype
 from weft.kernels import tree
 from weft.records import dataclass, field
 from weft.targets.cpu.custom.emit import ACTIVE, GONE, TWICE, Emitter, Env, regions
-from weft.targets.cpu.custom.levels import Levels, mentioned
+from weft.targets.cpu.custom.levels import Levels, assigned, mentioned
 from weft.targets.cpu.custom.memory import Memory
 from weft.targets.cpu.custom.values import Affine, AnyLane, identity
 from weft.targets.cpu.kernel import Frame, NativeKernel
@@ -314,7 +314,37 @@ class _Writer:
         with b.when(rest > 0):
             self._vector(body, outer, full, self._along(full), self._mask(rest))
 
-    def _rows(self, body: Sequence[tree.Statement], outer: Env) -> None:
+    def _once(
+        self, body: Sequence[tree.Statement], outer: Env, along: tuple[AnyLane | Value, ...]
+    ) -> tuple[Env, Sequence[tree.Statement]]:
+        """(values that all vectors of a row share, computed here, and the statements that are left): variables at the
+        beginning of the kernel that are the same for all threads, read from inputs only."""
+        e = self.e
+        if self.levels.has_barriers:
+            return outer, body
+        e.env = {**outer, ACTIVE: None}
+        e.positions = lambda name, axis, dtype: self._position(name, axis, dtype, along, self.b.i64(0))
+        left: list[tree.Statement] = []
+        changed = assigned(*[x for x in body if not (isinstance(x, tree.Assign) and x.first)])
+        for k, x in enumerate(body):
+            if not isinstance(x, tree.Assign):
+                left += body[k:]
+                break
+            alone = x.first and not x.empty and self.levels.variables[x.variable] == 0 and x.variable not in changed
+            if alone and all(self._is_shared(y, e.env) for y in tree.walk(x.value)):
+                e.statement(x)
+            else:
+                left.append(x)
+        known = {key: value for key, value in e.env.items() if key != ACTIVE}
+        return known, left
+
+    @staticmethod
+    def _is_shared(x: object, env: Env) -> bool:
+        if isinstance(x, tree.Read):
+            return x.variable in env
+        return not isinstance(x, tree.Load) or x.storage.space == "input"
+
+    def _rows(self, every: Sequence[tree.Statement], outer: Env) -> None:
         """The same row by row."""
         b, width = self.b, self.size[0]
         across = (width + (self.lanes - 1)) >> self.bits
@@ -322,9 +352,10 @@ class _Writer:
         with b.loop(0, self.size[1] * self.size[2], 1) as rows:
             z, y = self.frame.divide(rows.index, self.size[1])
             first = rows.index * across
+            known, body = self._once(every, outer, (b.i64(0), y, z))
 
             def one(column: Value, mask: Value | None) -> None:
-                self._vector(body, outer, first + column, (column << self.bits, y, z), mask)
+                self._vector(body, known, first + column, (column << self.bits, y, z), mask)
 
             if self.kernel.whole:
                 with b.loop(0, full, 1) as loop:
