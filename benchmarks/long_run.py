@@ -220,7 +220,7 @@ class Clock:
 
 def watched() -> Clock:
     from weft import evaluate, targets
-    from weft.runtime import engine
+    from weft.llvm import engine
     from weft.runtime.program import Program
     from weft.transforms import tracing
 

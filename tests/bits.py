@@ -25,10 +25,10 @@ from tests.contract import is_nan, native, natives, outcome, place, references, 
 from weft.array import array
 from weft.config import config
 from weft.errors import ConfigError
-from weft.llvm import llvm_version
+from weft.llvm import engine
+from weft.llvm.binding import llvm_version
 from weft.primitives import REGISTRY
 from weft.primitives.base import Elementwise
-from weft.runtime import engine
 from weft.tree import leaves
 
 BY = " by "

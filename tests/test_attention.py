@@ -18,9 +18,9 @@ from weft.codegen.launch import Layout
 from weft.dtypes import Dtype
 from weft.errors import ConfigError
 from weft.evaluate.programs import PROGRAMS
+from weft.llvm.engine import stats
 from weft.primitives.attention import MASKS, Attention, AttentionGradient
 from weft.primitives.elementwise import draw
-from weft.runtime.engine import stats
 from weft.runtime.threads import get_threads, set_threads
 from weft.targets.cpu import attention as kernels
 

@@ -7,8 +7,8 @@ import ctypes
 import pytest
 
 from weft import dtypes as dt
-from weft.codegen.builder import PTR, Builder, Value
-from weft.runtime import engine
+from weft.llvm import engine
+from weft.llvm.builder import PTR, Builder, Value
 from weft.targets.cpu.features import features
 
 

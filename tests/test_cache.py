@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from weft.runtime import cache
-from weft.runtime.cache import BLOCK, ObjectCache
+from weft.llvm import cache
+from weft.llvm.cache import BLOCK, ObjectCache
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 1 << 30
@@ -39,9 +39,7 @@ def entry_file(store: ObjectCache, key: str) -> Path:
 def run_python(code: str, *args: str) -> subprocess.Popen[str]:
     """Start `code`, which finds `store` (in the directory and with the limit that the first two arguments say)."""
     prelude = (
-        "import os, sys\n"
-        "from weft.runtime.cache import ObjectCache\n"
-        "store = ObjectCache(sys.argv[1], int(sys.argv[2]))\n"
+        "import os, sys\nfrom weft.llvm.cache import ObjectCache\nstore = ObjectCache(sys.argv[1], int(sys.argv[2]))\n"
     )
     command = [sys.executable, "-c", prelude + inspect.getsource(content_of) + code, *args]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

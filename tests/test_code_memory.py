@@ -23,11 +23,11 @@ from tests.processes import in_threads, run_alone
 from weft import evaluate
 from weft.config import config
 from weft.errors import CompileError
-from weft.llvm import llvm_binding
-from weft.runtime import code, engine, linking
-from weft.runtime.code import MEMORY, Code, CodeMemory
-from weft.runtime.engine import Source
-from weft.runtime.room import PAGE
+from weft.llvm import code, engine, linking
+from weft.llvm.binding import llvm_binding
+from weft.llvm.code import MEMORY, Code, CodeMemory
+from weft.llvm.engine import Source
+from weft.room import PAGE
 from weft.targets.copies import COPIES
 from weft.targets.cpu import kernel
 

@@ -41,6 +41,7 @@ from weft.dtypes import Dtype
 from weft.evaluate import evaluate
 from weft.graph.dims import DimEnv
 from weft.graph.node import Bundle, Kind, Node, kind_of
+from weft.llvm.engine import stats
 from weft.primitives import CONTROL_FLOW, REGISTRY
 from weft.primitives.base import Elementwise, MultiOutput, Opaque, Primitive, Reduction, bind, constant
 from weft.primitives.elementwise import Add, Select
@@ -48,7 +49,6 @@ from weft.primitives.linalg import Implicit
 from weft.primitives.reductions import Prod, Sum
 from weft.primitives.views import Transpose
 from weft.report.primitives import PAGE, page
-from weft.runtime.engine import stats
 from weft.targets.cpu.lowerings import lowering_of
 from weft.transforms.jvp import push_forward
 from weft.transforms.vjp import pull_back

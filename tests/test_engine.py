@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from weft import beside, errors
 from weft import config as settings
-from weft import errors
 from weft.config import config
 from weft.errors import CompileError, ConfigError
-from weft.llvm import llvm_binding
-from weft.runtime import beside, engine, host, linking
-from weft.runtime.code import Code
-from weft.runtime.engine import Source
+from weft.llvm import engine, host, linking
+from weft.llvm.binding import llvm_binding
+from weft.llvm.code import Code
+from weft.llvm.engine import Source
 
 ROOT = Path(__file__).resolve().parent.parent
 LEVELS = (0, 1, 2, 3)
@@ -346,7 +346,7 @@ def test_levels_do_not_share_code() -> None:
 
 SECOND_PROCESS = """
 import sys
-from weft.runtime import engine
+from weft.llvm import engine
 def ir():
     if sys.argv[2] == "never": raise SystemExit("asked for the IR")
     return sys.argv[3]
@@ -395,13 +395,14 @@ def test_edited_code_does_not_meet_old_objects(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_stamp_tells_every_file_of_the_code() -> None:
     stamp = engine._code_stamp()
-    assert "runtime/engine.py" in stamp
-    assert "codegen/builder.py" in stamp
+    assert "llvm/engine.py" in stamp
+    assert "llvm/builder.py" in stamp
+    assert "codegen/kernel.py" in stamp
 
 
 def test_code_in_an_archive_has_a_stamp_too(tmp_path: Path) -> None:
     archive = tmp_path / "packed.zip"
-    code = "from weft.runtime import engine; print(engine.__file__, engine._code_stamp())"
+    code = "from weft.llvm import engine; print(engine.__file__, engine._code_stamp())"
     environment = {**os.environ, "PYTHONPATH": str(archive), "WEFT_CACHE_DIR": str(tmp_path / "cache")}
 
     def stamp_of(more: str) -> str:
@@ -429,7 +430,7 @@ def test_without_a_cache_directory_nothing_is_written(tmp_path: Path, monkeypatc
 
 
 def test_importing_does_not_load_llvm() -> None:
-    code = "import sys, weft.runtime.engine; print('llvmlite' in sys.modules)"
+    code = "import sys, weft.llvm.engine; print('llvmlite' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
@@ -525,7 +526,7 @@ def test_threads_that_die_before_they_begin_are_not_waited_for(monkeypatch: pyte
 
 AT_EXIT = """
 import atexit, sys
-from weft.runtime import engine
+from weft.llvm import engine
 def late():
     texts = [sys.argv[1] + f"; {i}" for i in range(4)]
     print(all(engine.load([engine.Source(f"late {i}", "k", lambda i=i: texts[i]) for i in range(4)])))
@@ -567,7 +568,7 @@ def test_python_threads_may_load_the_same_kernels() -> None:
 
 FORKS = """
 import os, sys, threading
-from weft.runtime import engine
+from weft.llvm import engine
 text, stop = sys.argv[1], threading.Event()
 def compile_all_the_time(n=0):
     while not stop.is_set():

@@ -23,6 +23,7 @@ from weft import evaluate, tree
 from weft.dtypes import from_numpy
 from weft.graph.dims import DimEnv
 from weft.graph.node import Bundle, Graph, Node, kind_of
+from weft.llvm import engine
 from weft.passes import families
 from weft.passes.executable import launches_of
 from weft.passes.families import PATIENCE, Family, constants_of, family_of, structure_of
@@ -33,7 +34,6 @@ from weft.primitives.base import DATA, Parameter, Pick, bind
 from weft.primitives.elementwise import Add
 from weft.primitives.filling import with_sizes, without_sizes
 from weft.primitives.views import Broadcast, Slice
-from weft.runtime import engine
 from weft.runtime.threads import MAX_THREADS
 from weft.targets import CPU
 

@@ -25,7 +25,8 @@ from weft import dtypes as dt
 from weft.array import array
 from weft.dtypes import Dtype
 from weft.errors import ConfigError
-from weft.runtime import engine, threads
+from weft.llvm import engine
+from weft.runtime import threads
 from weft.targets.cpu.fft import factors, folding, steps
 
 COMPLEX = (dt.complex64, dt.complex128)

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from tests.contract import same_bits
 from weft import dtypes as dt
-from weft.codegen.builder import PTR, Builder, Value
-from weft.codegen.features import Features
 from weft.codegen.kernel import LANES
 from weft.dtypes import Dtype
-from weft.runtime import engine
-from weft.runtime.code import Code
+from weft.llvm import engine
+from weft.llvm.builder import PTR, Builder, Value
+from weft.llvm.code import Code
+from weft.llvm.features import Features
 
 WITHOUT = Features(LANES, half_conversions=False, fma=False)
 FLOATS = (dt.float32, dt.float64)

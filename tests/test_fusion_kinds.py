@@ -379,7 +379,7 @@ def test_results_of_equal_programs_are_planned_once() -> None:
 
 
 def test_new_sizes_need_no_new_code() -> None:
-    from weft.runtime.engine import stats
+    from weft.llvm.engine import stats
 
     def step(n: int) -> np.ndarray:
         x = leaf(n, 33)

@@ -20,12 +20,13 @@ import pytest
 
 import weft.core as mx
 from tests.processes import run_alone
-from weft import evaluate
+from weft import beside, evaluate
 from weft.array import array
 from weft.config import config
-from weft.runtime import beside, engine, threads
+from weft.llvm import engine
+from weft.llvm.code import Code
+from weft.runtime import threads
 from weft.runtime.buffer import get_active_memory
-from weft.runtime.code import Code
 from weft.runtime.program import Cancelled, Command, Kind, Program, ProgramError, Progress, Reloc
 
 N = evaluate.overwriting.LEAST_DONATED // 4

@@ -38,9 +38,10 @@ ROWS = (
     ("codegen", "files"),
     ("runtime",),
     ("interop", "printing"),
+    ("llvm",),
     ("dtypes", "tree"),
     ("config",),
-    ("errors", "interning", "lazy", "llvm", "records", "version"),
+    ("beside", "errors", "interning", "lazy", "records", "room", "version"),
 )
 RANK = {part: rank for rank, row in enumerate(ROWS) for part in row}
 MAX_LINES = 1000

@@ -17,7 +17,7 @@ from weft import evaluate as evaluation
 from weft.array import array
 from weft.config import CPUS, LLVM_LEVELS, config
 from weft.errors import ConfigError
-from weft.runtime import engine
+from weft.llvm import engine
 
 
 def leaf(*shape: int, dtype: dt.Dtype = dt.float32, layout: str = "contiguous", low: float = -2.0) -> array:

@@ -13,10 +13,10 @@ import pytest
 
 from tests.processes import REPOSITORY
 from weft import dtypes as dt
-from weft.codegen import llvm_versions
-from weft.codegen.builder import PTR, Builder, Value
-from weft.llvm import llvm_binding, llvm_version
-from weft.runtime import engine
+from weft.llvm import engine
+from weft.llvm import versions as llvm_versions
+from weft.llvm.binding import llvm_binding, llvm_version
+from weft.llvm.builder import PTR, Builder, Value
 from weft.targets.cpu.features import features
 
 

@@ -18,7 +18,8 @@ from weft.codegen.launch import Layout, Lowering, Pointer
 from weft.config import CPUS, config
 from weft.dtypes import Dtype
 from weft.errors import ConfigError
-from weft.runtime import engine, threads
+from weft.llvm import engine
+from weft.runtime import threads
 from weft.runtime.program import Command, Kind, Program, Reloc
 from weft.targets.cpu import matmul
 from weft.targets.cpu.matmul import dot, gemm

@@ -272,7 +272,7 @@ def test_without_machine_code_python_does_it() -> None:
 NO_LOCK = "import sys; sys.abiflags = 't'"
 NO_LLVM = """
 from weft.errors import CompileError
-from weft.runtime import engine
+from weft.llvm import engine
 def load(sources): raise CompileError("none here")
 engine.load = load
 """

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from tests import processes
-from weft.runtime import blas, buffer, engine, interpreter, threads
-from weft.runtime.code import Code
+from weft.llvm import engine
+from weft.llvm.code import Code
+from weft.runtime import blas, buffer, interpreter, threads
 from weft.runtime.program import INLINE, Command, Kind, Program, ProgramError, Reloc
 
 run_alone = functools.partial(processes.run_alone, __file__)

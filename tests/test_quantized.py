@@ -18,9 +18,10 @@ from weft import dtypes as dt
 from weft.codegen.launch import Pointer
 from weft.config import config
 from weft.dtypes import Dtype
+from weft.llvm import engine
 from weft.primitives.indexing import resolved
 from weft.primitives.quantized import BITS, FIXED, GROUPS, Packing, QuantizedMatmul, numbers_of
-from weft.runtime import engine, threads
+from weft.runtime import threads
 from weft.runtime.program import Command, Kind, Program, Reloc
 from weft.targets.cpu.quantized import lower
 

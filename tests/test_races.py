@@ -26,10 +26,10 @@ from weft.evaluate import entry, programs, running
 from weft.graph import lines
 from weft.graph.body import body_of
 from weft.graph.node import Node, kind_of
+from weft.llvm import engine
 from weft.passes.executable import Executable
 from weft.primitives.base import Constant, ConstantValue, Parameter
 from weft.primitives.elementwise import Add
-from weft.runtime import engine
 from weft.transforms import arguments, drawing, tracing, variant
 from weft.transforms import compile as compiling
 

@@ -15,9 +15,10 @@ import pytest
 
 import weft.core as mx
 from tests.processes import run_alone
+from weft import room
 from weft.config import config
-from weft.runtime import engine, room
-from weft.runtime.code import CodeMemory
+from weft.llvm import engine
+from weft.llvm.code import CodeMemory
 
 LIMITS = (0, 9, 18, 40, 100, 280)
 """Megabytes beyond what a process has: from nothing at all to enough for anything here."""

@@ -19,8 +19,9 @@ import pytest
 
 from tests import processes
 from weft.errors import CompileError
-from weft.runtime import engine, threads
-from weft.runtime.code import Code
+from weft.llvm import engine
+from weft.llvm.code import Code
+from weft.runtime import threads
 from weft.runtime.program import Command, Kind, Program, Reloc
 
 run_alone = functools.partial(processes.run_alone, __file__)

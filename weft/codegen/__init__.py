@@ -1,1 +1,1 @@
-"""Kernels as data, and the code that they become: loop nests, LLVM IR. Nothing here knows of graphs."""
+"""Kernels as data, what stands in their loops, and elementary functions. Nothing here knows of graphs."""

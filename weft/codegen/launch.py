@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from weft.dtypes import Dtype
+from weft.llvm.engine import Source
 from weft.records import dataclass, field
-from weft.runtime.engine import Source
 
 
 @dataclass(frozen=True, slots=True)

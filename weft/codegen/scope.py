@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weft import dtypes as dt
-from weft.codegen.builder import STORED, AnyValue, Builder, Complex, Value
 from weft.codegen.kernel import Access, Kernel, Step
 from weft.codegen.words import Words
 from weft.dtypes import Dtype
+from weft.llvm.builder import STORED, AnyValue, Builder, Complex, Value
 
 State = tuple[AnyValue, ...]
 """The state of reductions, or of loops: one value after the other."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft import dtypes as dt
-from weft.codegen.builder import PTR, Builder, Value
+from weft.llvm.builder import PTR, Builder, Value
 
 
 def fields_of(outer: int, operands: int, *more: str, blocked: bool = False) -> list[str]:

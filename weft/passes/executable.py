@@ -14,6 +14,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
+from weft import beside
 from weft.codegen.launch import FAILURE_WORD, Choose, Done, Launch, Pointer, Repeat, Row, Slot, Steps
 from weft.graph.node import Kind, Node
 from weft.graph.placement import USED, placed
@@ -22,7 +23,6 @@ from weft.passes.memory import Plan, base_of
 from weft.passes.views import Strided, is_contiguous
 from weft.primitives.base import Constant, ConstantValue, Parameter, Primitive
 from weft.records import dataclass
-from weft.runtime import beside
 from weft.runtime.buffer import Storage
 from weft.runtime.data import Buffer, moved
 from weft.runtime.program import INLINE, LOOP_FIELDS, Command, Program, ProgramError, Progress, Reloc

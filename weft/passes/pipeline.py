@@ -7,6 +7,7 @@ import functools
 import sys
 from collections.abc import Callable, Collection, Mapping
 
+from weft import room
 from weft.config import config
 from weft.graph.body import Body
 from weft.graph.dims import key_of
@@ -25,7 +26,6 @@ from weft.passes.simplify import simplify
 from weft.passes.target import Target
 from weft.passes.verify import verify_graph, verify_plan
 from weft.passes.views import Strides, compose_views, stored_apart
-from weft.runtime import room
 
 PASSES = (cse, simplify, loops, cse)
 """Graph to graph, in order; after them views are composed, kernels formed, lowered and placed (`plan`)."""

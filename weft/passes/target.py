@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from weft.codegen.launch import Launch, Layout, Lowering
 from weft.graph.node import Kind
+from weft.llvm.code import Code
 from weft.passes.fuse import Group, Limits
 from weft.runtime.buffer import Storage
-from weft.runtime.code import Code
 from weft.runtime.device import Device
 
 if TYPE_CHECKING:

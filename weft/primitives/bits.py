@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen.builder import STORED, Builder, Complex, Value
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node, Size, kind_of
+from weft.llvm.builder import STORED, Builder, Complex, Value
 from weft.primitives.base import ByOperand, Discrete, Elementwise, Opaque, Sample, bind, full_like, move_batch_to_front
 from weft.primitives.checks import need
 from weft.primitives.elementwise import INEXACT, Comparison, Imag, Stepwise, binary, draw, real, samples

@@ -13,10 +13,10 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft import interop
-from weft.codegen.builder import Builder, Complex, Value
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node, kind_of
 from weft.lazy import lazy
+from weft.llvm.builder import Builder, Complex, Value
 from weft.primitives.base import OPERATORS, ByOperand, Elementwise, Sample, bind, constant, full_like
 from weft.primitives.checks import need
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen.builder import Builder
 from weft.dtypes import Dtype
 from weft.graph.node import Node
+from weft.llvm.builder import Builder
 from weft.primitives.base import Elementwise, Sample
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen.builder import AnyValue, Builder, Complex, Value
 from weft.dtypes import Dtype
 from weft.graph.node import Kind, Node
+from weft.llvm.builder import AnyValue, Builder, Complex, Value
 from weft.primitives.base import ByOperand, Discrete, Reduction, Sample, bind, full_like
 from weft.primitives.checks import need
 from weft.primitives.elementwise import (

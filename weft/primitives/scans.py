@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen.builder import Builder
 from weft.dtypes import Dtype
 from weft.graph.dims import is_now
 from weft.graph.node import Kind, Node, Size
+from weft.llvm.builder import Builder
 from weft.primitives.base import (
     ByOperand,
     Elementwise,

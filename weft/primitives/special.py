@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen.builder import Builder, Value
 from weft.graph.node import Kind, Node
 from weft.lazy import lazy
+from weft.llvm.builder import Builder, Value
 from weft.primitives.base import Sample, bind, full_like
 from weft.primitives.checks import need
 from weft.primitives.elementwise import Expm1, Partials, Smooth, draw, equal, exp, log, samples, select, sign

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen.builder import Builder, Complex
 from weft.graph.node import Node
 from weft.lazy import lazy
+from weft.llvm.builder import Builder, Complex
 from weft.primitives.base import Elementwise, bind, full_like
 from weft.primitives.elementwise import Partials, Smooth, Sqrt, samples
 

@@ -58,7 +58,7 @@ def libraries() -> str:
 
 
 def llvm() -> Any:
-    return part("llvm").llvm_binding()
+    return part("llvm.binding").llvm_binding()
 
 
 def processor() -> str:
@@ -89,7 +89,7 @@ def cache() -> str:
     config = part("config").config
     if not config.cache_dir:
         return "off"
-    entries, size = part("runtime.cache").ObjectCache(config.cache_dir, config.cache_limit).usage()
+    entries, size = part("llvm.cache").ObjectCache(config.cache_dir, config.cache_limit).usage()
     kernels = "1 kernel" if entries == 1 else f"{entries} kernels"
     return f"{config.cache_dir} ({kernels}, {mebibytes(size)} of {mebibytes(config.cache_limit)})"
 

@@ -16,6 +16,7 @@ from weft.graph.body import Body
 from weft.graph.lines import Line, Trail, followed, line_of
 from weft.graph.node import Bundle, Graph, Kind, Node, Tape
 from weft.graph.show import show_kind
+from weft.llvm.engine import Source
 from weft.passes.executable import launches_of
 from weft.passes.fuse import obstacles
 from weft.passes.lower import Item, nbytes_of
@@ -25,7 +26,6 @@ from weft.passes.views import Strided
 from weft.primitives.base import Constant, Parameter, Pick, RunTimeConstant, View
 from weft.primitives.indexing import Indexed
 from weft.report.limits import Limits, Times
-from weft.runtime.engine import Source
 from weft.targets import CPU
 
 

@@ -17,6 +17,8 @@ from weft import dtypes as dt
 from weft.config import config
 from weft.dtypes import Dtype
 from weft.graph.node import Graph, Node, kind_of
+from weft.llvm import engine
+from weft.llvm.cache import ObjectCache
 from weft.passes.executable import Executable, commands_of
 from weft.passes.lower import Item
 from weft.passes.memory import Plan
@@ -24,9 +26,7 @@ from weft.passes.pipeline import plan
 from weft.primitives.base import Parameter, bind
 from weft.primitives.contraction import Matmul
 from weft.primitives.elementwise import Negative
-from weft.runtime import engine
 from weft.runtime.buffer import allocate
-from weft.runtime.cache import ObjectCache
 from weft.runtime.data import Buffer, to_buffer
 from weft.targets import CPU
 from weft.version import __version__

@@ -14,10 +14,10 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from weft.graph.lines import Line
+from weft.llvm import engine
 from weft.report.facts import Facts, Kernel, Operation, Stage
 from weft.report.layout import Drawing, draw
 from weft.report.text import short
-from weft.runtime import engine
 from weft.version import __version__
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from weft.graph.lines import Line
+from weft.llvm import engine
 from weft.report.facts import Facts, Kernel, Stage
 from weft.report.limits import Limits
-from weft.runtime import engine
 
 if TYPE_CHECKING:
     from weft.report.explain import Explained, Report

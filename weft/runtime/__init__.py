@@ -1,1 +1,1 @@
-"""The runtime: memory, machine code and its cache, threads, libraries and devices; nothing here knows of graphs."""
+"""The runtime: memory, threads, programs, libraries, devices and CPython's objects; nothing here knows of graphs."""

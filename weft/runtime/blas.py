@@ -21,7 +21,7 @@ from string import Template
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from weft.runtime import engine
+from weft.llvm import engine
 from weft.runtime.threads import expand
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from weft.errors import CompileError, ConfigError
-from weft.runtime import engine
+from weft.llvm import engine
 
 _METH_FASTCALL: Final = 0x80
 

@@ -19,7 +19,8 @@ from enum import IntEnum
 from string import Template
 from typing import Final, NamedTuple
 
-from weft.runtime import engine, threads
+from weft.llvm import engine
+from weft.runtime import threads
 from weft.runtime.cpython import builtin
 
 

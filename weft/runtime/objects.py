@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from weft.errors import CompileError, ConfigError
-from weft.runtime import engine
+from weft.llvm import engine
 from weft.runtime.cpython import builtin, keep
 from weft.runtime.object_code import FUNCTIONS, HEAD_WORDS, NODE_SLOTS, TABLE, native_code
 

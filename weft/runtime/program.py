@@ -26,9 +26,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from weft.llvm.code import Code
 from weft.runtime import threads
 from weft.runtime.buffer import ALIGNMENT, block_size, pool
-from weft.runtime.code import Code
 from weft.runtime.interpreter import (
     COMMAND_WORDS,
     COMMITTED,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TextIO
 
-from weft.runtime import beside
+from weft import beside
 
 EVERY = 0.1
 """Seconds between two lines; a loop that is done sooner draws none."""

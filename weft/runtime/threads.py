@@ -32,7 +32,7 @@ from typing import Final
 
 from weft.config import config
 from weft.errors import CompileError
-from weft.runtime import engine
+from weft.llvm import engine
 
 MAX_THREADS: Final = 1024
 CHUNKS_PER_THREAD: Final = 4  # more even out threads of unequal speed, but each costs 0.05 µs

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.codegen.builder import AnyValue, Builder, Value
 from weft.codegen.kernel import Kernel
 from weft.codegen.scope import Scope, State
+from weft.llvm.builder import AnyValue, Builder, Value
 
 
 class Reductions:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from weft import dtypes as dt
-from weft.codegen.builder import Builder, Operand, Value
 from weft.dtypes import Dtype
+from weft.llvm.builder import Builder, Operand, Value
 from weft.records import dataclass
 
 T = TypeVar("T")

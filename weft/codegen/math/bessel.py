@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from weft.codegen.builder import Builder, Value
 from weft.codegen.math.basics import Coefficients, at_most, exact_product, pick, rough_inverse, split
 from weft.codegen.math.exponential import times_exp
+from weft.llvm.builder import Builder, Value
 
 # i0(x) as a polynomial in x², |x| <= 8 and |x| <= 12; relative errors 2**-26.6, 2**-59.3.
 I0_NEAR = Coefficients(

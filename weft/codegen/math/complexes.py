@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from weft.codegen.builder import Builder, Complex, Value
 from weft.codegen.math.basics import (
     Pair,
     exact_product,
@@ -27,6 +26,7 @@ from weft.codegen.math.exponential import power_of_two, sinh_cosh, times_exp
 from weft.codegen.math.inverse import arcsinh, arctan2
 from weft.codegen.math.logarithm import log1p, log1p_pair, log_of_sum
 from weft.codegen.math.trigonometric import sincos, tan
+from weft.llvm.builder import Builder, Complex, Value
 
 INF, NAN = math.inf, math.nan
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from weft.codegen.builder import Builder, Operand, Value
 from weft.codegen.math.basics import (
     Coefficients,
     Pair,
@@ -23,6 +22,7 @@ from weft.codegen.math.basics import (
 )
 from weft.codegen.math.exponential import EXP2, LN2_HI, power_of_two, times_exp
 from weft.codegen.math.logarithm import log_pair
+from weft.llvm.builder import Builder, Operand, Value
 
 # erf(x) / x - 1 as a polynomial in x², |x| <= 0.94; relative errors 2**-30.1, 2**-56.3.
 ERF_NEAR = Coefficients(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from weft.codegen.builder import Builder, Value
 from weft.codegen.math.basics import (
     FLOAT32,
     Coefficients,
@@ -26,6 +25,7 @@ from weft.codegen.math.basics import (
     split,
     to_bits,
 )
+from weft.llvm.builder import Builder, Value
 
 LOG2_E = 1.4426950408889634
 LN2_HI = Constant(0.6931472, 0.6931471805599453)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from weft.codegen.builder import Builder, Value
 from weft.codegen.math.basics import (
     Coefficients,
     Constant,
@@ -21,6 +20,7 @@ from weft.codegen.math.basics import (
 )
 from weft.codegen.math.logarithm import log, log_pair
 from weft.codegen.math.trigonometric import sincos_of_turn
+from weft.llvm.builder import Builder, Value
 
 # gammaln(x) / ((x - 1) (x - 2)) as a polynomial in x - 3/2 on [1, 2]; relative errors 2**-25.0, 2**-54.7.
 GAMMALN = Coefficients(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from weft.codegen.builder import Builder, Value
 from weft.codegen.math.basics import (
     Coefficients,
     Constant,
@@ -21,6 +20,7 @@ from weft.codegen.math.basics import (
     split,
 )
 from weft.codegen.math.logarithm import log1p_pair
+from weft.llvm.builder import Builder, Value
 
 PI = (Constant(3.1415927, 3.141592653589793), Constant(-8.742278e-08, 1.2246467991473532e-16))
 HALF_PI = (Constant(1.5707964, 1.5707963267948966), Constant(-4.371139e-08, 6.123233995736766e-17))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from weft.codegen.builder import Builder, Value
 from weft.codegen.math.basics import (
     FLOAT32,
     FLOAT64,
@@ -25,6 +24,7 @@ from weft.codegen.math.basics import (
     to_bits,
 )
 from weft.codegen.math.exponential import LN2_HI, LN2_LO, exp, expm1, power_of_two
+from weft.llvm.builder import Builder, Value
 
 INF, NAN = math.inf, math.nan
 

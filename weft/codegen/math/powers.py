@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 from weft import dtypes as dt
-from weft.codegen.builder import Builder, Value
 from weft.codegen.math.basics import (
     FLOAT64,
     Constant,
@@ -26,6 +25,7 @@ from weft.codegen.math.basics import (
 )
 from weft.codegen.math.exponential import EXP2, LN2_HI, LN2_LO, halves
 from weft.codegen.math.logarithm import reduce as take_apart
+from weft.llvm.builder import Builder, Value
 
 # log2((1 + s) / (1 - s)) / s as a polynomial in s², |s| <= 5/27; relative error 2**-36.7.
 LOG2_32 = (2.885390081804481, 0.9617966554389024, 0.5770869347213095, 0.4114772268690886, 0.3442307984726822)

@@ -12,7 +12,6 @@ import math
 from typing import NamedTuple
 
 from weft import dtypes as dt
-from weft.codegen.builder import Builder, Value
 from weft.codegen.math.basics import (
     FLOAT64,
     Coefficients,
@@ -28,6 +27,7 @@ from weft.codegen.math.basics import (
     quotient,
     to_bits,
 )
+from weft.llvm.builder import Builder, Value
 
 TWO_OVER_PI = 0.6366197723675814
 HALF_PI = (

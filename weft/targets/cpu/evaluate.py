@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen.builder import PTR, Builder
 from weft.codegen.kernel import LANES
 from weft.dtypes import Dtype
-from weft.runtime.engine import Source, load
+from weft.llvm.builder import PTR, Builder
+from weft.llvm.engine import Source, load
 from weft.targets.cpu.features import features
 
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)

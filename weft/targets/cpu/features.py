@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from weft.codegen.features import Features
 from weft.codegen.kernel import LANES
-from weft.runtime import engine
+from weft.llvm import engine
+from weft.llvm.features import Features
 
 _KNOWN = {
     (half, fma): Features(LANES, half_conversions=half, fma=fma) for half in (True, False) for fma in (True, False)

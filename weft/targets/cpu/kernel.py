@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from typing import ClassVar, Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import PTR, Builder, Loop, Value
 from weft.codegen.kernel import LANES
 from weft.codegen.scope import State, flatten, unflatten
 from weft.codegen.words import Words
 from weft.config import config
-from weft.runtime.digest import digest
-from weft.runtime.engine import Source
+from weft.llvm.builder import PTR, Builder, Loop, Value
+from weft.llvm.digest import digest
+from weft.llvm.engine import Source
 from weft.runtime.threads import RUN
 from weft.targets.cpu.features import features
 

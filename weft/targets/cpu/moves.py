@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import AnyValue, Builder, Complex, Value
 from weft.codegen.kernel import LANES, Access, Step, Store
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.codegen.scope import assemble, splat
 from weft.codegen.words import fields_of
 from weft.config import config
 from weft.dtypes import Dtype
+from weft.llvm.builder import AnyValue, Builder, Complex, Value
 from weft.records import dataclass, replace
 from weft.targets.axes import (
     BLOCK,

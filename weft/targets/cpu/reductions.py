@@ -7,9 +7,9 @@ mod 16 of a second level, merged by the same tree at the end.
 from __future__ import annotations
 
 from weft import dtypes as dt
-from weft.codegen.builder import AnyValue, Builder, Complex, Value
 from weft.codegen.kernel import LANES, Kernel
 from weft.codegen.scope import Scope, State, splat
+from weft.llvm.builder import AnyValue, Builder, Complex, Value
 from weft.targets.reductions import Reductions
 
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import AnyValue, Builder, Complex, Value
 from weft.codegen.kernel import LANES
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.codegen.scope import assemble, extract, flatten, splat, turned, unflatten
 from weft.codegen.words import fields_of
 from weft.dtypes import Dtype
+from weft.llvm.builder import AnyValue, Builder, Complex, Value
 from weft.records import dataclass
 from weft.targets.axes import Axis, axes_of, merged, product, scaled, words_of
 from weft.targets.cpu.kernel import Frame, NativeKernel

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import Builder, Value
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.codegen.words import fields_of
+from weft.llvm.builder import Builder, Value
 from weft.records import dataclass
 from weft.targets.axes import Axis, axes_of, merged, product, scaled, words_of
 from weft.targets.cpu.kernel import Frame, NativeKernel

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import Builder, Value
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
 from weft.dtypes import Dtype
 from weft.graph.dims import ceil_div, dim_max
+from weft.llvm.builder import Builder, Value
 from weft.passes.lower import to_int
 from weft.primitives.linalg import Cholesky, Inverse, Lu, Qr, SolveTriangular
 from weft.records import dataclass, field

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import AnyValue, Builder, Complex, Value
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.codegen.words import fields_of
 from weft.config import config
 from weft.dtypes import Dtype
+from weft.llvm.builder import AnyValue, Builder, Complex, Value
 from weft.records import dataclass, replace
 from weft.runtime.threads import get_threads
 from weft.targets.axes import Axis, axes_of, merged, product, row_major, scaled, words_of

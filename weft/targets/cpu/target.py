@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from weft.codegen.launch import Launch, Layout, Lowering
 from weft.graph.node import Kind
+from weft.llvm import engine
+from weft.llvm.code import Code
 from weft.passes.executable import Executable, assemble
 from weft.passes.fuse import Group
 from weft.passes.lower import Item, Lowerer
@@ -15,8 +17,7 @@ from weft.passes.target import Target
 from weft.passes.views import Strides
 from weft.primitives.base import Primitive
 from weft.primitives.contraction import Matmul
-from weft.runtime import buffer, engine
-from weft.runtime.code import Code
+from weft.runtime import buffer
 from weft.runtime.device import HOST
 from weft.runtime.program import Program
 from weft.targets import copying

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import PTR, AnyValue, Builder, Value
-from weft.codegen.features import Features
 from weft.codegen.words import Words
 from weft.dtypes import Dtype
+from weft.llvm.builder import PTR, AnyValue, Builder, Value
+from weft.llvm.features import Features
 
 THREADS: Final = 256
 """Threads of a block, in every kernel."""

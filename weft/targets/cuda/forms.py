@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from weft.codegen.builder import Value
 from weft.codegen.kernel import BLOCK, LANES, Kernel
 from weft.codegen.launch import Launch
 from weft.codegen.phases import Phases
 from weft.codegen.scope import Accesses, Bases, Scope, State, flatten, unflatten
 from weft.dtypes import Dtype
+from weft.llvm.builder import Value
 from weft.passes.fuse import Group
 from weft.passes.lower import Item, Lowerer
 from weft.records import dataclass

@@ -7,7 +7,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from weft.runtime.engine import Source
+from weft.llvm.engine import Source
 from weft.targets.cuda.builder import ThreadFrame
 
 

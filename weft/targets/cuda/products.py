@@ -6,10 +6,10 @@ import math
 from abc import ABC, abstractmethod
 from typing import Final
 
-from weft.codegen.builder import AnyValue, Value
 from weft.codegen.kernel import LANES
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.codegen.words import fields_of
+from weft.llvm.builder import AnyValue, Value
 from weft.records import dataclass
 from weft.targets.axes import Axis, merged, scaled, words_of
 from weft.targets.cpu.matmul import dot, gemm

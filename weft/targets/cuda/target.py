@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from weft.codegen.launch import Launch, Layout, Lowering
 from weft.graph.node import Kind
-from weft.llvm import llvm_binding
+from weft.llvm.binding import llvm_binding
+from weft.llvm.engine import Source
 from weft.passes.executable import Assembly, DeviceExecutable, Executable, result_of
 from weft.passes.fuse import Group, Limits
 from weft.passes.lower import Item, Lowerer
@@ -16,7 +17,6 @@ from weft.passes.memory import Plan
 from weft.passes.target import Target
 from weft.passes.views import Strides
 from weft.primitives.base import ControlFlow, Opaque, Primitive
-from weft.runtime.engine import Source
 from weft.targets import copying
 from weft.targets.cuda import forms
 from weft.targets.cuda.driver import Gpu, cuda_gpus

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import Value
+from weft.llvm.builder import Value
 from weft.records import dataclass
 from weft.targets.cpu.attention.tiles import Shape, TileFrame, in_bits, lowest, power
 from weft.targets.cpu.matmul import elements as el

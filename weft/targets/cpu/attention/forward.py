@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from weft.codegen.builder import Value
+from weft.llvm.builder import Value
 from weft.records import dataclass
 from weft.targets.cpu.attention.pairs import Block, Pairs
 from weft.targets.cpu.attention.tiles import KEYS, QUERIES, Shape, in_bits, power

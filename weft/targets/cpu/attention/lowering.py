@@ -11,8 +11,8 @@ from typing import Final
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
 from weft.dtypes import Dtype
+from weft.llvm.engine import Source
 from weft.primitives.attention import Attention, AttentionGradient, wide_of
-from weft.runtime.engine import Source
 from weft.runtime.threads import get_threads
 from weft.targets.cpu.attention import few, forward, gradient
 from weft.targets.cpu.attention.few import Combine, Few

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 from weft import dtypes as dt
-from weft.codegen.builder import Value
+from weft.llvm.builder import Value
 from weft.records import dataclass
 from weft.targets.cpu.attention.tiles import KEYS, QUERIES, Shape, TileFrame, in_bits, lowest
 from weft.targets.cpu.matmul.elements import Elements

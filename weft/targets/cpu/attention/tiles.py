@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import Builder, Value
 from weft.codegen.math.basics import at_least, at_most, format_of, from_bits, horner, pick, to_bits
 from weft.codegen.math.exponential import EXP2
 from weft.dtypes import Dtype
+from weft.llvm.builder import Builder, Value
 from weft.records import dataclass
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import Value
 from weft.dtypes import Dtype
 from weft.kernels import tree
+from weft.llvm.builder import Value
 from weft.targets.cpu.custom.levels import Levels, assigned, bodies, has_exits
 from weft.targets.cpu.custom.memory import Memory
 from weft.targets.cpu.custom.together import together

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import Value
 from weft.codegen.kernel import LANES
 from weft.dtypes import Dtype
 from weft.kernels import tree
+from weft.llvm.builder import Value
 from weft.records import dataclass, field
 from weft.targets.cpu.custom.emit import ACTIVE, GONE, TWICE, Emitter, Env, regions
 from weft.targets.cpu.custom.levels import Levels, assigned, mentioned

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import PTR, Builder, Value
 from weft.codegen.launch import FAILURE_WORD, Launch, Layout, Lowering, Pointer
 from weft.graph.dims import ceil_div, dim_max, dim_min
 from weft.kernels import tree
+from weft.llvm.builder import PTR, Builder, Value
+from weft.llvm.engine import Source
 from weft.passes.lower import to_int
 from weft.primitives.base import words_of as constant_words
 from weft.primitives.custom_kernel import CustomKernel
 from weft.records import dataclass
-from weft.runtime.engine import Source
 from weft.targets.axes import grain
 from weft.targets.cpu import moves
 from weft.targets.cpu.custom.emit import weight

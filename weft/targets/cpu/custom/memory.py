@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import PTR, Builder, Value
 from weft.dtypes import Dtype
 from weft.kernels import tree
+from weft.llvm.builder import PTR, Builder, Value
 from weft.targets.cpu.custom.values import Affine, operate
 from weft.targets.cpu.kernel import Frame
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft import dtypes as dt
-from weft.codegen.builder import Value
 from weft.kernels import tree
+from weft.llvm.builder import Value
 from weft.targets.cpu.custom.values import identity, operate
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import Builder, Value
 from weft.dtypes import Dtype
+from weft.llvm.builder import Builder, Value
 from weft.primitives.kernel_functions import LIBRARY
 
 COMPARE: Final = {"eq": Value.eq, "ne": Value.ne, "lt": Value.__lt__, "le": Value.__le__, "gt": Value.__gt__,

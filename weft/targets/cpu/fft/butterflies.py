@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-from weft.codegen.builder import Builder, Complex
+from weft.llvm.builder import Builder, Complex
 
 
 def times(b: Builder, x: Complex, w: Complex) -> Complex:

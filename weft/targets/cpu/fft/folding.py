@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen.builder import Builder, Complex, Value
 from weft.codegen.launch import Launch, Pointer
 from weft.dtypes import Dtype
+from weft.llvm.builder import Builder, Complex, Value
 from weft.records import dataclass
 from weft.targets.cpu.fft import factors
 from weft.targets.cpu.fft.butterflies import times

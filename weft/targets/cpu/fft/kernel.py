@@ -19,10 +19,10 @@ from enum import IntEnum
 from typing import Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import PTR, AnyValue, Complex, Value
 from weft.codegen.scope import State, turned
 from weft.codegen.words import fields_of
 from weft.dtypes import Dtype
+from weft.llvm.builder import PTR, AnyValue, Complex, Value
 from weft.records import dataclass
 from weft.targets.cpu.fft.butterflies import butterfly, times
 from weft.targets.cpu.kernel import Frame, NativeKernel, vector_loop

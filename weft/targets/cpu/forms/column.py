@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.codegen.builder import Value
 from weft.codegen.kernel import BLOCK, LANES
 from weft.codegen.phases import Phases
 from weft.codegen.scope import Accesses, Bases, Scope, State
+from weft.llvm.builder import Value
 from weft.passes.lower import Item
 from weft.records import dataclass
 from weft.targets.axes import Axis, product

@@ -3,11 +3,11 @@ The order is the same as in a row kernel."""
 
 from __future__ import annotations
 
-from weft.codegen.builder import Value
 from weft.codegen.kernel import BLOCK, LANES
 from weft.codegen.phases import Phases
 from weft.codegen.scope import Accesses, Scope, State
 from weft.dtypes import Dtype
+from weft.llvm.builder import Value
 from weft.passes.lower import Item
 from weft.records import dataclass
 from weft.targets.axes import Word, product

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from weft.codegen.builder import Value
 from weft.codegen.kernel import LANES
 from weft.codegen.scope import Accesses, Scope, State
+from weft.llvm.builder import Value
 from weft.passes.lower import Item
 from weft.records import dataclass
 from weft.targets.axes import BLOCK, cut, product

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft import dtypes as dt
-from weft.codegen.builder import AnyValue, Value
 from weft.codegen.kernel import BLOCK, LANES
 from weft.codegen.phases import Phases
 from weft.codegen.scope import Accesses, Bases, Scope, State, flatten, stored_dtype, unflatten
+from weft.llvm.builder import AnyValue, Value
 from weft.passes.lower import Item
 from weft.records import dataclass
 from weft.targets.axes import product

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from weft.codegen.builder import AnyValue, Value
 from weft.codegen.kernel import LANES
 from weft.codegen.phases import Phases
 from weft.codegen.scope import Accesses, Bases, Scope, State, stored_dtype
+from weft.llvm.builder import AnyValue, Value
 from weft.passes.lower import Item
 from weft.records import dataclass
 from weft.targets.axes import product

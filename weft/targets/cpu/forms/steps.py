@@ -4,10 +4,10 @@ between two steps."""
 from __future__ import annotations
 
 from weft import dtypes as dt
-from weft.codegen.builder import Value
 from weft.codegen.kernel import LANES
 from weft.codegen.launch import Done, Launch, Pointer, Steps
 from weft.codegen.scope import Accesses, Bases, Scope, State, flatten, unflatten
+from weft.llvm.builder import Value
 from weft.passes.lower import Item, Lowerer, nbytes_of
 from weft.passes.lower_loops import LoopLowering
 from weft.primitives.base import Parameter

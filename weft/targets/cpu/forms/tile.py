@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from weft import dtypes as dt
-from weft.codegen.builder import Value
 from weft.codegen.kernel import LANES
 from weft.codegen.scope import Accesses, Bases, Scope, State, stored_dtype, turned
+from weft.llvm.builder import Value
 from weft.passes.lower import Item
 from weft.records import dataclass
 from weft.targets.axes import Axis, product, tile_axis

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import PTR, Builder, Value, literal, llvm_type
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.dtypes import Dtype
 from weft.graph.dims import ceil_div, dim_max
+from weft.llvm.builder import PTR, Builder, Value, literal, llvm_type
+from weft.llvm.engine import Source
 from weft.passes.lower import to_int
 from weft.records import dataclass, field
 from weft.runtime import blas
-from weft.runtime.engine import Source
 from weft.targets.cpu import kernel as cpu
 from weft.targets.cpu import moves
 from weft.targets.cpu.features import features

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import Value
 from weft.codegen.launch import Layout, Lowering
+from weft.llvm.builder import Value
 from weft.primitives.linalg import Cholesky, Inverse, Lu, Qr, SolveTriangular
 from weft.records import replace
 from weft.targets.cpu.lapack.calls import Calls, Frame, clear, copy, number

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from weft import dtypes as dt
-from weft.codegen.builder import Builder, Complex, Value
 from weft.codegen.launch import Layout, Lowering
 from weft.dtypes import Dtype
 from weft.graph.dims import dim_max, dim_min
+from weft.llvm.builder import Builder, Complex, Value
 from weft.passes.lower import to_int
 from weft.primitives.linalg import Eig, Eigenvalues, Eigh, HermitianEigenvalues, SingularValues, Svd
 from weft.records import replace

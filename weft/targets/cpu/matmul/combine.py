@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from weft.codegen.builder import Value
+from weft.llvm.builder import Value
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.frame import Part, ProductFrame

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from weft.codegen.builder import AnyValue, Value
+from weft.llvm.builder import AnyValue, Value
 from weft.records import dataclass
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft import dtypes as dt
-from weft.codegen.builder import AnyValue, Builder, Complex, Value
 from weft.dtypes import Dtype
+from weft.llvm.builder import AnyValue, Builder, Complex, Value
 from weft.records import dataclass
 
 _SIGNED = {1: dt.int8, 2: dt.int16, 4: dt.int32, 8: dt.int64}

@@ -11,17 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from weft.codegen.builder import STORED, AnyValue, Value
 from weft.codegen.kernel import LANES, Kernel
 from weft.codegen.launch import Done, Pointer
 from weft.codegen.scope import Accesses, Scope, State
 from weft.config import config
 from weft.graph.node import Node
+from weft.llvm.builder import STORED, AnyValue, Value
+from weft.llvm.digest import digest
 from weft.passes.fuse import Group
 from weft.passes.lower import Item, Lowerer, to_int
 from weft.primitives.base import Parameter
 from weft.records import dataclass
-from weft.runtime.digest import digest
 from weft.targets.axes import Word, axes_of, merged, words_of
 from weft.targets.cpu.forms.map import LONG_COST, ONCE_COST, WIDE_COST
 from weft.targets.cpu.kernel import Frame, vector_loop

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from weft import dtypes as dt
-from weft.codegen.builder import AnyValue, Value
 from weft.codegen.launch import Pointer
+from weft.llvm.builder import AnyValue, Value
 from weft.records import dataclass
 from weft.targets.cpu.kernel import Frame
 from weft.targets.cpu.matmul import elements as el

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from weft.codegen.builder import AnyValue, Value
+from weft.llvm.builder import AnyValue, Value
 from weft.records import dataclass, replace
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements

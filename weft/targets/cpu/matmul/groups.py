@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import AnyValue, Builder, Value
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
+from weft.llvm.builder import AnyValue, Builder, Value
+from weft.llvm.engine import Source
 from weft.primitives.convolution import Convolve, ConvolveWeights, Windows
 from weft.records import dataclass, replace
-from weft.runtime.engine import Source
 from weft.targets.axes import axes_of, merged, row_major, scaled
 from weft.targets.cpu import moves
 from weft.targets.cpu.matmul import elements as el

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
+from weft.llvm.engine import Source
 from weft.records import dataclass, replace
-from weft.runtime.engine import Source
 from weft.targets.cpu.matmul import combine, dot, gemm
 from weft.targets.cpu.matmul.combine import Combine
 from weft.targets.cpu.matmul.dot import Dot

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import platform
 
+from weft.llvm.host import host
 from weft.records import dataclass
-from weft.runtime.host import host
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.gemm import Tile
 

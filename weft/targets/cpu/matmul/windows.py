@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from weft import dtypes as dt
-from weft.codegen.builder import PTR, AnyValue, Value
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
+from weft.llvm.builder import PTR, AnyValue, Value
+from weft.llvm.engine import Source
 from weft.primitives.convolution import Convolve, ConvolveWeights, Windows, few_in_groups
 from weft.records import dataclass
-from weft.runtime.engine import Source
 from weft.targets.axes import Axis, axes_of, merged, row_major, scaled
 from weft.targets.cpu import moves
 from weft.targets.cpu.matmul import elements as el

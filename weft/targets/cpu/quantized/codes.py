@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import Builder, Value, literal
 from weft.dtypes import Dtype
+from weft.llvm.builder import Builder, Value, literal
 from weft.primitives.quantized import FP4, Packing
 
 _TWICE_FP4: Final = sum(int(2 * number) << 4 * code for code, number in enumerate(FP4))

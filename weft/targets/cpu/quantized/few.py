@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import Value
 from weft.dtypes import Dtype
+from weft.llvm.builder import Value
 from weft.records import dataclass
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements

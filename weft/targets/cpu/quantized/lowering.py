@@ -9,10 +9,10 @@ from typing import Final
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
 from weft.graph.dims import dim_max
+from weft.llvm.engine import Source
 from weft.passes.lower import to_int
 from weft.primitives.quantized import GatherQuantizedMatmul, Quantized
 from weft.records import dataclass, replace
-from weft.runtime.engine import Source
 from weft.targets.axes import row_major
 from weft.targets.cpu import moves
 from weft.targets.cpu.matmul import gemm

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import Value
+from weft.llvm.builder import Value
 from weft.primitives.quantized import Packing
 from weft.records import dataclass
 from weft.targets.cpu.matmul.frame import ProductFrame

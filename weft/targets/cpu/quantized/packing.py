@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import Builder, Value
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.dtypes import Dtype
+from weft.llvm.builder import Builder, Value
 from weft.primitives.quantized import Dequantize, Pack, Packing, Unpack
 from weft.records import dataclass
 from weft.targets.axes import row_major

@@ -11,8 +11,8 @@ import math
 from typing import Any, ClassVar, Final
 
 from weft import dtypes as dt
-from weft.codegen.builder import Value
 from weft.dtypes import Dtype
+from weft.llvm.builder import Value
 from weft.records import dataclass
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul import gemm

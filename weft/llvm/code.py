@@ -18,9 +18,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from weft import room
 from weft.errors import CompileError
-from weft.runtime import room
-from weft.runtime.room import PAGE
+from weft.room import PAGE
 
 PIECE: Final = 2 << 20
 """Bytes that are mapped at once; more for code that is longer."""

@@ -21,10 +21,10 @@ from typing import Any, Final
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen.features import Features
-from weft.codegen.fused import fused
-from weft.codegen.llvm_versions import aligned_pointers
 from weft.dtypes import Dtype
+from weft.llvm.features import Features
+from weft.llvm.fused import fused
+from weft.llvm.versions import aligned_pointers
 
 PTR = Dtype("ptr", "p", 8, np.uint64, dt.generic, -1)
 """The type of addresses; exists in kernels only."""

@@ -13,10 +13,10 @@ import sys
 from importlib.machinery import PathFinder
 from typing import Any, Final, NamedTuple
 
+from weft import room
 from weft.config import config
-from weft.llvm import llvm_binding
-from weft.runtime import room
-from weft.runtime.cache import ObjectCache
+from weft.llvm.binding import llvm_binding
+from weft.llvm.cache import ObjectCache
 
 _IDENTIFYING: Final = frozenset({
     "vendor_id", "cpu family", "model", "model name", "stepping", "flags",

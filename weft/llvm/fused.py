@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from weft import dtypes as dt
 
 if TYPE_CHECKING:
-    from weft.codegen.builder import Builder, Value
+    from weft.llvm.builder import Builder, Value
 
 _REGISTER = 16
 """Bytes. Longer vectors are arguments of a function, which the lines of a kernel share."""

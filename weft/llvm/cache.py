@@ -22,7 +22,7 @@ import time
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from weft.runtime.digest import digest
+from weft.llvm.digest import digest
 
 BLOCK: Final = 4096  # what a small file takes on most file systems; sizes are counted in it
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from weft.errors import CompileError
-from weft.runtime.code import MEMORY, Code
+from weft.llvm.code import MEMORY, Code
 
 ALLOWED_SYMBOLS: Final = frozenset({
     "memcpy", "memmove", "memset", "fma", "fmaf", "PyObject_CallMethod", "PyObject_GetBuffer", "Py_DecRef",
@@ -174,7 +174,7 @@ class _Link:
 def address_of(name: str) -> int:
     """Where a function of the process is that objects may call."""
     if name not in ALLOWED_SYMBOLS:
-        raise CompileError(f"an object asks for {name}, which is not in ALLOWED_SYMBOLS of weft.runtime.linking.")
+        raise CompileError(f"an object asks for {name}, which is not in ALLOWED_SYMBOLS of weft.llvm.linking.")
     try:
         function = ctypes.CDLL(None)[name]
     except AttributeError:  # a Python that is linked without libm

@@ -6,7 +6,7 @@ last. An entry goes when the versions before it are given up.
 
 from __future__ import annotations
 
-from weft.llvm import llvm_version
+from weft.llvm.binding import llvm_version
 
 
 def aligned_pointers(kind: str, text: str, alignment: int) -> tuple[list[str], str]:

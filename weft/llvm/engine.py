@@ -25,17 +25,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
+from weft import beside, room
 from weft.config import config
 from weft.errors import CompileError, ConfigError
 from weft.interning import Interned
+from weft.llvm.cache import ObjectCache
+from weft.llvm.code import Code
+from weft.llvm.digest import digest
+from weft.llvm.host import host
+from weft.llvm.host import llvm as _llvm
+from weft.llvm.linking import ALLOWED_SYMBOLS, global_symbols, link
 from weft.records import dataclass
-from weft.runtime import beside, room
-from weft.runtime.cache import ObjectCache
-from weft.runtime.code import Code
-from weft.runtime.digest import digest
-from weft.runtime.host import host
-from weft.runtime.host import llvm as _llvm
-from weft.runtime.linking import ALLOWED_SYMBOLS, global_symbols, link
 from weft.version import __version__
 
 # The instruction sets that WEFT_CPU can name, each with features that tell whether this machine has it.
@@ -46,7 +46,7 @@ _CPU_NEEDS: Final = {
 }
 
 # Code whose edits change kernels without changing their keys; part of every key on disk.
-_CODE: Final = ("codegen", "primitives", "runtime", "targets")
+_CODE: Final = ("codegen", "llvm", "primitives", "runtime", "targets")
 
 _COMPILERS: Final = 8  # threads; more would wait for llvmlite's lock, which parsing and verifying take
 
@@ -451,7 +451,7 @@ def _compile_one(target: Target, name: str, text: str) -> bytes:
     defined, undefined = global_symbols(made)
     if strange := sorted(undefined - ALLOWED_SYMBOLS):
         raise CompileError(
-            f"kernel {name} calls {', '.join(strange)}, which is not in ALLOWED_SYMBOLS of weft.runtime.linking. Most "
+            f"kernel {name} calls {', '.join(strange)}, which is not in ALLOWED_SYMBOLS of weft.llvm.linking. Most "
             "likely an operation in it has no instruction on this CPU; WEFT_DUMP=llvm shows the kernel."
         )
     if extra := sorted(defined - {name}):
