@@ -40,10 +40,10 @@ from weft.core.compiling import compile
 from weft.dtypes import Dtype
 from weft.evaluate import evaluate
 from weft.graph.dims import DimEnv
-from weft.graph.node import Bundle, Kind, Node, kind_of
+from weft.graph.node import ArrayType, Node, TupleType, kind_of
 from weft.llvm.engine import stats
 from weft.primitives import CONTROL_FLOW, REGISTRY
-from weft.primitives.base import Elementwise, MultiOutput, Opaque, Primitive, Reduction, bind, constant
+from weft.primitives.base import Elementwise, KernelOperation, MultiOutput, Primitive, Reduction, bind, constant
 from weft.primitives.elementwise import Add, Select
 from weft.primitives.linalg import Implicit
 from weft.primitives.reductions import Prod, Sum
@@ -119,7 +119,7 @@ def test_every_rule_is_written(cls: type[Primitive]) -> None:
         assert written not in (getattr(Primitive, rule), getattr(MultiOutput, rule)), f"no {rule} rule"
     if issubclass(cls, Elementwise):
         assert cls.emit is not Elementwise.emit, "no emit"
-    if issubclass(cls, Opaque):
+    if issubclass(cls, KernelOperation):
         assert lowering_of(cls) is not None, "no kernels on the CPU"
     if issubclass(cls, Reduction):
         assert cls.identity is not Reduction.identity, "no identity"
@@ -334,11 +334,11 @@ def test_symbolic_shapes(cls: type[Primitive]) -> None:
                 assert (found, x.dtype) == (y.shape, y.dtype), f"{case} at {numbers}"
 
 
-def parts_of(kind: Kind) -> tuple[Kind, ...]:
-    return kind.parts if isinstance(kind, Bundle) else (kind,)
+def parts_of(kind: ArrayType) -> tuple[ArrayType, ...]:
+    return kind.parts if isinstance(kind, TupleType) else (kind,)
 
 
-def _infer(op: Primitive, kinds: Sequence[Kind], sizes: Mapping[int, Any]) -> Kind:
+def _infer(op: Primitive, kinds: Sequence[ArrayType], sizes: Mapping[int, Any]) -> ArrayType:
     """The shape rule with other sizes, in the operands and in the primitive's parameters."""
     changed = contract.with_sizes(op, lambda n: sizes.get(n, n))
     return changed.infer(*[kind_of(tuple(sizes.get(n, n) for n in kind.shape), kind.dtype) for kind in kinds])

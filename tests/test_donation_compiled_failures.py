@@ -163,7 +163,7 @@ def test_ctrl_c_where_nobody_can_catch_it(finished: bool, monkeypatch: pytest.Mo
     """It strikes in the very code that gives the arrays their values back: other threads do not wait for ever."""
     way = an_attribute(fresh())
     way.call()
-    real = updating.Claim.end
+    real = updating.UpdateClaim.end
     struck = []
 
     def end(self: Any) -> Any:
@@ -173,7 +173,7 @@ def test_ctrl_c_where_nobody_can_catch_it(finished: bool, monkeypatch: pytest.Mo
         return real(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(updating.Claim, "end", end)
+        patch.setattr(updating.UpdateClaim, "end", end)
         if not finished:
             patch.setattr(Progress, "follow", before_starting)
         with pytest.raises(KeyboardInterrupt):

@@ -389,7 +389,7 @@ def test_edited_code_does_not_meet_old_objects(monkeypatch: pytest.MonkeyPatch) 
     digests = set()
     for stamp in ("before", "after"):
         monkeypatch.setattr(engine, "_code_stamp", lambda stamp=stamp: stamp)
-        digests.add(engine.Target("native", 2).digest(one))
+        digests.add(engine.CodeTarget("native", 2).digest(one))
     assert len(digests) == 2
 
 

@@ -25,7 +25,7 @@ from weft import tree
 from weft.array import array, wrap
 from weft.dtypes import Dtype
 from weft.primitives import CONTROL_FLOW, REGISTRY
-from weft.primitives.base import Pick, Primitive, check_operands
+from weft.primitives.base import GetResult, Primitive, check_operands
 from weft.transforms.importing import FIELDS, PRIMITIVES
 
 Function = Callable[..., Any]
@@ -818,7 +818,7 @@ def test_dot_refuses() -> None:
 
 def test_picks_are_checked() -> None:
     bundle = mx.scan(lambda c, x: (c, x), mx.zeros(2), mx.zeros((3, 2)))[0]._node.inputs[0]
-    check_operands(Pick(1), [bundle])
-    for wrong in (lambda: check_operands(Pick(2), [bundle]), lambda: check_operands(Pick(0), [X._node])):
+    check_operands(GetResult(1), [bundle])
+    for wrong in (lambda: check_operands(GetResult(2), [bundle]), lambda: check_operands(GetResult(0), [X._node])):
         with pytest.raises(ValueError, match=r"result|picks"):
             wrong()

@@ -22,7 +22,7 @@ from tests.test_templates import table
 from weft import evaluate, tree
 from weft.dtypes import from_numpy
 from weft.graph.dims import DimEnv
-from weft.graph.node import Bundle, Graph, Node, kind_of
+from weft.graph.node import Graph, Node, TupleType, kind_of
 from weft.llvm import engine
 from weft.passes import families
 from weft.passes.executable import launches_of
@@ -30,7 +30,7 @@ from weft.passes.families import PATIENCE, Family, constants_of, family_of, stru
 from weft.passes.growing import holds_tapes
 from weft.passes.pipeline import compile_graph
 from weft.passes.template import Sized, Template, is_general
-from weft.primitives.base import DATA, Parameter, Pick, bind
+from weft.primitives.base import DATA, GetResult, Parameter, bind
 from weft.primitives.elementwise import Add
 from weft.primitives.filling import with_sizes, without_sizes
 from weft.primitives.views import Broadcast, Slice
@@ -469,8 +469,8 @@ def with_symbols(case: contract.Case) -> tuple[Graph, Sized] | None:
     kinds = [kind_of(x.shape, from_numpy(x.dtype)) for x in case.operands()]
     inputs = [Node(Parameter(i), (), kind) for i, kind in enumerate(kinds)]
     whole = bind(case.op, *inputs)
-    parts = len(whole.kind.parts) if isinstance(whole.kind, Bundle) else 0
-    graph = Graph(inputs, [bind(Pick(i), whole) for i in range(parts)] if parts else [whole])
+    parts = len(whole.kind.parts) if isinstance(whole.kind, TupleType) else 0
+    graph = Graph(inputs, [bind(GetResult(i), whole) for i in range(parts)] if parts else [whole])
     _, found = family_of(structure_of(graph.order(), graph.outputs, {}), CPU) or (None, ())
     env, symbols = DimEnv(), {}
     for n in found:

@@ -22,7 +22,7 @@ from weft.graph.node import Graph, Node, kind_of
 from weft.passes.executable import launches_of
 from weft.passes.pipeline import plan
 from weft.primitives import REGISTRY
-from weft.primitives.base import Elementwise, MultiOutput, Opaque, Parameter, Primitive, Reduction, bind
+from weft.primitives.base import Elementwise, KernelOperation, MultiOutput, Parameter, Primitive, Reduction, bind
 from weft.primitives.elementwise import Add, Multiply, draw
 from weft.primitives.reductions import Prod, Sum
 from weft.primitives.views import SliceUpdate
@@ -36,7 +36,8 @@ needs_gpu = pytest.mark.skipif(not HERE, reason="no GPU of NVIDIA's, or no cuda-
 SIMPLE = [
     cls
     for cls in REGISTRY
-    if cls in LOWERINGS or (not issubclass(cls, (Opaque, MultiOutput)) and issubclass(cls, (Elementwise, Reduction)))
+    if cls in LOWERINGS
+    or (not issubclass(cls, (KernelOperation, MultiOutput)) and issubclass(cls, (Elementwise, Reduction)))
 ]
 """The operations that a GPU has kernels for."""
 NAMES = [cls.name() for cls in SIMPLE]

@@ -27,7 +27,7 @@ from weft.llvm import engine
 from weft.llvm.code import Code
 from weft.runtime import threads
 from weft.runtime.buffer import get_active_memory
-from weft.runtime.program import Cancelled, Command, Kind, Program, ProgramError, Progress, Reloc
+from weft.runtime.program import Cancelled, Command, CommandKind, Program, ProgramError, Progress, Reloc
 
 N = evaluate.overwriting.LEAST_DONATED // 4
 """Elements of a float32 array that is worth donating."""
@@ -149,7 +149,7 @@ def adding(*strikes: int, extent: int = 500, commit: int = 0, x: int = 1) -> Pro
     commands = []
     relocations = []
     for at in strikes:
-        commands.append(Command(Kind.KERNEL, native("add_one"), len(words), 1))
+        commands.append(Command(CommandKind.KERNEL, native("add_one"), len(words), 1))
         relocations.append(Reloc(len(words) + 1, x))
         words += [extent, 0, at, KILL, os.getpid()]
     return Program(commands, words, relocations, 0, 1, commit=commit)
@@ -350,7 +350,7 @@ def test_memory_of_a_run_that_nobody_carries_on() -> None:
 
 def asking(turns: int, at: int, back: int = 0, units: int = 1) -> Program:
     words = [units, 0, at, KILL, os.getpid(), turns]
-    return Program([Command(Kind.KERNEL, native("ask"), 0, 0, 0, back)], words, [Reloc(1, 1)], 0, 1)
+    return Program([Command(CommandKind.KERNEL, native("ask"), 0, 0, 0, back)], words, [Reloc(1, 1)], 0, 1)
 
 
 def test_a_long_unit_stops_in_the_middle() -> None:
@@ -379,8 +379,8 @@ def test_a_long_unit_that_goes_on_begins_anew() -> None:
 
 def test_an_operation_of_several_kernels_begins_anew_with_the_first() -> None:
     x, y, progress = np.zeros(1, np.int64), np.zeros(1, np.int64), Progress()
-    add = Command(Kind.KERNEL, native("add_one"), 0)
-    ask = Command(Kind.KERNEL, native("ask"), 5, 0, 0, 2)
+    add = Command(CommandKind.KERNEL, native("add_one"), 0)
+    ask = Command(CommandKind.KERNEL, native("ask"), 5, 0, 0, 2)
     words = [1, 0, -1, KILL, os.getpid(), 1, 0, 300, KILL, os.getpid(), 1000]
     program = Program([add, add, add, ask], words, [Reloc(1, 1), Reloc(6, 2)], 0, 2, commit=1)
     with handled(strike, signal.SIGINT), pytest.raises(Struck):
@@ -698,7 +698,7 @@ def test_ctrl_c_waits_for_one_kernel_and_not_for_all(monkeypatch: pytest.MonkeyP
 def test_failures_of_calls_are_as_before() -> None:
     text = "define i64 @fail(ptr %block, ptr %args, ptr %scratch) {\n  ret i64 7\n}\n"
     (code,) = engine.load([engine.Source("test_interrupts:fail", "fail", lambda: text)])
-    program = Program([Command(Kind.CALL, code, 0)], [0], [], 0)
+    program = Program([Command(CommandKind.CALL, code, 0)], [0], [], 0)
     progress = Progress()
     with pytest.raises(ProgramError, match="status 7"):
         program.run([], progress)

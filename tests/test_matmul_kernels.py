@@ -20,7 +20,7 @@ from weft.dtypes import Dtype
 from weft.errors import ConfigError
 from weft.llvm import engine
 from weft.runtime import threads
-from weft.runtime.program import Command, Kind, Program, Reloc
+from weft.runtime.program import Command, CommandKind, Program, Reloc
 from weft.targets.cpu import matmul
 from weft.targets.cpu.matmul import dot, gemm
 
@@ -45,7 +45,7 @@ def program(lowering: Lowering) -> Program:
     commands, words, relocations = [], [], []
     loaded = engine.load([launch.source for launch in lowering.launches])
     for launch, code in zip(lowering.launches, loaded, strict=True):
-        commands.append(Command(Kind.KERNEL, code, len(words), launch.grain, launch.scratch))
+        commands.append(Command(CommandKind.KERNEL, code, len(words), launch.grain, launch.scratch))
         for word in launch.words:
             if isinstance(word, Pointer) and word.value < 3:
                 relocations.append(Reloc(len(words), 1 + word.value, word.offset))

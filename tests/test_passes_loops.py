@@ -22,7 +22,7 @@ from weft.passes.cse import cse
 from weft.passes.loops import loops
 from weft.passes.memory import Plan
 from weft.passes.verify import VerifyError, verify_graph
-from weft.primitives.base import Bundled, Pick, Picked, Placeholder, bind, bind_many, constant
+from weft.primitives.base import Bundled, GetResult, Picked, Placeholder, bind, bind_many, constant
 from weft.primitives.control import Loop, Switch
 from weft.primitives.elementwise import exp
 from weft.targets import CPU
@@ -250,7 +250,7 @@ def test_the_graph_does_not_grow_with_the_number_of_steps() -> None:
 
 def test_results_of_a_loop_are_picks_of_one_node() -> None:
     last, rows = mx.scan(lambda c, x: (c * x, c), random(4), random(3, 4))
-    assert isinstance(last._node.op, Pick)
+    assert isinstance(last._node.op, GetResult)
     assert last._node.inputs == rows._node.inputs
 
 
@@ -281,14 +281,14 @@ def test_passes_leave_every_node_of_its_class() -> None:
     """Whatever is rebuilt stays what it was: picks know their bundle, and transforms know picks by their class."""
     graph, layouts = graph_behind([nested(random(5)), mx.grad(lambda x: mx.sum(nested(x)))(random(5))])
     for made in (graph, loops(cse(graph)), pipeline.plan(graph, CPU, layouts).graph):
-        kinds = {type(node) for node in nodes_in(made) if isinstance(node.op, (Loop, Pick, Switch))}
+        kinds = {type(node) for node in nodes_in(made) if isinstance(node.op, (Loop, GetResult, Switch))}
         assert kinds == {Bundled, Picked}
 
 
 def test_a_plain_node_in_place_of_a_pick_is_refused() -> None:
     graph, _ = graph_behind(nested(random(5)))
     verify_graph(graph)
-    pick = next(node for node in graph.order() if isinstance(node.op, Pick))
+    pick = next(node for node in graph.order() if isinstance(node.op, GetResult))
     with pytest.raises(VerifyError, match="not a Picked"):
         verify_graph(Graph(graph.inputs, [Node(pick.op, pick.inputs, pick.kind)]))
     whole = pick.inputs[0]
@@ -304,7 +304,7 @@ def test_a_plain_node_inside_of_a_body_is_refused() -> None:
     broken = Body(Graph(branch.inputs, [Node(pick.op, pick.inputs, pick.kind)]), ())
     op = whole.op.with_bodies([whole.op.bodies()[0], broken])
     with pytest.raises(VerifyError, match="not a Picked"):
-        verify_graph(Graph(graph.inputs, [bind(Pick(0), bind(op, *whole.inputs))]))
+        verify_graph(Graph(graph.inputs, [bind(GetResult(0), bind(op, *whole.inputs))]))
     assert type(body_of(broken.inputs, broken.outputs).outputs[0]) is Picked, "a body is made of nodes that have rules"
 
 

@@ -21,7 +21,7 @@ from tests import processes
 from weft.llvm import engine
 from weft.llvm.code import Code
 from weft.runtime import blas, buffer, interpreter, threads
-from weft.runtime.program import INLINE, Command, Kind, Program, ProgramError, Reloc
+from weft.runtime.program import INLINE, Command, CommandKind, Program, ProgramError, Reloc
 
 run_alone = functools.partial(processes.run_alone, __file__)
 
@@ -144,7 +144,7 @@ def native(name: str) -> Code:
 def scaling(extent: int, grain: int = 0) -> Program:
     """outputs[0] = inputs[0] * scalars[0]."""
     return Program(
-        [Command(Kind.KERNEL, native("scale"), 0, grain)],
+        [Command(CommandKind.KERNEL, native("scale"), 0, grain)],
         [extent, 0, 0, 0],
         [Reloc(1, 2), Reloc(2, 3), Reloc(3, 1)],
         0,
@@ -187,7 +187,7 @@ def test_constants_travel_as_words_of_the_call(word: int) -> None:
     """Relocations against INLINE point at the table of addresses itself; words of it may be any 64 bits."""
     flag, seen = np.zeros(1, np.int64), np.zeros(1, np.int64)
     relocations = [Reloc(0, INLINE, 8), Reloc(1, 1), Reloc(2, 3)]
-    copy = Program([Command(Kind.CALL, native("await"), 0)], [0, 0, 0], relocations, 0)
+    copy = Program([Command(CommandKind.CALL, native("await"), 0)], [0, 0, 0], relocations, 0)
     copy.run([*addresses(seen), word or 7, *addresses(flag)])
     assert int(seen[0]) % 2**64 == (word or 7) % 2**64
     x, y = np.arange(10.0), np.zeros(10)
@@ -242,7 +242,7 @@ def test_arena_and_scratch_are_aligned_and_apart() -> None:
 
     function = ctypes.cast(look, ctypes.c_void_p).value
     assert function is not None
-    command = Command(Kind.CALL, function, 0, 0, 1000)
+    command = Command(CommandKind.CALL, function, 0, 0, 1000)
     Program([command, command], [0, 77], [Reloc(0, 0)], 5000).run([])
     for address in seen.values():
         assert address % 64 == 0
@@ -252,7 +252,7 @@ def test_arena_and_scratch_are_aligned_and_apart() -> None:
 
 def test_extent_may_come_from_an_earlier_command() -> None:
     x, y, factor = np.arange(10.0), np.zeros(10), np.array([2.0])
-    commands = [Command(Kind.CALL, native("set_word"), 4), Command(Kind.KERNEL, native("scale"), 0)]
+    commands = [Command(CommandKind.CALL, native("set_word"), 4), Command(CommandKind.KERNEL, native("scale"), 0)]
     relocations = [Reloc(1, 2), Reloc(2, 3), Reloc(3, 1)]
     grow = Program(commands, [0, 0, 0, 0, 0, 7], relocations, 0)
     for _ in range(2):  # the block is a fresh copy each time
@@ -280,7 +280,11 @@ def test_failing_call_stops_the_program() -> None:
     x, y, factor = np.arange(10.0), np.zeros(10), np.array([2.0])
     fail, scale = native("fail"), native("scale")
     relocations = [Reloc(1, 2), Reloc(2, 3), Reloc(3, 1)]
-    commands = [Command(Kind.CALL, fail, 4), Command(Kind.CALL, fail, 5), Command(Kind.KERNEL, scale, 0)]
+    commands = [
+        Command(CommandKind.CALL, fail, 4),
+        Command(CommandKind.CALL, fail, 5),
+        Command(CommandKind.KERNEL, scale, 0),
+    ]
     broken = Program(commands, [10, 0, 0, 0, 0, 42], relocations, 0)
     active = buffer.get_active_memory()
     with pytest.raises(ProgramError, match=r"command 1 .* status 42") as error:
@@ -367,7 +371,7 @@ def test_workspace_obeys_the_memory_limit() -> None:
 def test_every_thread_has_scratch_memory(team: Callable[[int], None], nbytes: int) -> None:
     """Also when the number of threads grows after the program was made."""
     team(1)
-    command = Command(Kind.KERNEL, native("fill"), 0, 1, nbytes)
+    command = Command(CommandKind.KERNEL, native("fill"), 0, 1, nbytes)
     fill = Program([command], [3000, 0, nbytes], [Reloc(1, 2)], 128)
     for size in (1, 2, 5, 3):
         team(size)
@@ -419,7 +423,7 @@ def test_python_threads_run_one_program_at_once(team: Callable[[int], None]) -> 
 
 def test_running_program_leaves_python_to_others() -> None:
     flag, seen = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    program = Program([Command(Kind.CALL, native("await"), 0)], [0, 0], [Reloc(0, 2), Reloc(1, 3)], 0)
+    program = Program([Command(CommandKind.CALL, native("await"), 0)], [0, 0], [Reloc(0, 2), Reloc(1, 3)], 0)
     caller = threading.Thread(target=program.run, args=([0, *addresses(flag, seen)],))
     caller.start()
     time.sleep(0.01)
@@ -431,7 +435,7 @@ def test_running_program_leaves_python_to_others() -> None:
 def scenario_interrupt() -> None:
     """Ctrl-C while native code runs: Python hears of it when the program is through, and gets its memory back."""
     flag, seen = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    program = Program([Command(Kind.CALL, native("await"), 0)], [0, 0], [Reloc(0, 2), Reloc(1, 3)], 1 << 20)
+    program = Program([Command(CommandKind.CALL, native("await"), 0)], [0, 0], [Reloc(0, 2), Reloc(1, 3)], 1 << 20)
     active = buffer.get_active_memory()
 
     def interrupt() -> None:
@@ -576,7 +580,7 @@ DTYPES = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex12
 def gemm(letter: str, **words: int) -> None:
     """Run one product; the words are those of `blas.GEMM_ARGS`, addresses included."""
     args = [words.get(name, blas.routine(f"{letter}gemm") if name == "routine" else 0) for name in blas.GEMM_ARGS]
-    Program([Command(Kind.CALL, engine.load([blas.gemm(letter)])[0], 0)], args, [], 0).run([])
+    Program([Command(CommandKind.CALL, engine.load([blas.gemm(letter)])[0], 0)], args, [], 0).run([])
 
 
 def random_matrices(letter: str, *shape: int) -> np.ndarray:

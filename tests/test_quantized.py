@@ -22,7 +22,7 @@ from weft.llvm import engine
 from weft.primitives.indexing import resolved
 from weft.primitives.quantized import BITS, FIXED, GROUPS, Packing, QuantizedMatmul, numbers_of
 from weft.runtime import threads
-from weft.runtime.program import Command, Kind, Program, Reloc
+from weft.runtime.program import Command, CommandKind, Program, Reloc
 from weft.targets.cpu.quantized import lower
 
 AFFINE = [Packing("affine", group, bits) for group in GROUPS for bits in BITS]
@@ -224,7 +224,7 @@ def run_alone(x: np.ndarray, parts: list[np.ndarray], packing: Packing, transpos
     (code,) = engine.load([launch.source])
     places = [Reloc(i, 1 + w.value, w.offset) for i, w in enumerate(launch.words) if isinstance(w, Pointer)]
     words = [0 if isinstance(w, Pointer) else w for w in launch.words]
-    made = Program([Command(Kind.KERNEL, code, 0, launch.grain, launch.scratch)], words, places, 0)
+    made = Program([Command(CommandKind.KERNEL, code, 0, launch.grain, launch.scratch)], words, places, 0)
     made.run([v.__array_interface__["data"][0] for v in (x, *parts, out)])
     return out
 

@@ -265,7 +265,7 @@ def test_containers_are_put_back_in_spite_of_signals(monkeypatch: pytest.MonkeyP
         raise Struck
 
     with monkeypatch.context() as patch:
-        patch.setattr(arguments.Filled, "__exit__", strike)
+        patch.setattr(arguments.FilledArguments, "__exit__", strike)
         with contextlib.suppress(Struck):  # nobody keeps what was raised, and with it the frames
             mx.grad(lambda p: p["w"].sum())(weights)
     gc.collect()

@@ -9,10 +9,10 @@ import pytest
 
 from weft import dtypes as dt
 from weft.codegen.launch import Layout, Lowering, Pointer
-from weft.graph.node import Bundle, Graph, Kind, Node, bundle_of, kind_of
+from weft.graph.node import ArrayType, Graph, Node, TupleType, bundle_of, kind_of
 from weft.passes.pipeline import compile_graph, plan
 from weft.passes.verify import verify_plan
-from weft.primitives.base import MultiOutput, Opaque, Parameter, bind, picks
+from weft.primitives.base import KernelOperation, MultiOutput, Parameter, bind, picks
 from weft.primitives.elementwise import Multiply
 from weft.runtime.data import numpy_view, to_buffer
 from weft.targets import CPU
@@ -20,18 +20,18 @@ from weft.targets.cpu import moves
 from weft.targets.cpu.lowerings import LOWERINGS
 
 
-class Halves(MultiOutput, Opaque):
+class Halves(MultiOutput, KernelOperation):
     """The first and the second half of a vector."""
 
-    def infer(self, *kinds: Kind) -> Bundle:
+    def infer(self, *kinds: ArrayType) -> TupleType:
         half = kind_of((kinds[0].size // 2,), kinds[0].dtype)
         return bundle_of([half, half])
 
 
-class Unknown(Opaque):
+class Unknown(KernelOperation):
     """An operation without kernels."""
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kinds[0]
 
 

@@ -22,7 +22,7 @@ from weft.errors import CompileError
 from weft.llvm import engine
 from weft.llvm.code import Code
 from weft.runtime import threads
-from weft.runtime.program import Command, Kind, Program, Reloc
+from weft.runtime.program import Command, CommandKind, Program, Reloc
 
 run_alone = functools.partial(processes.run_alone, __file__)
 
@@ -140,7 +140,7 @@ class Meeting:
     def __init__(self, size: int) -> None:
         chunks = size + 1
         self.program = Program(
-            [Command(Kind.KERNEL, native("meet", MEET), 0, 1, 128)],
+            [Command(CommandKind.KERNEL, native("meet", MEET), 0, 1, 128)],
             [chunks, 0, 0, 0, 0],
             [Reloc(1, 2), Reloc(2, 3), Reloc(3, 4), Reloc(4, 5)],
             0,
@@ -161,7 +161,7 @@ class Meeting:
 def visits(extent: int, grain: int) -> tuple[np.ndarray, np.ndarray]:
     """How often each index was visited, and the ends of chunks by their beginnings."""
     program = Program(
-        [Command(Kind.KERNEL, native("visit", VISIT), 0, grain)], [extent, 0, 0], [Reloc(1, 2), Reloc(2, 3)], 0
+        [Command(CommandKind.KERNEL, native("visit", VISIT), 0, grain)], [extent, 0, 0], [Reloc(1, 2), Reloc(2, 3)], 0
     )
     counts, ends = np.zeros(max(extent, 1), np.int64), np.zeros(max(extent, 1), np.int64)
     program.run([0, counts.ctypes.data, ends.ctypes.data])

@@ -24,16 +24,16 @@ from weft.dtypes import Dtype
 from weft.graph import lines
 from weft.graph.body import Body
 from weft.graph.lines import Line, line_of
-from weft.graph.node import Bundle, Graph, Kind, Node, Tape, kind_of
+from weft.graph.node import ArrayType, Graph, Node, Tape, TupleType, kind_of
 from weft.passes import pipeline
 from weft.passes.executable import Executable
 from weft.passes.views import contiguous, is_contiguous
 from weft.primitives.base import (
     Constant,
     ConstantValue,
+    GetResult,
     MultiOutput,
     Parameter,
-    Pick,
     Primitive,
     RunTimeConstant,
     View,
@@ -249,12 +249,12 @@ def one_by_one(
             values[node] = inputs[node.op.index]
         elif isinstance(node.op, Constant):
             values[node] = numbers[id(node.value)] if id(node.value) in numbers else _words(node.value)
-        elif isinstance(node.op, Pick):
+        elif isinstance(node.op, GetResult):
             values[node] = values[node.inputs[0]][node.op.index]
         else:
             operands = [values[i] for i in node.inputs]
             results = _single(node, operands).run(operands)
-            values[node] = results if isinstance(node.kind, Bundle) else results[0]
+            values[node] = results if isinstance(node.kind, TupleType) else results[0]
             if node.op.bodies():
                 look_inside(node, [_stored(x, i) for x, i in zip(operands, node.inputs, strict=True)], results)
             else:
@@ -339,7 +339,7 @@ def _new_single(node: Node, operands: Sequence[Any]) -> _Single:
             inputs.append(parameter)
         nodes.append(parameter)
     again = node.again(tuple(nodes), {})
-    graph = Graph(inputs, picks(again) if isinstance(node.kind, Bundle) else [again])
+    graph = Graph(inputs, picks(again) if isinstance(node.kind, TupleType) else [again])
     return _Single(CPU.assemble(pipeline.plan(graph, CPU, layouts)), nodes)
 
 
@@ -364,7 +364,7 @@ def _inspect(node: Node, operands: Sequence[Any], results: Sequence[Buffer]) -> 
         else np.broadcast_to(_scalar(value, operand.dtype), tuple(map(int, operand.shape)))
         for operand, value in zip(node.inputs, operands, strict=True)
     ]
-    parts = node.kind.parts if isinstance(node.kind, Bundle) else (node.kind,)
+    parts = node.kind.parts if isinstance(node.kind, TupleType) else (node.kind,)
     got = [numpy_view(x, tuple(map(int, part.shape)), part.dtype) for x, part in zip(results, parts, strict=True)]
     found = [("bounds", out_of_range(node, values))]
     found += [("nan", new_nan(part.dtype, values, x)) for part, x in zip(parts, got, strict=True)]
@@ -412,7 +412,7 @@ def look_inside(node: Node, operands: Sequence[Buffer], results: Sequence[Buffer
         at.check()
     else:
         _check_branch(node, operands, results)
-    assert isinstance(node.kind, Bundle)
+    assert isinstance(node.kind, TupleType)
     if len(_made) > found or any(isinstance(i.kind, Tape) for i in node.inputs):
         return
     given = [_look(x, i) for x, i in zip(operands, node.inputs, strict=True)]
@@ -550,12 +550,12 @@ class _Steps:
             nodes[i] = Node(Parameter(i), (), kind_of((steps, *n.shape[1:]), n.dtype))
         operands = [*self.invariants, *self.first, *rows]
         whole = bind(op, *nodes)
-        assert isinstance(whole.kind, Bundle)
+        assert isinstance(whole.kind, TupleType)
         results = _new_single(whole, operands).run(operands)
         return results, any(self._nan(x, part) for x, part in zip(results, whole.kind.parts, strict=True))
 
 
-def _part(x: Buffer, kind: Kind, at: int, steps: int | None) -> Buffer:
+def _part(x: Buffer, kind: ArrayType, at: int, steps: int | None) -> Buffer:
     """Rows of stacked ones: `steps` of them, or (None) one alone."""
     strides = tuple(map(int, contiguous(kind.shape))) if x.strides is None else x.strides
     moved, shape = (strides, (steps, *kind.shape[1:])) if steps is not None else (strides[1:], kind.shape[1:])

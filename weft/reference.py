@@ -12,7 +12,7 @@ from weft import dtypes as dt
 from weft import interop
 from weft.graph.body import Body
 from weft.graph.node import Graph, Node
-from weft.primitives.base import ConstantValue, ControlFlow, Elementwise, MultiOutput, Pick, Primitive
+from weft.primitives.base import ConstantValue, ControlFlow, Elementwise, GetResult, MultiOutput, Primitive
 from weft.runtime.data import Buffer, numpy_view, to_buffer
 
 
@@ -37,12 +37,12 @@ def evaluate_reference(graph: Graph, leaves: Sequence[Buffer]) -> list[Buffer]:
 
 
 def _applied(node: Node, values: dict[Node, np.ndarray]) -> Any:
-    """One node; one with several results gives a tuple of them, of which `Pick` takes one."""
+    """One node; one with several results gives a tuple of them, of which `GetResult` takes one."""
     if isinstance(node.op, MultiOutput):
         with np.errstate(all="ignore"):
             given = {"run": run_body} if isinstance(node.op, ControlFlow) else {}
             return node.op.reference(*[values[i] for i in node.inputs], **given)
-    if isinstance(node.op, Pick):
+    if isinstance(node.op, GetResult):
         return values[node.inputs[0]][node.op.index]
     return apply_reference(node.op, [values[i] for i in node.inputs], node.dtype)
 

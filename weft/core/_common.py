@@ -19,7 +19,7 @@ from weft.array import array, wrap
 from weft.dtypes import Dtype
 from weft.errors import BadIndex
 from weft.graph.dims import Dim, broadcast_dims, same_shape
-from weft.graph.node import Kind, Node, Shape, kind_of, make
+from weft.graph.node import ArrayType, Node, Shape, kind_of, make
 from weft.graph.scalars import SCALARS
 from weft.primitives.base import DATA, ZERO, Constant, Placeholder, Primitive, bind, constant
 from weft.primitives.creation import Extent
@@ -37,7 +37,7 @@ _SCALARS = (bool, int, float, complex)
 _STAND_INS = frozenset({Dim, *SCALARS})
 """What stands for a number while a function is traced."""
 
-_Numbers = dict[Kind, dict[Any, Node]]
+_Numbers = dict[ArrayType, dict[Any, Node]]
 _NUMBERS: dict[type, _Numbers] = {bool: {}, int: {}, float: {}}
 """Constants by the type of a number, the kind that it has as an array, and the number."""
 _MOST_NUMBERS = 256
@@ -63,7 +63,7 @@ def to_int64(x: Node) -> Node:
     return astype(x, dt.int64)
 
 
-def scalar_node(value: Any, kind: Kind, name: str = "array") -> Node:
+def scalar_node(value: Any, kind: ArrayType, name: str = "array") -> Node:
     """A constant of this kind; recent ones are shared, so that a number in a loop is one node. Errors name `name`."""
     if type(value) in _STAND_INS:
         refuse_overflow(name, value, kind.dtype)
@@ -106,7 +106,7 @@ def _is_huge(n: Dim) -> bool:
     return not -(1 << 62) < n < 1 << 62
 
 
-def size_node(n: Any, kind: Kind) -> Node:
+def size_node(n: Any, kind: ArrayType) -> Node:
     """A size (or a number computed from sizes) in every element of `kind`; symbols stay symbols."""
     if type(n) is not Dim:
         return scalar_node(n, kind)
@@ -245,11 +245,11 @@ class Binary:
     ) -> None:
         self.op, self.name = op, name
         self.operand = operand or (dt.inexact_of if inexact else _same)
-        self.results: dict[Kind, Kind] = {}
+        self.results: dict[ArrayType, ArrayType] = {}
         """Result kind for two operands of one kind that need no conversion: the fast path."""
-        self.kinds: dict[tuple[Kind, type], tuple[Kind, Kind]] = {}
+        self.kinds: dict[tuple[ArrayType, type], tuple[ArrayType, ArrayType]] = {}
         """(operand kind, result kind) for an array and a Python number."""
-        self.pairs: dict[tuple[Kind, Kind], Callable[..., Any]] = {}
+        self.pairs: dict[tuple[ArrayType, ArrayType], Callable[..., Any]] = {}
         """For other pairs of arrays: what brings them to a common kind and makes the node."""
         self._known: Known = (self.results, {}, {}, _NUMBERS[float], _NUMBERS[int])
         self.call: Callable[[Any, Any], array] = MAKERS.binary(op, self._known, self.general)
@@ -308,7 +308,7 @@ class Binary:
         elif b.__class__ is array and b._node.kind is operand and a.__class__ in _SCALARS:
             self._remember_number(a.__class__, operand, result)
 
-    def _remember_number(self, number: type, operand: Kind, result: Kind) -> None:
+    def _remember_number(self, number: type, operand: ArrayType, result: ArrayType) -> None:
         _bounded(self.kinds)[operand, number] = (operand, result)
         if number is float or number is int:
             _bounded(self._known[1 if number is float else 2])[operand] = result
@@ -327,7 +327,7 @@ class Unary:
 
     def __init__(self, op: Primitive, name: str, inexact: bool = False) -> None:
         self.op, self.name, self.inexact = op, name, inexact
-        self.results: dict[Kind, Kind] = {}
+        self.results: dict[ArrayType, ArrayType] = {}
         self.call: Callable[[Any], array] = MAKERS.unary(op, self.results, self.general)
 
     def general(self, a: Any) -> array:

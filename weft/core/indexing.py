@@ -31,7 +31,7 @@ from weft.core.selecting import masked
 from weft.dtypes import Dtype
 from weft.errors import BadIndex
 from weft.graph.dims import Dim, ceil_div, dim_max, dim_min, is_now, same_shape
-from weft.graph.node import Kind, Node, Shape, kind_of
+from weft.graph.node import ArrayType, Node, Shape, kind_of
 from weft.primitives import elementwise as e
 from weft.primitives.base import Elementwise, Primitive
 from weft.primitives.indexing import Gather, Scatter, ScatterSet
@@ -239,7 +239,7 @@ def _recent_place(items: tuple[Any, ...], shape: Shape) -> Basic:
     return found
 
 
-def place_of(key: Any, kind: Kind) -> Place:
+def place_of(key: Any, kind: ArrayType) -> Place:
     """The place that a[key] means in an array of this kind."""
     items, shape = key if isinstance(key, tuple) else (key,), kind.shape
     if all(is_basic(item) for item in items):

@@ -16,12 +16,12 @@ from weft.array import array, wrap
 from weft.core.creating import eye
 from weft.core.transforming import ASSIGNED, Differentiated, check_callable, loss_of, matched, outputs_of, primals_of
 from weft.graph.dims import prod
-from weft.graph.node import Kind, Node, kind_of
+from weft.graph.node import ArrayType, Node, kind_of
 from weft.graph.trace import trace
 from weft.primitives.base import Placeholder, move_batch_to_front
 from weft.primitives.elementwise import conjugate
 from weft.primitives.views import reshape, transpose
-from weft.transforms.arguments import Filled, array_leaves, call_filled, fresh_inputs, ones, or_zeros
+from weft.transforms.arguments import FilledArguments, array_leaves, call_filled, fresh_inputs, ones, or_zeros
 from weft.transforms.jvp import push_forward
 from weft.transforms.paths import between, rebuild
 from weft.transforms.vjp import pull_back
@@ -84,7 +84,7 @@ def _jacobian(name: str, fun: Function, argnums: Arguments, argnames: str | Sequ
         leaves, structure = array_leaves(name, "a differentiated argument", values)
         inputs, nodes = fresh_inputs(leaves)
         with trace():
-            filled = Filled(values, inputs)
+            filled = FilledArguments(values, inputs)
             with filled:
                 value = chosen.call(fun, args, kwargs, filled.value)
             outs, shape = array_leaves(name, "what the function returned", value)
@@ -105,7 +105,7 @@ def _by_rows(name: str, xs: Sequence[Node], ys: Sequence[Node]) -> bool:
     return sum([y.kind.size for y in ys]) < sum([x.kind.size for x in xs])  # type: ignore[misc]
 
 
-def _kind(y: Node, x: Node) -> Kind:
+def _kind(y: Node, x: Node) -> ArrayType:
     return kind_of((*y.shape, *x.shape), y.dtype)
 
 
@@ -214,7 +214,7 @@ class _Linear:
         self,
         stand_ins: list[Node],
         found: list[Node | None],
-        kinds: list[Kind],
+        kinds: list[ArrayType],
         structure: tree.Structure,
         shape: tree.Structure,
     ) -> None:

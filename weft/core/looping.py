@@ -22,13 +22,13 @@ from weft.evaluate import LOCK
 from weft.graph.body import body_of
 from weft.graph.dims import same_shape
 from weft.graph.lines import mark
-from weft.graph.node import Kind, Node, Shape, Size
+from weft.graph.node import ArrayType, Node, Shape, Size
 from weft.primitives import elementwise as e
 from weft.primitives.base import ControlFlow, bind_many, zeros
 from weft.primitives.checks import equal_shapes
 from weft.primitives.control import COUNT, Loop, Switch
 from weft.primitives.views import Reshape, Slice, reshape
-from weft.transforms.bodies import Traced, captured, random_state, trace_body
+from weft.transforms.bodies import TracedBody, captured, random_state, trace_body
 from weft.transforms.checkpoint import checkpoint
 from weft.transforms.drawing import DRAWING
 
@@ -50,7 +50,7 @@ class _Carry:
         self.nodes = _nodes(name, "the carry", leaves, self.structure)
 
     @property
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[ArrayType]:
         return [node.kind for node in self.nodes]
 
     def build(self, arrays: Sequence[array]) -> Tree:
@@ -151,7 +151,7 @@ def _applied(op: ControlFlow, *operands: Node) -> list[Node]:
 
 def _loop(
     name: str,
-    traced: Traced,
+    traced: TracedBody,
     carry: Sequence[Node],
     outputs: Sequence[Node],
     rows: Sequence[Node],
@@ -270,7 +270,7 @@ def _scan(
 
 def _traced_step(
     name: str, f: Function, carry: _Carry, rows: Sequence[Node], structure: tree.Structure, until: Function | None
-) -> tuple[Traced, list[Node], Any]:
+) -> tuple[TracedBody, list[Node], Any]:
     """As `_traced`; the rest is (`y`, a list of the flag that `until` gives)."""
     carries = len(carry.nodes)
 
@@ -285,8 +285,8 @@ def _traced_step(
 
 
 def _traced(
-    name: str, step: Function, carry: _Carry, before: Sequence[Kind] = (), after: Sequence[Kind] = ()
-) -> tuple[Traced, list[Node], Any]:
+    name: str, step: Function, carry: _Carry, before: Sequence[ArrayType] = (), after: Sequence[ArrayType] = ()
+) -> tuple[TracedBody, list[Node], Any]:
     """Trace `step`, which takes arrays before and after those of the carry and returns (the carry after it, the rest),
     until the numbers in the carry have a dtype that they keep. Gives (trace, nodes of that carry, the rest)."""
     if any(carry.soft):
@@ -301,7 +301,7 @@ def _traced(
     raise AssertionError("a number's dtype changes once at most")
 
 
-def _settle(name: str, step: Function, carry: _Carry, before: Sequence[Kind], after: Sequence[Kind]) -> None:
+def _settle(name: str, step: Function, carry: _Carry, before: Sequence[ArrayType], after: Sequence[ArrayType]) -> None:
     """Find out which dtype the numbers in a carry have after a step. A body that cannot take a number in place of an
     array tells nothing."""
     first = len(before)
@@ -627,7 +627,7 @@ def _switch(
     return shape.unflatten([wrap(x) for x in found])
 
 
-def _agreed(name: str, names: Sequence[str], traces: Sequence[Traced]) -> list[list[Node]]:
+def _agreed(name: str, names: Sequence[str], traces: Sequence[TracedBody]) -> list[list[Node]]:
     """The results of all branches, which must be alike; Python numbers take the dtype that another branch has."""
     structure = traces[0].structure
     assert structure is not None

@@ -13,7 +13,15 @@ from weft.graph.node import Node, kind_of
 from weft.graph.trace import trace
 from weft.primitives.base import Placeholder, move_batch_to_front
 from weft.primitives.views import transpose
-from weft.transforms.arguments import Filled, array_leaves, call_filled, fresh_inputs, ones, or_zeros, second_name
+from weft.transforms.arguments import (
+    FilledArguments,
+    array_leaves,
+    call_filled,
+    fresh_inputs,
+    ones,
+    or_zeros,
+    second_name,
+)
 from weft.transforms.bodies import random_state
 from weft.transforms.jvp import push_forward
 from weft.transforms.vjp import pull_back
@@ -257,7 +265,7 @@ def _differentiate(
         if bare:
             value = chosen.call(fun, args, kwargs, inputs)
         else:
-            filled = Filled(values, inputs)
+            filled = FilledArguments(values, inputs)
             with filled:
                 value = chosen.call(fun, args, kwargs, filled.value)
         loss = loss_of(chosen.name, value)

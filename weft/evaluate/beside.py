@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from weft.evaluate.turns import LOCK
 from weft.graph.dims import hint_of
-from weft.graph.node import Kind, Node, handles, reachable
+from weft.graph.node import ArrayType, Node, handles, reachable
 from weft.graph.overlay import Running
 from weft.graph.trace import keeps_inputs, traced_elsewhere
 from weft.primitives.base import DATA, Constant, Placeholder, RunTimeConstant, bind, constant
@@ -20,7 +20,7 @@ class TraceInput(Node):
 
     __slots__ = ("origin", "running")
 
-    def __init__(self, running: Running, origin: Node, kind: Kind) -> None:
+    def __init__(self, running: Running, origin: Node, kind: ArrayType) -> None:
         super().__init__(Placeholder("compile"), (), kind)
         self.running, self.origin = running, origin
 

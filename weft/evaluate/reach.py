@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weft.graph.node import Node, Tape
 from weft.graph.trace import OPEN, keeps_inputs, traced_elsewhere
 from weft.lazy import lazy
-from weft.primitives.base import DATA, Bundled, Pick
+from weft.primitives.base import DATA, Bundled, GetResult
 from weft.primitives.views import Slice, SliceUpdate
 from weft.runtime.data import Buffer
 from weft.runtime.objects import MAKERS
@@ -80,7 +80,7 @@ def in_windows(order: Sequence[Node], wanted: Container[Node]) -> list[tuple[lis
     pieces: list[list[Node]] = [[]]
     last: dict[Node, int] = {}
     for node in sorted([node for node in order if node.value is None], key=_with_bundle):
-        if len(pieces[-1]) >= WINDOW and node.op.__class__ is not Pick:
+        if len(pieces[-1]) >= WINDOW and node.op.__class__ is not GetResult:
             pieces.append([])
         pieces[-1].append(node)
         for operand in node.inputs:
@@ -91,7 +91,7 @@ def in_windows(order: Sequence[Node], wanted: Container[Node]) -> list[tuple[lis
 
 def _with_bundle(node: Node) -> tuple[int, int]:
     """Order of ids, but results of an operation with several right behind it."""
-    return (node.inputs[0].id, node.id) if node.op.__class__ is Pick else (node.id, 0)
+    return (node.inputs[0].id, node.id) if node.op.__class__ is GetResult else (node.id, 0)
 
 
 def without_value(nodes: Sequence[Node]) -> list[Node]:

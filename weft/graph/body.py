@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from weft.graph.lines import on_behalf_of
-from weft.graph.node import Graph, Kind, Node, node_of
+from weft.graph.node import ArrayType, Graph, Node, node_of
 from weft.interning import Interned
 
 
@@ -37,7 +37,7 @@ class Body:
         """Whether some size in here is a symbol."""
         return bool(self.once("symbolic", lambda: any(node.kind.symbolic for node in self.graph.order())))
 
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[ArrayType, ...]:
         """The kinds of the results."""
         return tuple([node.kind for node in self.graph.outputs])
 
@@ -123,7 +123,7 @@ def _behind(outputs: Sequence[Node], inputs: Container[Node]) -> list[Node]:
     return list(order)
 
 
-def filled(body: Body, fill: Callable[[Node], Kind], primitive: Callable[[Any], Any]) -> Body:
+def filled(body: Body, fill: Callable[[Node], ArrayType], primitive: Callable[[Any], Any]) -> Body:
     """The same body with other kinds and primitives: numbers in place of symbolic sizes."""
     new: dict[Node, Node] = {}
     for node in body.graph.order():

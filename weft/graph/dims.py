@@ -22,8 +22,8 @@ from weft.graph.size_algebra import (
     ONE,
     Algebra,
     Bounds,
+    Generated,
     Poly,
-    Source,
     Symbol,
     Text,
     as_int,
@@ -204,7 +204,7 @@ class DimEnv:
         """The same, fast: a function of the values of `symbols`, in their order, that says whether all guards hold. Or
         of the `known` ones, and of what is guarded of those alone."""
         names = self.symbols if known is None else known
-        source = Source(self.algebra.atoms, names)
+        source = Generated(self.algebra.atoms, names)
         for guard in (*self.assumptions, *self.guards):  # in order: a divisor is guarded before it divides
             if known is not None and not set(symbols_of(guard.expression)) <= set(known):
                 continue
@@ -872,7 +872,7 @@ def compile_sizes(exprs: Iterable[int | Dim], symbols: Sequence[str]) -> Callabl
     envs = {expr.env for expr in exprs if type(expr) is Dim}
     if len(envs) > 1:
         raise ValueError("[compile_sizes] the expressions belong to different traces.")
-    source = Source(envs.pop().algebra.atoms if envs else (), symbols)
+    source = Generated(envs.pop().algebra.atoms if envs else (), symbols)
     results = [source.expression(expr.terms) if type(expr) is Dim else str(expr) for expr in exprs]
     source.lines.append(f"return ({''.join(f'{result}, ' for result in results)})")
     function: Callable[..., tuple[int, ...]] = source.function("sizes")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from weft.graph.body import Body
-from weft.graph.node import Bundle, Node, reachable_by
+from weft.graph.node import Node, TupleType, reachable_by
 from weft.graph.show import show_kind
 from weft.records import fields
 
@@ -44,7 +44,7 @@ class _Dot:
         """Draw a node; its id."""
         made = self._ids[node] = f"n{len(self._ids)}"
         operands = self._operands(node)
-        kind = repr(node.kind) if isinstance(node.kind, Bundle) else show_kind(node.kind)
+        kind = repr(node.kind) if isinstance(node.kind, TupleType) else show_kind(node.kind)
         if operands or (node.value is None and not parameter):
             name = f"{self._names[node]} = " if node in self._names else ""
             title = f"{name}{_title(node)}"

@@ -1,5 +1,5 @@
-"""The graph: `Node`s made by binding a primitive to other nodes, and the interned `Kind` (shape and dtype) that each
-one has.
+"""The graph: `Node`s made by binding a primitive to other nodes, and the interned `ArrayType` (shape and dtype) that is
+the kind of each.
 
 This is the one form that a program has in Weft: arrays hold nodes, transforms map nodes to nodes, passes map graphs to
 graphs. A node is never changed once made, except that evaluation gives it a `value` (and may then forget its inputs).
@@ -27,7 +27,7 @@ Size = int | Dim
 Shape = tuple[Size, ...]
 
 
-class Kind:
+class ArrayType:
     """Shape and dtype of a node; interned by `kind_of`, so `is` compares and hashing is by identity."""
 
     __slots__ = ("__weakref__", "dtype", "ndim", "shape", "size", "symbolic")
@@ -44,28 +44,28 @@ class Kind:
 
 
 _MOST_KINDS = 1 << 13
-_KINDS: Interned[tuple[Any, Dtype], Kind] = Interned(_MOST_KINDS)
+_KINDS: Interned[tuple[Any, Dtype], ArrayType] = Interned(_MOST_KINDS)
 _RECENT = _KINDS.recent
 
 
-def kind_of(shape: Shape, dtype: Dtype) -> Kind:
-    """The one `Kind` for this shape and dtype."""
+def kind_of(shape: Shape, dtype: Dtype) -> ArrayType:
+    """The one `ArrayType` for this shape and dtype."""
     key: tuple[Any, Dtype] = (shape, dtype)
     for n in shape:
         if type(n) is not int:
             key = (shape_key(shape), dtype)
             break
     found = _RECENT.get(key)
-    return _KINDS.get(key, lambda: Kind(shape, dtype)) if found is None else found
+    return _KINDS.get(key, lambda: ArrayType(shape, dtype)) if found is None else found
 
 
-class Bundle(Kind):
+class TupleType(ArrayType):
     """The kind of a node with several results: `parts` are theirs. Such a node has no value of its own; the nodes that
     pick one part of it have."""
 
     __slots__ = ("parts",)
 
-    def __init__(self, parts: tuple[Kind, ...]) -> None:
+    def __init__(self, parts: tuple[ArrayType, ...]) -> None:
         super().__init__((), bool_)
         self.parts = parts
         self.symbolic = any(part.symbolic for part in parts)
@@ -74,13 +74,13 @@ class Bundle(Kind):
         return f"({', '.join(map(repr, self.parts))})"
 
 
-class Tape(Kind):
+class Tape(ArrayType):
     """The kind of rows that one loop leaves for another, as many as it takes: `row` is the kind of each. Nothing but
     loops reads them, so their number is part of no shape."""
 
     __slots__ = ("row",)
 
-    def __init__(self, row: Kind) -> None:
+    def __init__(self, row: ArrayType) -> None:
         super().__init__((0, *row.shape), row.dtype)
         self.row, self.symbolic = row, row.symbolic
 
@@ -88,21 +88,21 @@ class Tape(Kind):
         return f"tape of {self.row!r}"
 
 
-_TAPES: Interned[Kind, Tape] = Interned(_MOST_KINDS)
+_TAPES: Interned[ArrayType, Tape] = Interned(_MOST_KINDS)
 
 
-def tape_of(row: Kind) -> Tape:
+def tape_of(row: ArrayType) -> Tape:
     """The one `Tape` of such rows."""
     return _TAPES.get(row, lambda: Tape(row))
 
 
-_BUNDLES: Interned[tuple[Kind, ...], Bundle] = Interned(_MOST_KINDS)
+_BUNDLES: Interned[tuple[ArrayType, ...], TupleType] = Interned(_MOST_KINDS)
 
 
-def bundle_of(parts: Sequence[Kind]) -> Bundle:
-    """The one `Bundle` of these kinds."""
+def bundle_of(parts: Sequence[ArrayType]) -> TupleType:
+    """The one `TupleType` of these kinds."""
     key = tuple(parts)
-    return _BUNDLES.get(key, lambda: Bundle(key))
+    return _BUNDLES.get(key, lambda: TupleType(key))
 
 
 _ids = itertools.count()
@@ -117,7 +117,7 @@ class Node:
 
     __slots__ = ("device", "handle", "id", "inputs", "kind", "line", "op", "value")
 
-    def __init__(self, op: Primitive, inputs: tuple[Node, ...], kind: Kind, value: Any = None) -> None:
+    def __init__(self, op: Primitive, inputs: tuple[Node, ...], kind: ArrayType, value: Any = None) -> None:
         self.op = op  # one by one: five together would be a tuple first, and this is the cost of a trace
         self.inputs = inputs
         self.kind = kind
@@ -163,7 +163,7 @@ class Node:
             new.device = getattr(self, "device", None)
         return new
 
-    def on(self, inputs: tuple[Node, ...], op: Primitive | None = None, kind: Kind | None = None) -> Node:
+    def on(self, inputs: tuple[Node, ...], op: Primitive | None = None, kind: ArrayType | None = None) -> Node:
         """The node that a pass puts in the place of this one: on other operands, or another operation, or of another
         kind; itself where nothing changes."""
         op, kind = self.op if op is None else op, self.kind if kind is None else kind
@@ -180,13 +180,13 @@ class Node:
         return f"%{self.id} = {self.op} : {self.kind}"
 
 
-def node_of(op: Primitive, inputs: tuple[Node, ...], kind: Kind, value: Any = None) -> Node:
+def node_of(op: Primitive, inputs: tuple[Node, ...], kind: ArrayType, value: Any = None) -> Node:
     """A node of the class that its operation has. Whatever makes nodes of operations that it does not know makes them
     here: of one with several results, and of a node that picks one of them, the class says how transforms treat it."""
     return op.node_class(op, inputs, kind, value)
 
 
-make: Callable[[Any, tuple[Node, ...], Kind], Node] = MAKERS.nodes(Node, _ids)
+make: Callable[[Any, tuple[Node, ...], ArrayType], Node] = MAKERS.nodes(Node, _ids)
 """`Node(op, inputs, kind)`, quicker: for what a trace does at every operation. The operation has one result."""
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from weft.graph.dims import text_of
-from weft.graph.node import Graph, Kind, Node
+from weft.graph.node import ArrayType, Graph, Node
 
 _SHORT = {"bool": "bool", "bfloat16": "bf16"}
 
 
-def show_kind(kind: Kind) -> str:
+def show_kind(kind: ArrayType) -> str:
     """`f32[4, 8]`."""
     name = kind.dtype.name
     short = _SHORT.get(name) or name[0] + name.lstrip("uintfloacmpex")

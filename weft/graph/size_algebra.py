@@ -609,7 +609,7 @@ class Text:
                 return f"({text})"
 
 
-class Source:
+class Generated:
     """The lines of a generated function of the values of symbols; composite atoms become variables."""
 
     def __init__(self, atoms: Sequence[Atom], symbols: Sequence[str]) -> None:

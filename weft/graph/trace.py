@@ -13,7 +13,7 @@ from typing import Any
 from weakref import ref
 
 from weft.errors import at_user_line
-from weft.graph.node import Kind, Node, next_id
+from weft.graph.node import ArrayType, Node, next_id
 
 
 class _Traces(threading.local):
@@ -82,7 +82,7 @@ class Input(Node):
 
     __slots__ = ("_number", "_thread")
 
-    def __init__(self, op: Any, inputs: tuple[Node, ...], kind: Kind, value: Any = None) -> None:
+    def __init__(self, op: Any, inputs: tuple[Node, ...], kind: ArrayType, value: Any = None) -> None:
         super().__init__(op, inputs, kind, value)
         self._thread = threading.get_ident()
         self._number = _traces.number + (not _traces.open)

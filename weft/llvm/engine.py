@@ -189,7 +189,7 @@ def _undisturbed(work: Callable[[], T], hurry: Callable[[], object] = bool) -> T
     return results[0]
 
 
-def _load_missing(target: Target, sources: list[Source]) -> dict[str, Code]:
+def _load_missing(target: CodeTarget, sources: list[Source]) -> dict[str, Code]:
     room.ensure_for_python("writing kernels")
     _dump(sources)
     store = ObjectCache(config.cache_dir, config.cache_limit) if config.cache_dir else None
@@ -224,7 +224,7 @@ def _dump(sources: list[Source]) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class Target:
+class CodeTarget:
     """An instruction set and an optimisation level, with what has been loaded for them."""
 
     __slots__ = ("cpu", "features", "identity", "level", "loaded", "machines")
@@ -305,17 +305,17 @@ class Machine:
         return str(self.handle.emit_assembly(module))
 
 
-_targets: Final[dict[tuple[str, int], Target]] = {}
+_targets: Final[dict[tuple[str, int], CodeTarget]] = {}
 
 
-def _target(cpu: str, level: int) -> Target:
+def _target(cpu: str, level: int) -> CodeTarget:
     found = _targets.get((cpu, level))
     if found is not None:
         return found
     if level not in range(4):
         raise ConfigError(f"config.llvm_level is {level!r}; allowed: 0, 1, 2 or 3.")
     with _lock:
-        return _targets.setdefault((cpu, level), Target(cpu, level))
+        return _targets.setdefault((cpu, level), CodeTarget(cpu, level))
 
 
 def cpu_name() -> str:
@@ -402,7 +402,7 @@ def _archive_stamp(path: str) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _compile(target: Target, jobs: list[Source]) -> list[bytes]:
+def _compile(target: CodeTarget, jobs: list[Source]) -> list[bytes]:
     """The objects of these sources. All IR is written first, in this thread: `ir` may use thread-local state, and would
     keep the interpreter lock from the helpers. LLVM runs without it: on two idle cores, 24 kernels took 110 ms to parse
     and compile on one thread and 60 ms on two."""
@@ -443,7 +443,7 @@ def _helpers(texts: list[str]) -> int:
     return count if count > 0 and room.has_bytes(needed) else 0
 
 
-def _compile_one(target: Target, name: str, text: str) -> bytes:
+def _compile_one(target: CodeTarget, name: str, text: str) -> bytes:
     with target.module(name, text) as (module, machine):
         _check_kernel(module, name)
         machine.optimise(module)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from weft.graph.body import body_of
-from weft.graph.node import Kind, Node, Size, kind_of
+from weft.graph.node import ArrayType, Node, Size, kind_of
 from weft.primitives.base import Constant, Elementwise, Placeholder, View, bind, bind_many
 from weft.primitives.control import Loop
 from weft.primitives.joins import Concatenate
@@ -46,7 +46,7 @@ def by_elements(op: Loop, operands: Sequence[Node]) -> list[Node] | None:
 def _is_small(op: Loop) -> bool:
     """Whether there are so few elements that each can have a name."""
     nodes = op.body.graph.order()
-    if any(type(node.kind) is not Kind or node.kind.symbolic for node in nodes):
+    if any(type(node.kind) is not ArrayType or node.kind.symbolic for node in nodes):
         return False
     if not all(0 < _count(node) <= MOST_ELEMENTS for node in nodes):
         return False
@@ -140,7 +140,7 @@ class _Elements:
         return [*found, *parts]
 
 
-def _single(node: Node) -> Kind:
+def _single(node: Node) -> ArrayType:
     return kind_of((), node.dtype)
 
 

@@ -16,7 +16,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from weft import beside
 from weft.codegen.launch import FAILURE_WORD, Choose, Done, Launch, Pointer, Repeat, Row, Slot, Steps
-from weft.graph.node import Kind, Node
+from weft.graph.node import ArrayType, Node
 from weft.graph.placement import USED, placed
 from weft.passes.lower import nbytes_of, to_int
 from weft.passes.memory import Plan, base_of
@@ -25,8 +25,7 @@ from weft.primitives.base import Constant, ConstantValue, Parameter, Primitive
 from weft.records import dataclass
 from weft.runtime.buffer import Storage
 from weft.runtime.data import Buffer, moved
-from weft.runtime.program import INLINE, LOOP_FIELDS, Command, Program, ProgramError, Progress, Reloc
-from weft.runtime.program import Kind as CommandKind
+from weft.runtime.program import INLINE, LOOP_FIELDS, Command, CommandKind, Program, ProgramError, Progress, Reloc
 from weft.runtime.progress import Counter
 
 _LASTING: Final = 3e7  # operations: some milliseconds of LAPACK's
@@ -51,7 +50,7 @@ class Call(NamedTuple):
     """An operation with what its operands are: one that a command of a program belongs to."""
 
     op: Primitive
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ArrayType, ...]
     """Those of its operands."""
 
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from weft.config import config
 from weft.graph.dims import DimEnv, compile_sizes, hint_of
-from weft.graph.node import Graph, Kind, Node, Size, kind_of
+from weft.graph.node import ArrayType, Graph, Node, Size, kind_of
 from weft.passes.executable import Executable
 from weft.passes.growing import holds_tapes
 from weft.passes.pipeline import WRAPPERS, compile_graph, wrapped
@@ -234,7 +234,7 @@ def _division(part: Any) -> Division:
     sizes: Any
     if isinstance(part, tuple):
         inner, sizes, role = (Strides, len(part)), part, _STRIDES
-    elif isinstance(part, Kind):
+    elif isinstance(part, ArrayType):
         inner, sizes = (part.dtype, part.ndim), () if part.symbolic else part.shape
         role = _SYMBOLIC if part.symbolic else _KIND
     elif part is DATA or part.__class__ is Constant:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from weft.graph.dims import is_exactly, provably_equal, same_shape, squeezed
 from weft.graph.node import Graph, Node, Shape, Size
 from weft.passes.views import Materialize, Strided, Strides, contiguous, walked_as_one
-from weft.primitives.base import Constant, Elementwise, Parameter, Pick, Reduction
+from weft.primitives.base import Constant, Elementwise, GetResult, Parameter, Reduction
 from weft.primitives.creation import Iota
 from weft.records import dataclass, field
 
@@ -115,7 +115,7 @@ class Fuser:
         for number, nodes in enumerate(_pieces(self.graph)):
             self.piece, self.groups, self.bits = number, {}, 0
             for node in nodes:
-                if isinstance(node.op, Pick):
+                if isinstance(node.op, GetResult):
                     self.group_of[node] = self.group_of[node.inputs[0]]
                     self.group_of[node].nodes.append(node)
                 else:

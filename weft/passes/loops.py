@@ -13,11 +13,11 @@ from typing import Any
 
 from weft.graph.body import Body, body_of, rebuilt
 from weft.graph.lines import inherit
-from weft.graph.node import Bundle, Graph, Node, reachable
+from weft.graph.node import Graph, Node, TupleType, reachable
 from weft.passes.cse import cse
 from weft.passes.elements import by_elements
 from weft.passes.simplify import simplify
-from weft.primitives.base import ONE, ZERO, Constant, Parameter, Pick, View, bind, bind_many, constant
+from weft.primitives.base import ONE, ZERO, Constant, GetResult, Parameter, View, bind, bind_many, constant
 from weft.primitives.control import Loop
 from weft.primitives.custom import Barrier
 from weft.records import dataclass
@@ -126,7 +126,7 @@ def _in_a_circle(graph: Graph, absorbed: dict[Node, _Absorbed]) -> Node | None:
         path[node] = None
         operands = [x for x in _operands(node, absorbed) if x not in done]
         if any(x in path for x in operands):
-            sources = [x.inputs[0] for x in path if isinstance(x.op, Pick) and x.inputs[0] in absorbed]
+            sources = [x.inputs[0] for x in path if isinstance(x.op, GetResult) and x.inputs[0] in absorbed]
             return sources[-1]
         stack.extend(operands)
     return None
@@ -134,7 +134,7 @@ def _in_a_circle(graph: Graph, absorbed: dict[Node, _Absorbed]) -> Node | None:
 
 def _operands(node: Node, absorbed: dict[Node, _Absorbed]) -> tuple[Node, ...]:
     """What a node is computed from when loops have been absorbed."""
-    if isinstance(node.op, Pick) and node.inputs[0] in absorbed:
+    if isinstance(node.op, GetResult) and node.inputs[0] in absorbed:
         return (absorbed[node.inputs[0]].by,)
     return node.inputs
 
@@ -166,12 +166,12 @@ def _rebuilt(graph: Graph, make: Callable[[Node, tuple[Node, ...]], Node], absor
             continue
         stack.pop()
         operands = tuple([new[x] for x in _operands(node, absorbed)])
-        if isinstance(node.op, Pick):
+        if isinstance(node.op, GetResult):
             source = node.inputs[0]
             index = shift[source][node.op.index] if source in absorbed else node.op.index
             (whole,) = operands
             index = _renumber(node, index, source, whole)
-            new[node] = bind(Pick(index), whole)
+            new[node] = bind(GetResult(index), whole)
         else:
             new[node] = make(node, operands)
     inherit(new)
@@ -180,9 +180,9 @@ def _rebuilt(graph: Graph, make: Callable[[Node, tuple[Node, ...]], Node], absor
 
 def _renumber(pick: Node, index: int, source: Node, whole: Node) -> int:
     """The number of steps is a loop's last result, whatever was added before it."""
-    assert isinstance(source.kind, Bundle)
-    assert isinstance(pick.op, Pick)
-    assert isinstance(whole.kind, Bundle)
+    assert isinstance(source.kind, TupleType)
+    assert isinstance(pick.op, GetResult)
+    assert isinstance(whole.kind, TupleType)
     if isinstance(source.op, Loop) and source.op.reports and pick.op.index == len(source.kind.parts) - 1:
         return len(whole.kind.parts) - 1
     return index
@@ -261,7 +261,7 @@ def _by_elements(graph: Graph) -> Graph:
     new: dict[Node, Node] = {}
     results: dict[Node, list[Node]] = {}
     for node in graph.order():
-        if isinstance(node.op, Pick) and node.inputs[0] in results:
+        if isinstance(node.op, GetResult) and node.inputs[0] in results:
             new[node] = results[node.inputs[0]][node.op.index]
             continue
         inputs = tuple([new[i] for i in node.inputs])
@@ -292,7 +292,7 @@ def _pruned(graph: Graph) -> Graph:
                 new[node] = node.on(inputs)
             else:
                 results[node] = smaller.results()
-        elif isinstance(node.op, Pick) and node.inputs[0] in results:
+        elif isinstance(node.op, GetResult) and node.inputs[0] in results:
             found = results[node.inputs[0]][node.op.index]
             assert found is not None
             new[node] = found
@@ -306,7 +306,7 @@ def _used_results(graph: Graph) -> dict[Node, set[int]]:
     """Which results of each loop are read."""
     used: dict[Node, set[int]] = {node: set() for node in graph.order() if isinstance(node.op, Loop)}
     for node in graph.order():
-        if isinstance(node.op, Pick) and node.inputs[0] in used:
+        if isinstance(node.op, GetResult) and node.inputs[0] in used:
             used[node.inputs[0]].add(node.op.index)
     return used
 

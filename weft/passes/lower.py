@@ -13,11 +13,11 @@ from typing import Any
 
 from weft.codegen.launch import Choose, Done, Launch, Layout, Pointer, Repeat, Steps
 from weft.graph.dims import Dim, provably_equal, same_shape
-from weft.graph.node import Bundle, Graph, Kind, Node, Size, Tape
+from weft.graph.node import ArrayType, Graph, Node, Size, Tape, TupleType
 from weft.passes.fuse import Group
 from weft.passes.target import Target
 from weft.passes.views import Strided, Strides, contiguous, is_contiguous
-from weft.primitives.base import Constant, ControlFlow, Opaque, Pick, bind
+from weft.primitives.base import Constant, ControlFlow, GetResult, KernelOperation, bind
 from weft.records import dataclass
 
 
@@ -116,7 +116,7 @@ class Lowerer:
         results = [Layout(_ints(x.shape), _ints(contiguous(x.shape)), x.dtype) for x in writes]
         lowering = self.target.lower(node.op, layouts, results)
         launches = tuple(_renumbered(launch, places, len(reads)) for launch in lowering.launches)
-        over = node.op.overwrites if isinstance(node.op, Opaque) else ()
+        over = node.op.overwrites if isinstance(node.op, KernelOperation) else ()
         overwritable = self.lying_alike(node, dict.fromkeys(over, (0, writes[0].kind)), places)
         return Item(group, launches, tuple(reads), writes, lowering.temporaries, overwritable)
 
@@ -135,7 +135,7 @@ class Lowerer:
         return list(numbers), places, layouts
 
     def lying_alike(
-        self, node: Node, results: Mapping[int, tuple[int, Kind]], places: Sequence[Pointer]
+        self, node: Node, results: Mapping[int, tuple[int, ArrayType]], places: Sequence[Pointer]
     ) -> frozenset[tuple[int, int]]:
         """(stored value, result) for those operands that lie in memory exactly as a result does, and that no other
         operand reads: `results` gives by operand the number and the kind of a result."""
@@ -145,7 +145,7 @@ class Lowerer:
             [(places[k].value, w) for k, (w, kind) in alone.items() if self._lies_plainly(node.inputs[k], kind)]
         )
 
-    def _lies_plainly(self, operand: Node, kind: Kind) -> bool:
+    def _lies_plainly(self, operand: Node, kind: ArrayType) -> bool:
         """Whether an operand is a stored value, all of it, as a result of this kind is."""
         stored, strides, offset = self.place(operand)
         return (
@@ -160,10 +160,10 @@ class Lowerer:
 def results_of(group: Group) -> tuple[Node, ...]:
     """The results of the operation that a group is, those that nobody reads included."""
     node = group.nodes[0]
-    if not isinstance(node.kind, Bundle):
+    if not isinstance(node.kind, TupleType):
         return (node,)
-    known = {pick.op.index: pick for pick in group.nodes[1:] if isinstance(pick.op, Pick)}
-    return tuple([known.get(i) or bind(Pick(i), node) for i in range(len(node.kind.parts))])
+    known = {pick.op.index: pick for pick in group.nodes[1:] if isinstance(pick.op, GetResult)}
+    return tuple([known.get(i) or bind(GetResult(i), node) for i in range(len(node.kind.parts))])
 
 
 def _renumbered(launch: Launch, places: Sequence[Pointer], reads: int) -> Launch:

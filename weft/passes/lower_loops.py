@@ -19,7 +19,7 @@ from weft.graph.node import Node
 from weft.passes.fuse import Group
 from weft.passes.lower import TAPE_ROWS, Item, Lowerer, nbytes_of, results_of, to_int
 from weft.passes.views import Strides, is_contiguous
-from weft.primitives.base import Opaque, Parameter, Pick
+from weft.primitives.base import GetResult, KernelOperation, Parameter
 from weft.primitives.control import Loop, Switch
 
 PlanBody = Callable[[Body, Mapping[Node, Strides | None], Mapping[int, int]], Any]
@@ -98,7 +98,7 @@ def _written_to(node: Node) -> int | None:
         op = node.op
         if isinstance(op, Parameter):
             return op.index
-        if isinstance(op, Pick):
+        if isinstance(op, GetResult):
             whole = node.inputs[0]
             if isinstance(whole.op, Loop) and op.index < whole.op.carries:
                 node = whole.inputs[whole.op.counted + whole.op.invariants + op.index]
@@ -111,7 +111,7 @@ def _written_to(node: Node) -> int | None:
                 node = whole.inputs[1 + base]
                 continue
             return None
-        if not isinstance(op, Opaque) or not op.overwrites:
+        if not isinstance(op, KernelOperation) or not op.overwrites:
             return None
         node = node.inputs[op.overwrites[0]]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from weft.codegen.launch import Launch, Layout, Lowering
-from weft.graph.node import Kind
+from weft.graph.node import ArrayType
 from weft.llvm.code import Code
 from weft.passes.fuse import Group, Limits
 from weft.runtime.buffer import Storage
@@ -69,7 +69,7 @@ class Target(ABC):
 
     @abstractmethod
     def copy_program(
-        self, kind: Kind, source: Strides | None, target: Strides | None, is_constant: bool = False
+        self, kind: ArrayType, source: Strides | None, target: Strides | None, is_constant: bool = False
     ) -> Program:
         """target[...] = source, for elements of any dtype. Strides count elements; None means row-major. A run is given
         the addresses of both, or 0, the target's and the words of the constant that all elements become."""

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Collection, Mapping
 
 from weft.graph.dims import same_shape
-from weft.graph.node import Bundle, Graph, Kind, Node
+from weft.graph.node import ArrayType, Graph, Node, TupleType
 from weft.passes.lower import Item, nbytes_of
 from weft.passes.memory import Place, Plan, base_of
 from weft.passes.views import Strided, contiguous
@@ -55,9 +55,9 @@ def verify_graph(graph: Graph) -> None:
             raise VerifyError(f"{node} should have kind {kind}")
 
 
-def _same_kind(a: Kind, b: Kind) -> bool:
+def _same_kind(a: ArrayType, b: ArrayType) -> bool:
     """Whether two kinds are one in all calls that pass the guards: sizes may be different expressions of symbols."""
-    if isinstance(a, Bundle) and isinstance(b, Bundle):
+    if isinstance(a, TupleType) and isinstance(b, TupleType):
         return len(a.parts) == len(b.parts) and all(map(_same_kind, a.parts, b.parts))
     return a is b or (type(a) is type(b) and a.dtype is b.dtype and same_shape(a.shape, b.shape))
 

@@ -17,13 +17,13 @@ import numpy as np
 
 from weft.graph.dims import is_exactly, provably_equal, same_shape
 from weft.graph.lines import inherit
-from weft.graph.node import Graph, Kind, Node, Shape, Size, kind_of
+from weft.graph.node import ArrayType, Graph, Node, Shape, Size, kind_of
 from weft.primitives.base import (
     Constant,
     ControlFlow,
     Elementwise,
     IndexMap,
-    Opaque,
+    KernelOperation,
     Parameter,
     Primitive,
     Reduction,
@@ -52,7 +52,7 @@ class Strided(Primitive):
     strides: Strides
     offset: Size
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kind_of(self.shape, kinds[0].dtype)
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
@@ -105,7 +105,7 @@ def compose_views(graph: Graph, layouts: Mapping[Node, Strides | None] | None = 
         if isinstance(node.op, Contiguous) and resolver.lies_so(node.op, operands[0]):
             new[node] = resolver.as_it_lies(operands[0])
             continue
-        if isinstance(node.op, Opaque):  # kernels of their own read memory, not loop indices
+        if isinstance(node.op, KernelOperation):  # kernels of their own read memory, not loop indices
             operands = tuple(_stored(x) if _leaf(x).op.__class__ is Iota else x for x in operands)
         if isinstance(node.op, ControlFlow):
             operands = tuple(resolver.ready(node.op, i, x) for i, x in enumerate(operands))
@@ -157,7 +157,7 @@ def _moved(graph: Graph) -> dict[Node, tuple[View, ...]]:
     return chains
 
 
-def _shrinks(viewed: Kind, operand: Kind) -> bool:
+def _shrinks(viewed: ArrayType, operand: ArrayType) -> bool:
     """The view is known to have no more elements than its operand, so moving it repeats no work."""
     return viewed.size <= operand.size
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
-from weft.graph.node import Bundle, Kind, Node, Shape, Size, bundle_of, kind_of
+from weft.graph.node import ArrayType, Node, Shape, Size, TupleType, bundle_of, kind_of
 from weft.primitives.base import (
     ByOperand,
+    KernelOperation,
     MultiOutput,
-    Opaque,
     Sample,
     bind,
     bind_many,
@@ -50,7 +50,7 @@ def lowest(dtype: Dtype) -> float:
     return float(dt.finfo(wide_of(dtype)).min)
 
 
-class Masked(Opaque):
+class Masked(KernelOperation):
     """What operations over all pairs of queries and keys share: the scores, and what is masked of them.
 
     Queries are (…, heads, queries, features), keys and values (…, groups, keys, features): heads are a multiple of
@@ -67,7 +67,7 @@ class Masked(Opaque):
         """Whether an operand is the mask."""
         return self.mask in ("truths", "numbers")
 
-    def check_scores(self, q: Kind, k: Kind, v: Kind, masks: Sequence[Kind]) -> None:
+    def check_scores(self, q: ArrayType, k: ArrayType, v: ArrayType, masks: Sequence[ArrayType]) -> None:
         self.check_dtypes(q, k, v)
         need(self.mask in MASKS, f"a mask {self.mask!r}")
         need(q.ndim == k.ndim == v.ndim >= 3, f"operands {q}, {k}, {v}")
@@ -94,19 +94,19 @@ class Attention(MultiOutput, Masked):
     sinks: bool = False
     tolerance = dict.fromkeys(dt.FLOATS, 16)
 
-    def infer(self, *kinds: Kind) -> Bundle:
+    def infer(self, *kinds: ArrayType) -> TupleType:
         q, _, v = kinds[:3]
         left = kind_of(q.shape[:-1], wide_of(q.dtype))
         return bundle_of([kind_of((*q.shape[:-1], v.shape[-1]), q.dtype), left, left])
 
-    def check(self, q: Kind, k: Kind, v: Kind, *more: Kind) -> None:
+    def check(self, q: ArrayType, k: ArrayType, v: ArrayType, *more: ArrayType) -> None:
         need(len(more) == self.has_mask + self.sinks, f"{3 + len(more)} operands")
         masks, sinks = more[: self.has_mask], more[self.has_mask :]
         self.check_scores(q, k, v, masks)
         for kind in sinks:
             need(kind.dtype is q.dtype and equal_shapes(kind.shape, q.shape[:-2]), f"sinks {kind}")
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         q, k, v = kinds[:3]
         pairs = float(q.size) / max(float(q.shape[-1]), 1.0) * float(k.shape[-2])
         return pairs * (2.0 * float(q.shape[-1]) + 2.0 * float(v.shape[-1]) + 12.0)
@@ -219,10 +219,10 @@ class AttentionGradient(MultiOutput, Masked):
 
     tolerance = dict.fromkeys(dt.FLOATS, 16)
 
-    def infer(self, *kinds: Kind) -> Bundle:
+    def infer(self, *kinds: ArrayType) -> TupleType:
         return bundle_of(kinds[:3])
 
-    def check(self, q: Kind, k: Kind, v: Kind, *more: Kind) -> None:
+    def check(self, q: ArrayType, k: ArrayType, v: ArrayType, *more: ArrayType) -> None:
         need(len(more) == self.has_mask + 4, f"{3 + len(more)} operands")
         self.check_scores(q, k, v, more[: self.has_mask])
         left = kind_of(q.shape[:-1], wide_of(q.dtype))
@@ -231,7 +231,7 @@ class AttentionGradient(MultiOutput, Masked):
         ct = more[-1]
         need(ct.dtype is q.dtype and equal_shapes(ct.shape, (*q.shape[:-1], v.shape[-1])), f"a cotangent {ct}")
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         q, k, v = kinds[:3]
         pairs = float(q.size) / max(float(q.shape[-1]), 1.0) * float(k.shape[-2])
         return pairs * (6.0 * float(q.shape[-1]) + 4.0 * float(v.shape[-1]) + 16.0)
@@ -398,10 +398,10 @@ class _Formula:
         shape = (*self.lead, self.groups, self.shared, *x.shape[-2:])
         return bind(Broadcast(shape, (*range(n + 1), n + 2, n + 3)), x)
 
-    def heads_back(self, x: Node, kind: Kind) -> Node:
+    def heads_back(self, x: Node, kind: ArrayType) -> Node:
         return astype(reshape(x, kind.shape), kind.dtype)
 
-    def groups_back(self, x: Node, kind: Kind) -> Node:
+    def groups_back(self, x: Node, kind: ArrayType) -> Node:
         return astype(bind(Sum((len(self.lead) + 1,)), x), kind.dtype)
 
     # ---- scores ----
@@ -523,7 +523,7 @@ def _across(x: Node, like: Node) -> Node:
     return bind(Broadcast(like.shape, tuple(range(like.ndim - 1))), x)
 
 
-def _size(n: Any, kind: Kind) -> Node:
+def _size(n: Any, kind: ArrayType) -> Node:
     if type(n) is int:
         return constant(n, kind)
     return bind(Broadcast(kind.shape, ()), astype(bind(Extent(n)), kind.dtype))

@@ -20,7 +20,7 @@ from weft import interop
 from weft.dtypes import Dtype
 from weft.graph.body import Body
 from weft.graph.dims import Dim, key_of, text_of
-from weft.graph.node import Bundle, Kind, Node, Shape, Size, kind_of
+from weft.graph.node import ArrayType, Node, Shape, Size, TupleType, kind_of
 from weft.graph.overlay import Foreign
 from weft.graph.scalars import SCALARS, Scalar, plain
 from weft.graph.trace import unknown_value
@@ -100,7 +100,7 @@ class Primitive(metaclass=_Interned):
     takes_arrays: ClassVar[bool] = True
     """Whether all operands are arrays, not bundles or tapes."""
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         """Shape and dtype of the result; sizes may be symbols."""
         raise NotImplementedError
 
@@ -113,12 +113,12 @@ class Primitive(metaclass=_Interned):
             """The same in NumPy: the oracle of the tests and the back end WEFT_BACKEND=reference."""
             raise NotImplementedError
 
-        def check(self, *kinds: Kind) -> None:
+        def check(self, *kinds: ArrayType) -> None:
             """Raise ValueError if operands of these kinds are not what `infer`, `reference` and kernels rely on. Asked
             for graphs that come from files (see primitives/checks.py)."""
             raise NotImplementedError(f"there is no rule for operands of {self.title}")
 
-    def check_dtypes(self, *kinds: Kind) -> None:
+    def check_dtypes(self, *kinds: ArrayType) -> None:
         """Operands have one dtype, which is one of those that the primitive is made for."""
         dtype = kinds[0].dtype
         need(all(kind.dtype is dtype for kind in kinds), f"operands of different dtypes, {kinds}")
@@ -145,7 +145,7 @@ class Primitive(metaclass=_Interned):
         """Cotangents of the wanted operands; a missing one is an exact zero."""
         raise NotImplementedError
 
-    def zero_tangent(self, out: Kind, *kinds: Kind) -> Kind:
+    def zero_tangent(self, out: ArrayType, *kinds: ArrayType) -> ArrayType:
         """The kind that an exact zero has, in place of a tangent, when it is shown to the user."""
         return out
 
@@ -166,7 +166,7 @@ class Primitive(metaclass=_Interned):
         overwritten only by steps behind the last that can fail."""
         return not self.is_total
 
-    def failure(self, detail: Sequence[int], kinds: Sequence[Kind], steps: Sequence[int] = ()) -> Exception:
+    def failure(self, detail: Sequence[int], kinds: Sequence[ArrayType], steps: Sequence[int] = ()) -> Exception:
         """What is raised when a call of its code failed: `detail` is what the call left (codegen.launch), `kinds` are
         those of the operands, `steps` those that the loops around it were at."""
         raise NotImplementedError
@@ -181,12 +181,12 @@ class Primitive(metaclass=_Interned):
         element."""
         return None
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         """Floating-point operations that it takes, counted as instructions: for explain, which compares them with what
         the machine can do. 0 for what only moves elements."""
         return 0.0
 
-    def unbroken(self, *kinds: Kind) -> float:
+    def unbroken(self, *kinds: ArrayType) -> float:
         """Floating-point operations, roughly, of the largest piece of it that Ctrl-C cannot stop in the middle."""
         return 0.0
 
@@ -216,7 +216,7 @@ def _show(value: Any) -> str:
     return value.name if isinstance(value, Dtype) else text_of(value)
 
 
-_INFERRED: dict[tuple[Any, ...], Kind] = {}
+_INFERRED: dict[tuple[Any, ...], ArrayType] = {}
 _MOST_INFERRED = 1 << 13
 
 
@@ -236,7 +236,7 @@ def bind(op: Primitive, *inputs: Node) -> Node:
 def check_operands(op: Primitive, operands: Sequence[Node]) -> None:
     """Raise ValueError if a primitive does not take such operands."""
     kinds = [x.kind for x in operands]
-    need(not op.takes_arrays or all(type(kind) is Kind for kind in kinds), "operands that are no arrays")
+    need(not op.takes_arrays or all(type(kind) is ArrayType for kind in kinds), "operands that are no arrays")
     try:
         _signature(type(op).check).bind(op, *kinds)
     except TypeError:
@@ -255,7 +255,7 @@ class Bundled(Node):
 
     __slots__ = ("_room", "picks")
 
-    def __init__(self, op: Primitive, inputs: tuple[Node, ...], kind: Kind, value: None = None) -> None:
+    def __init__(self, op: Primitive, inputs: tuple[Node, ...], kind: ArrayType, value: None = None) -> None:
         super().__init__(op, inputs, kind)
         self.picks: list[ref[Picked]] = []
         self._room = 8
@@ -273,7 +273,7 @@ class Picked(Node):
 
     __slots__ = ("__weakref__",)
 
-    def __init__(self, op: Primitive, inputs: tuple[Node, ...], kind: Kind, value: Any = None) -> None:
+    def __init__(self, op: Primitive, inputs: tuple[Node, ...], kind: ArrayType, value: Any = None) -> None:
         super().__init__(op, inputs, kind, value)
         (whole,) = inputs
         assert isinstance(whole, Bundled)
@@ -287,8 +287,8 @@ def bind_many(op: MultiOutput, *inputs: Node) -> list[Node]:
 
 def picks(whole: Node) -> list[Node]:
     """The results of a node that has several, as nodes."""
-    assert isinstance(whole.kind, Bundle)
-    return [Picked(Pick(i), (whole,), part) for i, part in enumerate(whole.kind.parts)]
+    assert isinstance(whole.kind, TupleType)
+    return [Picked(GetResult(i), (whole,), part) for i, part in enumerate(whole.kind.parts)]
 
 
 # ---- leaves ----
@@ -385,7 +385,7 @@ def _words(scalar: Any) -> tuple[int, ...]:
     return tuple(int.from_bytes(raw[i : i + 8].ljust(8, b"\0"), "little", signed=True) for i in range(0, len(raw), 8))
 
 
-def constant(number: Any, kind: Kind) -> Node:
+def constant(number: Any, kind: ArrayType) -> Node:
     """A leaf of this kind with `number` in every element; the number is converted to the dtype exactly once, here."""
     if type(number) in SCALARS:
         if number.env.is_open():
@@ -413,7 +413,7 @@ def full_like(node: Node, number: Any) -> Node:
     return constant(number, node.kind)
 
 
-def zeros(kind: Kind) -> Node:
+def zeros(kind: ArrayType) -> Node:
     return constant(0, kind)
 
 
@@ -436,10 +436,10 @@ class Elementwise(Primitive):
         """The result's dtype. By default that of the (equal) operand dtypes."""
         return dtypes[0]
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kind_of(kinds[0].shape, self.result(*[k.dtype for k in kinds]))
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         count = _arity(type(self))
         need(len(kinds) == count, f"{len(kinds)} operands, and it has {count}")
         need(all(equal_shapes(kinds[0].shape, k.shape) for k in kinds[1:]), f"operands of different shapes, {kinds}")
@@ -459,7 +459,7 @@ class Elementwise(Primitive):
             """Code for one vector (or scalar) of elements; `b` is the builder, `xs` its values."""
             raise NotImplementedError
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         return flops_each(out.dtype) * float(out.size) * self.cost if self.compute_halves else 0.0
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
@@ -599,7 +599,7 @@ class View(Linear):
     dtypes: ClassVar[tuple[Dtype, ...]] = dt.ALL
     moves = (0,)
 
-    def index_map(self, kind: Kind) -> IndexMap:
+    def index_map(self, kind: ArrayType) -> IndexMap:
         """Which operand element each result element is."""
         raise NotImplementedError
 
@@ -628,15 +628,15 @@ class Reduction(Primitive):
         """Code that combines two accumulator values."""
         raise NotImplementedError
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         return float(kinds[0].size) if out.dtype.is_inexact else 0.0
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         (kind,) = kinds
         gone = set(self.axes)
         return kind_of(tuple(n for i, n in enumerate(kind.shape) if i not in gone), self.result(kind.dtype))
 
-    def check(self, x: Kind) -> None:
+    def check(self, x: ArrayType) -> None:
         self.check_dtypes(x)
         check_axes(self.axes, x.ndim)
         need(list(self.axes) == sorted(self.axes), f"axes {self.axes} out of order")
@@ -646,7 +646,7 @@ class Reduction(Primitive):
         return bind(type(self)(tuple(a + 1 for a in self.axes)), front), 0
 
 
-class Opaque(Primitive):
+class KernelOperation(Primitive):
     """An operation with kernels of its own, which fusion does not look into (products, gathers, sorts). Every target
     has a table of them by class (weft/targets).
     """
@@ -657,12 +657,10 @@ class Opaque(Primitive):
 
 
 class MultiOutput(Primitive):
-    """An operation with several results. Its node is a bundle, `Pick` takes one part.
-
-    The rules speak of all results at once: `reference` gives a tuple, `jvp` tangents and `batch` batched nodes in their
-    order; `vjp` takes a cotangent (or None) for each. One that is Opaque too, such as a factorization, has kernels of
-    its own, which get all results.
-    """
+    """An operation with several results. Its node is a bundle, `GetResult` takes one part. The rules speak of all
+    results at once: `reference` gives a tuple, `jvp` tangents and `batch` batched nodes in their order; `vjp` takes a
+    cotangent (or None) for each. One that is a KernelOperation too, such as a factorization, has kernels of its own,
+    which get all results."""
 
     node_class = Bundled
 
@@ -673,7 +671,7 @@ class MultiOutput(Primitive):
         batch: ClassVar[Any]
     else:
 
-        def infer(self, *kinds: Kind) -> Bundle:
+        def infer(self, *kinds: ArrayType) -> TupleType:
             """The kinds of the results."""
             raise NotImplementedError
 
@@ -711,21 +709,21 @@ class ControlFlow(MultiOutput):
         return False
 
 
-class Pick(Primitive):
+class GetResult(Primitive):
     """Result number `index` of an operation that has several."""
 
     index: int
     node_class = Picked
     takes_arrays = False
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         (kind,) = kinds
-        assert isinstance(kind, Bundle)
+        assert isinstance(kind, TupleType)
         return kind.parts[self.index]
 
-    def check(self, *kinds: Kind) -> None:
-        need(len(kinds) == 1 and isinstance(kinds[0], Bundle), "it picks from what has one result")
-        assert isinstance(kinds[0], Bundle)
+    def check(self, *kinds: ArrayType) -> None:
+        need(len(kinds) == 1 and isinstance(kinds[0], TupleType), "it picks from what has one result")
+        assert isinstance(kinds[0], TupleType)
         need(0 <= self.index < len(kinds[0].parts), f"result {self.index} of {len(kinds[0].parts)}")
 
 

@@ -12,9 +12,18 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
-from weft.graph.node import Kind, Node, Size, kind_of
+from weft.graph.node import ArrayType, Node, Size, kind_of
 from weft.llvm.builder import STORED, Builder, Complex, Value
-from weft.primitives.base import ByOperand, Discrete, Elementwise, Opaque, Sample, bind, full_like, move_batch_to_front
+from weft.primitives.base import (
+    ByOperand,
+    Discrete,
+    Elementwise,
+    KernelOperation,
+    Sample,
+    bind,
+    full_like,
+    move_batch_to_front,
+)
 from weft.primitives.checks import need
 from weft.primitives.elementwise import INEXACT, Comparison, Imag, Stepwise, binary, draw, real, samples
 
@@ -42,7 +51,7 @@ class Bitcast(Stepwise):
     def result(self, *dtypes: Dtype) -> Dtype:
         return self.dtype
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         super().check(*kinds)
         need(self.dtype in type(self).dtypes and self.dtype.size == kinds[0].dtype.size, "another size of elements")
 
@@ -71,7 +80,7 @@ def _from_bits(b: Builder, bits: Value, dtype: Dtype) -> Value | Complex:
     return Complex(b.bitcast(low, dt.float32), b.bitcast(high, dt.float32))
 
 
-class Reinterpret(Opaque, Discrete):
+class Reinterpret(KernelOperation, Discrete):
     """The bytes of the operand as elements of another type, along the last axis if the size differs. No derivative."""
 
     dtype: Dtype
@@ -87,12 +96,12 @@ class Reinterpret(Opaque, Discrete):
         for shape in (((48,), (3, 0)) if to is dt.uint8 else ((3, 48),))
     )
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         (kind,) = kinds
         old, new = kind.dtype.size, self.dtype.size
         return kind_of(kind.shape if old == new else (*kind.shape[:-1], kind.shape[-1] * old // new), self.dtype)
 
-    def check(self, x: Kind) -> None:
+    def check(self, x: ArrayType) -> None:
         self.check_dtypes(x)
         old, new = x.dtype.size, self.dtype.size
         need(old == new or (x.ndim >= 1 and x.shape[-1] * old % new == 0), f"{x} as {self.dtype.name}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.graph.node import Kind, Shape, Size
+from weft.graph.node import ArrayType, Shape, Size
 from weft.interop import MAX_DIMS
 
 
@@ -54,6 +54,8 @@ def equal_shapes(a: Shape, b: Shape) -> bool:
     return len(a) == len(b) and all(m == n for m, n in zip(a, b, strict=True))
 
 
-def equal_kinds(a: Kind, b: Kind) -> bool:
+def equal_kinds(a: ArrayType, b: ArrayType) -> bool:
     """Whether two arrays are of one kind. Other kinds (bundles, tapes) are equal to nothing but themselves."""
-    return a is b or (type(a) is Kind and type(b) is Kind and a.dtype is b.dtype and equal_shapes(a.shape, b.shape))
+    return a is b or (
+        type(a) is ArrayType and type(b) is ArrayType and a.dtype is b.dtype and equal_shapes(a.shape, b.shape)
+    )

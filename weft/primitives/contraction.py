@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from weft import dtypes as dt
-from weft.graph.node import Kind, Node, Size, kind_of
-from weft.primitives.base import Multilinear, Opaque, Sample, bind, flops_each, move_batch_to_front
+from weft.graph.node import ArrayType, Node, Size, kind_of
+from weft.primitives.base import KernelOperation, Multilinear, Sample, bind, flops_each, move_batch_to_front
 from weft.primitives.checks import equal_shapes, need
 from weft.primitives.elementwise import NUMBERS, conjugate, draw
 from weft.primitives.views import transpose
 
 
-class Matmul(Multilinear, Opaque):
+class Matmul(Multilinear, KernelOperation):
     """x[..., m, k] @ y[..., k, n]; leading axes are equal and go together."""
 
     linear = (0, 1)
@@ -26,14 +26,14 @@ class Matmul(Multilinear, Opaque):
         )
     )  # fmt: skip
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         x, y = kinds
         return kind_of((*x.shape[:-1], y.shape[-1]), x.dtype)
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         return 2.0 * flops_each(out.dtype) * float(out.size) * float(kinds[0].shape[-1])
 
-    def check(self, x: Kind, y: Kind) -> None:
+    def check(self, x: ArrayType, y: ArrayType) -> None:
         self.check_dtypes(x, y)
         need(x.ndim == y.ndim >= 2, f"operands {x} and {y}")
         need(equal_shapes(x.shape[:-2], y.shape[:-2]) and x.shape[-1] == y.shape[-2], f"operands {x} and {y}")

@@ -15,7 +15,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.graph.body import Body, body_of, rebuilt
-from weft.graph.node import Bundle, Kind, Node, Size, Tape, bundle_of, kind_of, reachable, tape_of
+from weft.graph.node import ArrayType, Node, Size, Tape, TupleType, bundle_of, kind_of, reachable, tape_of
 from weft.primitives.base import (
     ControlFlow,
     Elementwise,
@@ -79,7 +79,7 @@ class Loop(ControlFlow):
         """It can be interrupted, and tapes have an end."""
         return True
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         """As many steps as are known."""
         return flops_of(self.body) * (float(self.length) if type(self.length) is int else 1.0)
 
@@ -127,7 +127,7 @@ class Loop(ControlFlow):
 
     # ---- rules ----
 
-    def infer(self, *kinds: Kind) -> Bundle:
+    def infer(self, *kinds: ArrayType) -> TupleType:
         _, _, carries, _ = self.split(kinds)
         _, rows, _ = self.split_body()
         stacked = [
@@ -135,20 +135,20 @@ class Loop(ControlFlow):
         ]
         return bundle_of([*carries, *stacked, *([COUNT] if self.reports else [])])
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         self._check_parameters(len(kinds))
         count, invariants, carries, rows = self.split(kinds)
         params = [param.kind for param in self.body.inputs]
         first = self.invariants + self.carries
         need(all(equal_kinds(kind, COUNT) for kind in count), "a number of steps that is no int64")
         for kind, param in zip([*invariants, *carries], params[:first], strict=True):
-            fits = type(kind) is Kind and equal_kinds(kind, param)
+            fits = type(kind) is ArrayType and equal_kinds(kind, param)
             need(fits, f"an operand {kind}, where its body takes {param}")
         after, made, go_on = self.split_body()
         for kind, result in zip(carries, after, strict=True):
             same = equal_kinds(result.kind, kind)
             need(same, f"a carry that is {kind} at first, and {result.kind} after a step")
-        need(all(type(row.kind) is Kind for row in made), "rows that are no arrays")
+        need(all(type(row.kind) is ArrayType for row in made), "rows that are no arrays")
         need(go_on is None or equal_kinds(go_on.kind, FLAG), "a body that does not say whether to go on")
         for kind, param in zip(rows, params[first:], strict=True):
             self._check_rows(kind, param)
@@ -165,7 +165,7 @@ class Loop(ControlFlow):
         need(bounded or not self.reverse, "steps from an end that it does not have")
         need(self.length is None or self.length >= 0, "a negative number of steps")
 
-    def _check_rows(self, kind: Kind, param: Kind) -> None:
+    def _check_rows(self, kind: ArrayType, param: ArrayType) -> None:
         """The rows of an operand are as many as there are steps, and what the body takes. How many there are on a tape
         is known only when it is read: `writers` says what bounds the steps then."""
         if self.length is None:
@@ -173,7 +173,7 @@ class Loop(ControlFlow):
             need(fits, f"rows of {kind}, where its body takes {param}")
             need(self.counted, "a tape that is read without counting")
             return
-        need(type(kind) is Kind and kind.ndim >= 1, f"rows of {kind}")
+        need(type(kind) is ArrayType and kind.ndim >= 1, f"rows of {kind}")
         same = equal_kinds(kind_of(kind.shape[1:], kind.dtype), param)
         need(same, f"rows of {kind}, where its body takes {param}")
         need(kind.shape[0] == self.length, f"rows of {kind} for another number of steps")
@@ -344,7 +344,7 @@ def flops_of(body: Body) -> float:
     return sum(node.op.flops(node.kind, *[x.kind for x in node.inputs]) for node in body.graph.order())
 
 
-def _stand_in(kind: Kind) -> Node:
+def _stand_in(kind: ArrayType) -> Node:
     return Node(Placeholder("a body"), (), kind)
 
 
@@ -541,7 +541,7 @@ def _kept(op: Loop, results: Sequence[Node], cotangents: Sequence[Node]) -> list
         operands = {x for x in node.inputs if not is_free(x)}
         cheap = isinstance(node.op, View) or (isinstance(node.op, Elementwise) and node.op.cost <= CHEAP)
         # A tape is no row: the inner loop that wrote it runs again.
-        if isinstance(node.kind, (Tape, Bundle)) or (node.inputs and cheap and len(operands) <= 1):
+        if isinstance(node.kind, (Tape, TupleType)) or (node.inputs and cheap and len(operands) <= 1):
             for x in operands - seen:
                 seen.add(x)
                 pending.append(x)
@@ -684,7 +684,7 @@ def add_tapes(x: Node, y: Node) -> Node:
     """The sum of two tapes of one loop, row by row."""
     (whole,) = x.inputs
     assert isinstance(whole.op, Loop)
-    assert isinstance(whole.kind, Bundle)
+    assert isinstance(whole.kind, TupleType)
     assert isinstance(x.kind, Tape)
     steps = picks(whole)[-1]
     a, b = _stand_in(x.kind.row), _stand_in(x.kind.row)
@@ -711,14 +711,14 @@ class Switch(ControlFlow):
     def can_fail(self) -> bool:
         return any(can_fail(branch) for branch in self.branches)
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         """Those of all branches."""
         return sum(flops_of(branch) for branch in self.branches)
 
-    def infer(self, *kinds: Kind) -> Bundle:
+    def infer(self, *kinds: ArrayType) -> TupleType:
         return bundle_of(self.branches[0].kinds())
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         need(len(self.branches) >= 1, "no branches")
         need(len(kinds) >= 1 and equal_kinds(kinds[0], CHOICE), "a choice that is no int32")
         first = self.branches[0]
@@ -729,7 +729,7 @@ class Switch(ControlFlow):
             need(len(branch.outputs) == len(first.outputs), "branches with different results")
             for kind, other in zip(first.kinds(), branch.kinds(), strict=True):
                 need(equal_kinds(kind, other), "branches with different results")
-        need(all(type(kind) is Kind for kind in first.kinds()), "results that are no arrays")
+        need(all(type(kind) is ArrayType for kind in first.kinds()), "results that are no arrays")
 
     def reference(self, *values: np.ndarray, run: RunBody) -> tuple[np.ndarray, ...]:
         index, *operands = values

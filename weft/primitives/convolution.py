@@ -13,8 +13,8 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.graph.dims import dim_max
-from weft.graph.node import Kind, Node, Shape, Size, kind_of
-from weft.primitives.base import Multilinear, Opaque, Sample, bind, move_batch_to_front, zeros
+from weft.graph.node import ArrayType, Node, Shape, Size, kind_of
+from weft.primitives.base import KernelOperation, Multilinear, Sample, bind, move_batch_to_front, zeros
 from weft.primitives.checks import equal_shapes, need
 from weft.primitives.elementwise import draw
 from weft.primitives.views import Slice, SliceUpdate, reshape, transpose
@@ -32,7 +32,7 @@ class Window(NamedTuple):
 Windows = tuple[Window, ...]
 
 
-def _spatial(x: Kind | Node, windows: Windows) -> range:
+def _spatial(x: ArrayType | Node, windows: Windows) -> range:
     """The axes that windows go along: before the last."""
     return range(x.ndim - 1 - len(windows), x.ndim - 1)
 
@@ -63,7 +63,7 @@ def few_in_groups(each: int, per_group: int) -> bool:
     return each <= _FEW and per_group <= _FEW
 
 
-class _Convolution(Multilinear, Opaque):
+class _Convolution(Multilinear, KernelOperation):
     """What both have: windows (for each axis a step, a gap, and zeros before the first element), leading axes that are
     equal and go together, and their dtypes. Channels and outputs are in `groups`: an output sees the channels of its
     own."""
@@ -80,7 +80,7 @@ class _Convolution(Multilinear, Opaque):
     def windows(self) -> Windows:
         return tuple([Window(*window) for window in zip(self.steps, self.gaps, self.lows, strict=True)])
 
-    def check(self, x: Kind, y: Kind) -> None:
+    def check(self, x: ArrayType, y: ArrayType) -> None:
         self.check_dtypes(x, y)
         d = len(self.windows)
         need(d >= 1 and all(w.step >= 1 and w.gap >= 1 and w.low >= 0 for w in self.windows), f"windows {self.windows}")
@@ -135,18 +135,18 @@ class Convolve(_Convolution):
         _sample((1, 3, 4), (4, 5, 1), windows=[(1, 1, 4)], groups=4, places=(7,)),
     )
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         x, w = kinds
         d = len(self.windows)
         return kind_of((*x.shape[: -d - 1], *self.places, w.shape[-d - 2]), x.dtype)
 
-    def check(self, x: Kind, y: Kind) -> None:
+    def check(self, x: ArrayType, y: ArrayType) -> None:
         super().check(x, y)
         need(len(self.places) == len(self.windows), f"places {self.places}")
         need(x.shape[-1] == y.shape[-1] * self.groups, f"operands {x} and {y} in {self.groups} groups")
         need(y.shape[-len(self.windows) - 2] % self.groups == 0, f"operands {x} and {y} in {self.groups} groups")
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         return 2.0 * float(out.size) * float(kind_of(kinds[1].shape[-len(self.windows) - 1 :], dt.float32).size)
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
@@ -196,19 +196,19 @@ class ConvolveWeights(_Convolution):
         _sample((1, 3, 4), (1, 7, 4), windows=[(1, 1, 4)], groups=4, kernel=(5,)),
     )
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         x, y = kinds
         d = len(self.windows)
         return kind_of((*x.shape[: -d - 2], *self.kernel, x.shape[-1] // self.groups, y.shape[-1]), x.dtype)
 
-    def check(self, x: Kind, y: Kind) -> None:
+    def check(self, x: ArrayType, y: ArrayType) -> None:
         super().check(x, y)
         need(len(self.kernel) == len(self.windows), f"kernel {self.kernel}")
         d = len(self.windows)
         need(x.shape[-d - 2] == y.shape[-d - 2], f"operands {x} and {y}")
         need(all(y.shape[-1] % self.groups == 0 for y in (x, y)), f"operands {x} and {y} in {self.groups} groups")
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         return 2.0 * float(out.size) * float(kind_of(kinds[1].shape[-len(self.windows) - 2 : -1], dt.float32).size)
 
     def reference(self, *values: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft import dtypes as dt
-from weft.graph.node import Kind, Node, Shape, Size, kind_of
+from weft.graph.node import ArrayType, Node, Shape, Size, kind_of
 from weft.primitives.base import Discrete, Sample, bind
 from weft.primitives.checks import check_shape, need
 
@@ -23,7 +23,7 @@ class Iota(Discrete):
         Sample(lambda rng, dtype: [], {"shape": ()}, False, "scalar"),
     )
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kind_of(self.shape, dt.int64)
 
     def check(self) -> None:
@@ -44,7 +44,7 @@ class Extent(Discrete):
     dtypes = (dt.int64,)
     samples = (Sample(lambda rng, dtype: [], {"size": 5}, False, "five"),)
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kind_of((), dt.int64)
 
     def check(self) -> None:

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weft.graph.node import Kind, Node, Size
-from weft.primitives.base import Linear, Opaque, Sample, bind, move_batch_to_front
+from weft.graph.node import ArrayType, Node, Size
+from weft.primitives.base import KernelOperation, Linear, Sample, bind, move_batch_to_front
 from weft.primitives.elementwise import Identity, draw
 from weft.records import dataclass
 
@@ -114,7 +114,7 @@ def called(rules: Rules, xs: Sequence[Node], ys: Sequence[Node]) -> list[Node]:
     return [Called(application, i, xs, ys) for i in range(len(ys))]
 
 
-class Barrier(Linear, Opaque):
+class Barrier(Linear, KernelOperation):
     """A copy of the first operand that is made once the others are known. What is computed from it is not what is
     computed from the operand itself: nothing is merged across it, and nothing behind it happens early."""
 
@@ -130,10 +130,10 @@ class Barrier(Linear, Opaque):
     cancels = False
     moves = (0,)
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kinds[0]
 
-    def check(self, x: Kind, *after: Kind) -> None:
+    def check(self, x: ArrayType, *after: ArrayType) -> None:
         self.check_dtypes(x)
 
     def reference(self, x: np.ndarray, *after: np.ndarray) -> np.ndarray:  # type: ignore[override]

@@ -11,10 +11,10 @@ from weft import dtypes as dt
 from weft.dtypes import Dtype
 from weft.errors import KernelIndexError
 from weft.graph.dims import shape_text
-from weft.graph.node import Bundle, Kind, Node, Shape, Size, bundle_of, kind_of
+from weft.graph.node import ArrayType, Node, Shape, Size, TupleType, bundle_of, kind_of
 from weft.interning import Interned
 from weft.lazy import lazy
-from weft.primitives.base import MultiOutput, Opaque, Sample, bind_many, move_batch_to_front
+from weft.primitives.base import KernelOperation, MultiOutput, Sample, bind_many, move_batch_to_front
 from weft.primitives.checks import need
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ SOURCES = {"add": (_ADD, 2), "totals": (_TOTALS, 1)}
 """Kernels of the samples, and how many inputs each has."""
 
 
-class CustomKernel(MultiOutput, Opaque):
+class CustomKernel(MultiOutput, KernelOperation):
     """The results of a kernel of the user's, `program`: `grid` threads in groups of `threadgroup`, for each element of
     a batch (`lead` are its sizes: the first axes of all operands and results). `sizes` are those of the results, one
     after the other; `initial_text` is what their elements are before, if that is anything."""
@@ -177,11 +177,11 @@ class CustomKernel(MultiOutput, Opaque):
         """The dtypes of the results."""
         return [x.dtype for x in self.kernel.outputs]
 
-    def infer(self, *kinds: Kind) -> Bundle:
+    def infer(self, *kinds: ArrayType) -> TupleType:
         pairs = zip(self.shapes, self.results, strict=True)
         return bundle_of([kind_of((*self.lead, *shape), dtype) for shape, dtype in pairs])
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         kernel = self.kernel
         need(kernel.checked, "a kernel whose indices are not checked, from a file")
         need(len(kinds) == len(kernel.inputs), f"{len(kinds)} operands")
@@ -191,7 +191,7 @@ class CustomKernel(MultiOutput, Opaque):
             need(kind.dtype is x.dtype and kind.ndim == x.ndim + len(self.lead), f"operand {x.name} of {kind}")
             need(all(m == n for m, n in zip(kind.shape, self.lead, strict=False)), f"operand {x.name} of {kind}")
 
-    def failure(self, detail: Sequence[int], kinds: Sequence[Kind], steps: Sequence[int] = ()) -> Exception:
+    def failure(self, detail: Sequence[int], kinds: Sequence[ArrayType], steps: Sequence[int] = ()) -> Exception:
         _, site, index, size = detail[:4]
         found = tree.sites(self.kernel.tree)[site]
         return self._out_of_range(found.storage, index, size, found.at, isinstance(found, tree.Size))

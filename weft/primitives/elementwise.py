@@ -14,7 +14,7 @@ import numpy as np
 from weft import dtypes as dt
 from weft import interop
 from weft.dtypes import Dtype
-from weft.graph.node import Kind, Node, kind_of
+from weft.graph.node import ArrayType, Node, kind_of
 from weft.lazy import lazy
 from weft.llvm.builder import Builder, Complex, Value
 from weft.primitives.base import OPERATORS, ByOperand, Elementwise, Sample, bind, constant, full_like
@@ -82,7 +82,7 @@ class Comparison(Elementwise):
     def partials(self, out: Node, *xs: Node) -> Partials:
         return (None,) * len(xs)
 
-    def zero_tangent(self, out: Kind, *kinds: Kind) -> Kind:
+    def zero_tangent(self, out: ArrayType, *kinds: ArrayType) -> ArrayType:
         """As in MLX, of the operands' dtype."""
         return kind_of(out.shape, kinds[0].dtype)
 
@@ -764,7 +764,7 @@ class Select(Elementwise):
     def result(self, *dtypes: Dtype) -> Dtype:
         return dtypes[1]
 
-    def check_dtypes(self, *kinds: Kind) -> None:
+    def check_dtypes(self, *kinds: ArrayType) -> None:
         need(kinds[0].dtype is dt.bool_, f"a condition that is {kinds[0].dtype.name}")
         super().check_dtypes(*kinds[1:])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from weft.graph.body import Body, body_of, filled
 from weft.graph.dims import Dim
-from weft.graph.node import Bundle, Kind, Node, Size, Tape, bundle_of, kind_of, tape_of
+from weft.graph.node import ArrayType, Node, Size, Tape, TupleType, bundle_of, kind_of, tape_of
 from weft.primitives.base import Constant, Parameter, Primitive, bind
 from weft.records import fields
 
@@ -31,12 +31,12 @@ def fill(value: Any, number: Number) -> Any:
     return value
 
 
-def fill_kind(kind: Kind, number: Number) -> Kind:
+def fill_kind(kind: ArrayType, number: Number) -> ArrayType:
     if not kind.symbolic:
         return kind
     if isinstance(kind, Tape):
         return tape_of(fill_kind(kind.row, number))
-    if isinstance(kind, Bundle):
+    if isinstance(kind, TupleType):
         return bundle_of([fill_kind(part, number) for part in kind.parts])
     return kind_of(fill(kind.shape, number), kind.dtype)
 

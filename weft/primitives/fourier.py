@@ -16,8 +16,8 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
-from weft.graph.node import Kind, Node, Size, kind_of
-from weft.primitives.base import Linear, Opaque, Sample, bind, constant, move_batch_to_front, zeros
+from weft.graph.node import ArrayType, Node, Size, kind_of
+from weft.primitives.base import KernelOperation, Linear, Sample, bind, constant, move_batch_to_front, zeros
 from weft.primitives.checks import check_axis, need
 from weft.primitives.creation import Extent, Iota
 from weft.primitives.elementwise import BitwiseOr, Equal, Select, astype, draw
@@ -45,19 +45,19 @@ def _samples(extra: dict[str, object], *more: tuple[str, tuple[int, ...], int, s
     )
 
 
-class Fourier(Linear, Opaque):
+class Fourier(Linear, KernelOperation):
     """What the transforms have in common."""
 
     axis: int
     norm: str
     tolerance: ClassVar = {dt.float32: 8, dt.float64: 8, dt.complex64: 8, dt.complex128: 8}
 
-    def check(self, x: Kind) -> None:
+    def check(self, x: ArrayType) -> None:
         self.check_dtypes(x)
         check_axis(self.axis, x.ndim)
         need(self.norm in NORMS, f"norm {self.norm!r}")
 
-    def length(self, out: Kind, x: Kind) -> Size:
+    def length(self, out: ArrayType, x: ArrayType) -> Size:
         """The number of elements, of whichever of the two has all of them."""
         return x.shape[self.axis]
 
@@ -72,17 +72,17 @@ class Fourier(Linear, Opaque):
         """The norm for which the transform in the other direction has the same factor."""
         return {"backward": "forward", "forward": "backward"}.get(self.norm, self.norm)
 
-    def resized(self, kind: Kind, n: Size, dtype: Dtype) -> Kind:
+    def resized(self, kind: ArrayType, n: Size, dtype: Dtype) -> ArrayType:
         """The kind of a result with n elements along the axis."""
         return kind_of((*kind.shape[: self.axis], n, *kind.shape[self.axis + 1 :]), dtype)
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         """5 n log2 n for complex numbers, as everywhere; half of it for reals."""
         n = float(self.length(out, kinds[0]))
         whole = float(max(out.size, kinds[0].size))
         return 5.0 * whole * math.log2(n) if n > 1 else whole
 
-    def unbroken(self, *kinds: Kind) -> float:
+    def unbroken(self, *kinds: ArrayType) -> float:
         """One row."""
         n = float(kinds[0].shape[self.axis])
         return 5.0 * n * math.log2(n) if n > 1 else n
@@ -125,7 +125,7 @@ class FourierTransform(Fourier):
         ),
     )
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kinds[0]
 
     def exact(self, x: np.ndarray) -> np.ndarray:
@@ -149,11 +149,11 @@ class RealFourierTransform(Fourier):
     dtypes = (dt.float32, dt.float64)
     samples = _samples({}, ("long", (2, 3000), 1, "backward"), ("long_across", (130, 20), 0, "ortho"))
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         (x,) = kinds
         return self.resized(x, x.shape[self.axis] // 2 + 1, COMPLEX_OF[x.dtype])
 
-    def check(self, x: Kind) -> None:
+    def check(self, x: ArrayType) -> None:
         super().check(x)
         need(x.shape[self.axis] >= 1, "no elements along the axis")
 
@@ -191,16 +191,16 @@ class RealFourierInverse(Fourier):
         )
     )  # fmt: skip
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         (x,) = kinds
         return self.resized(x, self.n, dt.real_of(x.dtype))
 
-    def check(self, x: Kind) -> None:
+    def check(self, x: ArrayType) -> None:
         super().check(x)
         need(self.n >= 1, f"a length of {self.n}")
         need(x.shape[self.axis] == self.n // 2 + 1, f"{x} for a result of {self.n} elements")
 
-    def length(self, out: Kind, x: Kind) -> Size:
+    def length(self, out: ArrayType, x: ArrayType) -> Size:
         return out.shape[self.axis]
 
     def exact(self, x: np.ndarray) -> np.ndarray:

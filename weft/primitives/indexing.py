@@ -16,12 +16,12 @@ import numpy as np
 from weft import dtypes as dt
 from weft.dtypes import Dtype
 from weft.graph.dims import is_now
-from weft.graph.node import Kind, Node, Shape, Size, kind_of
+from weft.graph.node import ArrayType, Node, Shape, Size, kind_of
 from weft.primitives.base import (
     ByOperand,
     Elementwise,
+    KernelOperation,
     Linear,
-    Opaque,
     Sample,
     bind,
     full_like,
@@ -55,7 +55,7 @@ def gathered_shape(where: Where, axes: Sequence[int], x: Shape, index: Shape) ->
     return tuple(sizes[axis] for axis in range(len(sizes)))
 
 
-class Indexed(Opaque):
+class Indexed(KernelOperation):
     """What gathers and scatters share: how axes of x, index arrays and axes of the gathered shape belong together.
 
     Axis k of x is walked along axis where[k] of the gathered shape, or, where that is None, by the next of the index
@@ -82,7 +82,7 @@ class Indexed(Opaque):
             found.append(resolved(index, n).reshape(sizes))
         return tuple(np.broadcast_to(index, shape) for index in found)
 
-    def need_elements(self, x: Kind) -> None:
+    def need_elements(self, x: ArrayType) -> None:
         """An axis without elements has no place for an index."""
         for axis, n in zip(self.where, x.shape, strict=True):
             if axis is None and is_now(n, 0):
@@ -90,7 +90,7 @@ class Indexed(Opaque):
                     f"[{self.title}] an axis of size 0 (shape {x.shape}) has no element that could be indexed."
                 )
 
-    def checked_shape(self, x: Kind, indices: Sequence[Kind]) -> Shape:
+    def checked_shape(self, x: ArrayType, indices: Sequence[ArrayType]) -> Shape:
         """The gathered shape, if index arrays and parameters fit x."""
         need(len(self.where) == x.ndim, f"{len(self.where)} places for the {x.ndim} axes of its operand")
         need(1 <= len(indices) == self.where.count(None), "an index for each axis that is indexed")
@@ -187,13 +187,13 @@ class Gather(Linear, Indexed):
     moves = (0,)
     samples = _samples()
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         shape = gathered_shape(self.where, self.axes, kinds[0].shape, kinds[1].shape)
         if not any(is_now(n, 0) for n in shape):
             self.need_elements(kinds[0])
         return kind_of(shape, kinds[0].dtype)
 
-    def check(self, x: Kind, *indices: Kind) -> None:
+    def check(self, x: ArrayType, *indices: ArrayType) -> None:
         self.check_dtypes(x)
         self.checked_shape(x, indices)
 
@@ -226,12 +226,12 @@ class Scatter(Indexed):
 
     op: ClassVar[Elementwise | None]
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         if not any(is_now(n, 0) for n in kinds[1].shape):
             self.need_elements(kinds[0])
         return kinds[0]
 
-    def check(self, x: Kind, updates: Kind, *indices: Kind) -> None:
+    def check(self, x: ArrayType, updates: ArrayType, *indices: ArrayType) -> None:
         self.check_dtypes(x, updates)
         fits = equal_shapes(self.checked_shape(x, indices), updates.shape)
         need(fits, f"updates {updates} of another shape than their places")

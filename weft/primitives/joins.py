@@ -6,15 +6,15 @@ import sys
 
 import numpy as np
 
-from weft.graph.node import Kind, Node, Shape, Size, kind_of
-from weft.primitives.base import ByOperand, Linear, Opaque, Sample, bind, move_batch_to_front, zeros
+from weft.graph.node import ArrayType, Node, Shape, Size, kind_of
+from weft.primitives.base import ByOperand, KernelOperation, Linear, Sample, bind, move_batch_to_front, zeros
 from weft.primitives.checks import check_axis, equal_shapes, need
 from weft.primitives.elementwise import astype, draw
 from weft.primitives.reductions import sum_over
 from weft.primitives.views import Slice, reshape
 
 
-class Concatenate(Opaque):
+class Concatenate(KernelOperation):
     """The operands one after the other along `axis`; all other sizes agree. Its transpose cuts the cotangent up."""
 
     axis: int
@@ -35,18 +35,18 @@ class Concatenate(Opaque):
         )
     )
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         shape = list(kinds[0].shape)
         for kind in kinds[1:]:
             shape[self.axis] = shape[self.axis] + kind.shape[self.axis]
         return kind_of(tuple(shape), kinds[0].dtype)
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         need(len(kinds) >= 1, "no operands")
         self.check_dtypes(*kinds)
         check_axis(self.axis, kinds[0].ndim)
 
-        def others(kind: Kind) -> Shape:
+        def others(kind: ArrayType) -> Shape:
             return (*kind.shape[: self.axis], *kind.shape[self.axis + 1 :])
 
         need(all(kind.ndim == kinds[0].ndim for kind in kinds), "operands of different numbers of axes")
@@ -74,7 +74,7 @@ class Concatenate(Opaque):
         return bind(Concatenate(self.axis + 1), *front), 0
 
 
-class Repeat(Linear, Opaque):
+class Repeat(Linear, KernelOperation):
     """Every element of the last axis `count` times in a row. Its transpose adds them up.
 
     A broadcast says the same without moving anything, but what reads it then walks an axis of `count` elements, which
@@ -97,11 +97,11 @@ class Repeat(Linear, Opaque):
         )
     )
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         *before, n = kinds[0].shape
         return kind_of((*before, n * self.count), kinds[0].dtype)
 
-    def check(self, x: Kind) -> None:
+    def check(self, x: ArrayType) -> None:
         self.check_dtypes(x)
         need(x.ndim >= 1 and self.count >= 1, f"{self.count} repetitions of {x}")
 

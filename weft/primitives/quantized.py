@@ -14,8 +14,8 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
-from weft.graph.node import Kind, Node, Size, kind_of
-from weft.primitives.base import ByOperand, Discrete, Opaque, Sample, bind, move_batch_to_front, zeros
+from weft.graph.node import ArrayType, Node, Size, kind_of
+from weft.primitives.base import ByOperand, Discrete, KernelOperation, Sample, bind, move_batch_to_front, zeros
 from weft.primitives.checks import equal_shapes, need
 from weft.primitives.contraction import Matmul, swap_last
 from weft.primitives.creation import Iota
@@ -101,7 +101,7 @@ def numbers_of(packing: Packing, w: np.ndarray, scales: np.ndarray, *biases: np.
 # ---- codes and words ----
 
 
-class _Bits(Opaque, Discrete):
+class _Bits(KernelOperation, Discrete):
     """What has `bits` for each code. No derivative."""
 
     bits: int
@@ -130,11 +130,11 @@ class Pack(_Bits):
     dtypes = (dt.uint8,)
     samples = tuple(_of_bits(shape, bits, words=False) for bits in BITS for shape in _SHAPES)
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         *lead, n = kinds[0].shape
         return kind_of((*lead, n * self.bits // 32), dt.uint32)
 
-    def check(self, x: Kind) -> None:
+    def check(self, x: ArrayType) -> None:
         self.check_dtypes(x)
         need(self.bits in BITS, f"{self.bits} bits")
         need(x.ndim >= 1 and x.shape[-1] % Packing("affine", 32, self.bits).unit[1] == 0, f"codes {x}")
@@ -153,11 +153,11 @@ class Unpack(_Bits):
     dtypes = (dt.uint32,)
     samples = tuple(_of_bits(shape, bits, words=True) for bits in BITS for shape in _SHAPES)
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         *lead, count = kinds[0].shape
         return kind_of((*lead, count * 32 // self.bits), dt.uint8)
 
-    def check(self, w: Kind) -> None:
+    def check(self, w: ArrayType) -> None:
         self.check_dtypes(w)
         need(self.bits in BITS, f"{self.bits} bits")
         need(w.ndim >= 1 and w.shape[-1] % Packing("affine", 32, self.bits).unit[0] == 0, f"words {w}")
@@ -253,7 +253,7 @@ def _dequantized_samples() -> tuple[Sample, ...]:
     )
 
 
-class Dequantize(Opaque):
+class Dequantize(KernelOperation):
     """The numbers of a quantized matrix (words, scales, and biases in mode "affine"). They are computed in float32
     (float64, if the scales are), product and sum rounded each, and are rounded to `dtype` if it is given."""
 
@@ -273,11 +273,11 @@ class Dequantize(Opaque):
         """What is computed with."""
         return dt.float64 if scales is dt.float64 else dt.float32
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         *lead, n = kinds[1].shape
         return kind_of((*lead, n * self.group), self.dtype or self.wide(kinds[1].dtype))
 
-    def check(self, w: Kind, scales: Kind, *biases: Kind) -> None:
+    def check(self, w: ArrayType, scales: ArrayType, *biases: ArrayType) -> None:
         need(self.packing.known, f"{self.mode} quantization, groups of {self.group}, {self.bits} bits")
         need(self.dtype is None or self.dtype in dt.FLOATS, f"numbers of {self.dtype}")
         _check_words(self.packing, w, scales, *biases)
@@ -318,7 +318,7 @@ class Dequantize(Opaque):
         return bind(self, *moved), 0
 
 
-def _check_words(packing: Packing, w: Kind, scales: Kind, *biases: Kind) -> None:
+def _check_words(packing: Packing, w: ArrayType, scales: ArrayType, *biases: ArrayType) -> None:
     need(w.dtype is dt.uint32, f"words {w}")
     need(len(biases) == packing.affine, f"{2 + len(biases)} operands of a matrix")
     need(scales.dtype in dt.FLOATS if packing.affine else scales.dtype is dt.uint8, f"scales {scales}")
@@ -331,7 +331,7 @@ def _check_words(packing: Packing, w: Kind, scales: Kind, *biases: Kind) -> None
 # ---- products ----
 
 
-class Quantized(Opaque):
+class Quantized(KernelOperation):
     """What products with quantized matrices share. Operands: x, words, scales, biases (in mode "affine"), …; the
     matrices are (n, k) if they are to be transposed, else (k, n), and packed along their last axes."""
 
@@ -357,7 +357,7 @@ class Quantized(Opaque):
         """The product with the matrix turned round."""
         return type(self)(not self.transposed, self.mode, self.group, self.bits)
 
-    def check_matrix(self, x: Kind, w: Kind, scales: Kind, *biases: Kind) -> None:
+    def check_matrix(self, x: ArrayType, w: ArrayType, scales: ArrayType, *biases: ArrayType) -> None:
         packing = self.packing
         need(packing.known, f"{packing.mode} quantization, groups of {packing.group}, {packing.bits} bits")
         self.check_dtypes(x)
@@ -366,7 +366,7 @@ class Quantized(Opaque):
         n = scales.shape[-1] * packing.group
         need(x.shape[-1] == (n if self.transposed else w.shape[-2]), f"{x} and a matrix of words {w}")
 
-    def columns(self, w: Kind, scales: Kind) -> Size:
+    def columns(self, w: ArrayType, scales: ArrayType) -> Size:
         """The columns of the product."""
         return w.shape[-2] if self.transposed else scales.shape[-1] * self.group
 
@@ -408,15 +408,15 @@ class QuantizedMatmul(Quantized):
 
     samples = _samples()
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         x, w, scales, *_ = kinds
         return kind_of((*x.shape[:-1], self.columns(w, scales)), x.dtype)
 
-    def check(self, x: Kind, w: Kind, scales: Kind, *biases: Kind) -> None:
+    def check(self, x: ArrayType, w: ArrayType, scales: ArrayType, *biases: ArrayType) -> None:
         self.check_matrix(x, w, scales, *biases)
         need(equal_shapes(x.shape[:-2], w.shape[:-2]), f"operands {x} and {w}")
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         return 2.0 * float(out.size) * float(kinds[0].shape[-1])
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
@@ -441,11 +441,11 @@ class GatherQuantizedMatmul(Quantized):
 
     samples = _gathered_samples()
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         x, w, scales, *_ = kinds
         return kind_of((kinds[-1].shape[0], x.shape[1], self.columns(w, scales)), x.dtype)
 
-    def check(self, x: Kind, w: Kind, scales: Kind, *rest: Kind) -> None:
+    def check(self, x: ArrayType, w: ArrayType, scales: ArrayType, *rest: ArrayType) -> None:
         need(len(rest) == self.matrix, f"{3 + len(rest)} operands")
         *biases, lhs, rhs = rest
         self.check_matrix(x, w, scales, *biases)
@@ -453,7 +453,7 @@ class GatherQuantizedMatmul(Quantized):
         need(lhs.dtype is rhs.dtype is dt.int32 and lhs.shape[0] == rhs.shape[0], f"indices {lhs} and {rhs}")
         need(lhs.shape[0] == 0 or (x.shape[0] > 0 and w.shape[0] > 0), "no matrix that could be indexed")
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         return 2.0 * float(out.size) * float(kinds[0].shape[-1])
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
@@ -494,7 +494,7 @@ class GatherQuantizedMatmul(Quantized):
         return reshape(made, (size, n, *made.shape[1:])), 0
 
 
-def _kind(x: np.ndarray) -> Kind:
+def _kind(x: np.ndarray) -> ArrayType:
     return kind_of(x.shape, dt.from_numpy(x.dtype))
 
 
@@ -503,7 +503,7 @@ def _chosen(x: Node, index: Node) -> Node:
     return bind(Gather((None, 1, 2), (0,)), x, index)
 
 
-def _added_up(kind: Kind, each: Node, index: Node) -> Node:
+def _added_up(kind: ArrayType, each: Node, index: Node) -> Node:
     """Matrices of this kind that are the sums of those with their number."""
     return bind(ScatterAdd((None, 1, 2), (0,)), zeros(kind), each, index)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
-from weft.graph.node import Kind, Node
+from weft.graph.node import ArrayType, Node
 from weft.llvm.builder import AnyValue, Builder, Complex, Value
 from weft.primitives.base import ByOperand, Discrete, Reduction, Sample, bind, full_like
 from weft.primitives.checks import need
@@ -326,7 +326,7 @@ class ArgExtremum(Reduction, Discrete):
     def result(self, dtype: Dtype) -> Dtype:
         return dt.uint32
 
-    def check(self, x: Kind) -> None:
+    def check(self, x: ArrayType) -> None:
         super().check(x)
         need(len(self.axes) == 1, f"{len(self.axes)} axes, and it looks along one")
 

@@ -14,12 +14,12 @@ import numpy as np
 from weft import dtypes as dt
 from weft.dtypes import Dtype
 from weft.graph.dims import is_now
-from weft.graph.node import Kind, Node, Size
+from weft.graph.node import ArrayType, Node, Size
 from weft.llvm.builder import Builder
 from weft.primitives.base import (
     ByOperand,
     Elementwise,
-    Opaque,
+    KernelOperation,
     Sample,
     bind,
     constant,
@@ -75,7 +75,7 @@ def _samples(
     )
 
 
-class Scan(Opaque):
+class Scan(KernelOperation):
     """y[j] = combine(y[j - 1], x[j], …) along `axis`, from its end if `reverse`. Writes `identity` and `combine`."""
 
     axis: int
@@ -94,10 +94,10 @@ class Scan(Opaque):
         """Code of one step."""
         raise NotImplementedError
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kinds[0]
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         need(len(kinds) == self.arity, f"{len(kinds)} operands, and it has {self.arity}")
         self.check_dtypes(*kinds)
         need(all(equal_shapes(kinds[0].shape, kind.shape) for kind in kinds), "operands of different shapes")

@@ -14,8 +14,8 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
-from weft.graph.node import Kind, Node, Size, kind_of
-from weft.primitives.base import ByOperand, Discrete, Opaque, Sample, bind, move_batch_to_front, zeros
+from weft.graph.node import ArrayType, Node, Size, kind_of
+from weft.primitives.base import ByOperand, Discrete, KernelOperation, Sample, bind, move_batch_to_front, zeros
 from weft.primitives.checks import check_axis, equal_shapes, need
 from weft.primitives.elementwise import draw
 from weft.primitives.indexing import Gather, ScatterAdd
@@ -75,13 +75,13 @@ def stable_order(x: np.ndarray, axis: int) -> np.ndarray:
     return np.moveaxis(order, -1, axis)
 
 
-class Sorting(Opaque):
+class Sorting(KernelOperation):
     """What sorts along `axis`."""
 
     axis: int
     samples: ClassVar[tuple[Sample, ...]] = _SAMPLES
 
-    def check(self, x: Kind) -> None:
+    def check(self, x: ArrayType) -> None:
         self.check_dtypes(x)
         check_axis(self.axis, x.ndim)
 
@@ -96,7 +96,7 @@ class Sorting(Opaque):
 class Sort(Sorting):
     """x sorted along `axis`."""
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kinds[0]
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
@@ -114,7 +114,7 @@ class Sort(Sorting):
 class ArgSort(Sorting, Discrete):
     """The places (uint32) along `axis` of the elements of x in sorted order."""
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kind_of(kinds[0].shape, dt.uint32)
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
@@ -148,12 +148,12 @@ class ArgSelect(Sorting, Discrete):
         )
     )
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         if self.rest:
             return kind_of(kinds[0].shape, dt.uint32)
         return kind_of(tuple(self.count if i == self.axis else n for i, n in enumerate(kinds[0].shape)), dt.uint32)
 
-    def check(self, x: Kind) -> None:
+    def check(self, x: ArrayType) -> None:
         super().check(x)
         fits = self.count >= 1 and self.count <= x.shape[self.axis]
         need(fits, f"{self.count} elements of an axis that has fewer")
@@ -184,7 +184,7 @@ def _search_sample(
     return Sample(operands, {"right": right}, False, name)
 
 
-class SearchSorted(Opaque, Discrete):
+class SearchSorted(KernelOperation, Discrete):
     """The number of elements of a sorted row that are smaller than a value, or, `right`, not larger (uint32).
 
     Operands: rows[*lead, n] and values[*lead, ...]; the result has the shape of the values.
@@ -205,10 +205,10 @@ class SearchSorted(Opaque, Discrete):
         )
     )
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kind_of(kinds[1].shape, dt.uint32)
 
-    def check(self, rows: Kind, values: Kind) -> None:
+    def check(self, rows: ArrayType, values: ArrayType) -> None:
         self.check_dtypes(rows, values)
         need(rows.ndim >= 1, "rows without an axis")
         together = equal_shapes(rows.shape[:-1], values.shape[: rows.ndim - 1])

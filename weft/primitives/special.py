@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from weft import dtypes as dt
-from weft.graph.node import Kind, Node
+from weft.graph.node import ArrayType, Node
 from weft.lazy import lazy
 from weft.llvm.builder import Builder, Value
 from weft.primitives.base import Sample, bind, full_like
@@ -93,7 +93,7 @@ class Polygamma(Special):
         for order in (1, 2)
     )
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         super().check(*kinds)
         need(1 <= self.order <= MOST_DERIVATIVES, f"order {self.order}")
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.graph.dims import provably_equal, same_shape
-from weft.graph.node import Kind, Node, Shape, Size, kind_of
+from weft.graph.node import ArrayType, Node, Shape, Size, kind_of
 from weft.primitives.base import (
     OPERATORS,
     AxisMap,
     IndexMap,
+    KernelOperation,
     Linear,
-    Opaque,
     Sample,
     View,
     bind,
@@ -43,16 +43,16 @@ class Transpose(View):
         _sample((3, 0), order=(1, 0)),
     )
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kind_of(tuple(kinds[0].shape[i] for i in self.order), kinds[0].dtype)
 
-    def check(self, x: Kind) -> None:
+    def check(self, x: ArrayType) -> None:
         need(sorted(self.order) == list(range(x.ndim)), f"order {self.order} of {x.ndim} axes")
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return np.transpose(values[0], self.order)
 
-    def index_map(self, kind: Kind) -> IndexMap:
+    def index_map(self, kind: ArrayType) -> IndexMap:
         return tuple(AxisMap(self.order.index(k)) for k in range(kind.ndim))
 
     def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
@@ -77,10 +77,10 @@ class Slice(View):
         _sample((0, 4), starts=(0, 3), sizes=(0, 4), steps=(1, -1)),
     )
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kind_of(self.sizes, kinds[0].dtype)
 
-    def check(self, x: Kind) -> None:
+    def check(self, x: ArrayType) -> None:
         check_slice(x.shape, self.starts, self.sizes, self.steps)
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
@@ -90,7 +90,7 @@ class Slice(View):
         ]
         return x[np.ix_(*index)] if index else x
 
-    def index_map(self, kind: Kind) -> IndexMap:
+    def index_map(self, kind: ArrayType) -> IndexMap:
         return tuple(
             AxisMap(i, start, step) for i, (start, step) in enumerate(zip(self.starts, self.steps, strict=True))
         )
@@ -117,10 +117,10 @@ class Broadcast(View):
         _sample((0,), shape=(2, 0), axes=(1,)),
     )
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kind_of(self.shape, kinds[0].dtype)
 
-    def check(self, x: Kind) -> None:
+    def check(self, x: ArrayType) -> None:
         check_shape(self.shape)
         need(len(self.axes) == x.ndim, f"{len(self.axes)} axes for the {x.ndim} of its operand")
         check_axes(self.axes, len(self.shape))
@@ -134,7 +134,7 @@ class Broadcast(View):
             sizes[axis] = x.shape[k]
         return np.broadcast_to(x.reshape(sizes), tuple(map(int, self.shape)))
 
-    def index_map(self, kind: Kind) -> IndexMap:
+    def index_map(self, kind: ArrayType) -> IndexMap:
         return tuple(
             AxisMap(None if provably_equal(n, 1) else axis) for n, axis in zip(kind.shape, self.axes, strict=True)
         )
@@ -167,10 +167,10 @@ class Reshape(View):
         _sample((0, 4), shape=(3, 0)),
     )
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kind_of(self.shape, kinds[0].dtype)
 
-    def check(self, x: Kind) -> None:
+    def check(self, x: ArrayType) -> None:
         check_shape(self.shape)
         need(kind_of(self.shape, x.dtype).size == x.size, f"{x} has another number of elements")
 
@@ -185,7 +185,7 @@ class Reshape(View):
         return reshape(front, (size, *self.shape)), 0
 
 
-class SliceUpdate(Linear, Opaque):
+class SliceUpdate(Linear, KernelOperation):
     """The first operand with the second written over the slice that begins at `starts` and goes in `steps`."""
 
     starts: tuple[Size, ...]
@@ -207,10 +207,10 @@ class SliceUpdate(Linear, Opaque):
         )
     )
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kinds[0]
 
-    def check(self, x: Kind, part: Kind) -> None:
+    def check(self, x: ArrayType, part: ArrayType) -> None:
         self.check_dtypes(x, part)
         check_slice(x.shape, self.starts, part.shape, self.steps)
 
@@ -236,7 +236,7 @@ class SliceUpdate(Linear, Opaque):
         return bind(SliceUpdate((0, *self.starts), (1, *self.steps)), base, part), 0
 
 
-class Contiguous(Linear, Opaque):
+class Contiguous(Linear, KernelOperation):
     """The operand in row-major order in memory (or, if `allow_col_major`, in column-major order where it is already): a
     copy, unless it lies so."""
 
@@ -254,10 +254,10 @@ class Contiguous(Linear, Opaque):
         )
     )
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kinds[0]
 
-    def check(self, x: Kind) -> None:
+    def check(self, x: ArrayType) -> None:
         self.check_dtypes(x)
 
     def reference(self, *values: np.ndarray) -> np.ndarray:

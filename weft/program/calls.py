@@ -11,13 +11,13 @@ import numpy as np
 from weft import dtypes, interop
 from weft.array import array, wrap
 from weft.graph.dims import provably_equal
-from weft.graph.node import Kind, Node, kind_of
+from weft.graph.node import ArrayType, Node, kind_of
 from weft.primitives.base import DATA
 from weft.runtime.buffer import foreign
 from weft.runtime.data import Buffer, Taken, numpy_view, on_host, to_buffer
 from weft.runtime.holders import COUNTED, RESULT, free
 from weft.transforms.capture import Walk
-from weft.transforms.replay import Template
+from weft.transforms.replay import Rebuilt
 from weft.transforms.updating import Candidate, Updates
 from weft.transforms.variant import Effects
 
@@ -47,7 +47,7 @@ class Changes(Effects):
     __slots__ = ("consumed",)
 
     def __init__(self, updates: dict[int, int], consumed: dict[int, Consumed]) -> None:
-        super().__init__(Template(None), [*updates.items()], [], new=True)
+        super().__init__(Rebuilt(None), [*updates.items()], [], new=True)
         self.consumed = consumed
         self.alone, self.single = self.alone and not consumed, False
 
@@ -80,7 +80,9 @@ class Given(Walk):
         self.arrays = arrays
 
 
-def candidates(effects: Changes, sources: Sequence[Any], kinds: Sequence[Kind], results: Sequence[Node]) -> Updates:
+def candidates(
+    effects: Changes, sources: Sequence[Any], kinds: Sequence[ArrayType], results: Sequence[Node]
+) -> Updates:
     """The inputs that a call may overwrite if nothing else holds them. `sources` says where the leaves of the graph
     come from, by number of the input."""
     leaves = {source: leaf for leaf, source in enumerate(sources) if source.__class__ is int}
@@ -101,7 +103,7 @@ def candidates(effects: Changes, sources: Sequence[Any], kinds: Sequence[Kind], 
     return Updates(tuple(found), {}, refused)
 
 
-def _is_alike(new: Kind, old: Kind) -> bool:
+def _is_alike(new: ArrayType, old: ArrayType) -> bool:
     """Whether a value is of the same kind whatever the sizes are."""
     same = new.dtype is old.dtype and new.ndim == old.ndim
     return same and all(provably_equal(n, m) for n, m in zip(new.shape, old.shape, strict=True))
@@ -110,7 +112,7 @@ def _is_alike(new: Kind, old: Kind) -> bool:
 # ---- memory of other libraries ----
 
 
-def lent_plainly(values: np.ndarray) -> tuple[Kind, Buffer] | None:
+def lent_plainly(values: np.ndarray) -> tuple[ArrayType, Buffer] | None:
     """The kind and the memory of an array of NumPy's that a program can read as it is; None if a closer look is
     needed."""
     dtype = _PLAIN.get(values.dtype)
@@ -207,7 +209,7 @@ def _as_numpy(node: Node, alone: bool) -> np.ndarray:
     return view if alone else view.copy()
 
 
-def row_major(buffer: Buffer, kind: Kind) -> Buffer:
+def row_major(buffer: Buffer, kind: ArrayType) -> Buffer:
     """The same elements, in row-major order in the host's memory."""
     shape = tuple(map(int, kind.shape))
     if buffer.strides is None:

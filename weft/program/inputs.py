@@ -8,7 +8,7 @@ from typing import Any
 
 from weft import tree
 from weft.dtypes import Dtype
-from weft.graph.node import Kind, Size, kind_of
+from weft.graph.node import ArrayType, Size, kind_of
 from weft.records import dataclass
 from weft.transforms.variant import SymbolicSizes
 
@@ -41,7 +41,7 @@ class Input:
         sizes = ", ".join(map(str, self.shape)) + ("," if len(self.shape) == 1 else "")
         return f"{self.name}: {self.dtype.name} ({sizes}){' donated' if self.donated else ''}"
 
-    def takes(self, kind: Kind) -> bool:
+    def takes(self, kind: ArrayType) -> bool:
         """Whether an array of this kind can be given, for some sizes that have names."""
         if kind.dtype is not self.dtype or kind.ndim != len(self.shape):
             return False
@@ -87,7 +87,7 @@ class NamedSizes(SymbolicSizes):
         """For each input: the axes whose sizes are part of the graph."""
         self._known: dict[str, Size] = {}
 
-    def kind(self, position: int, kind: Kind) -> Kind:
+    def kind(self, position: int, kind: ArrayType) -> ArrayType:
         """The kind of an input with symbols for its named sizes."""
         shape: list[Size] = []
         fixed: list[int] = []

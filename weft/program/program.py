@@ -14,7 +14,7 @@ from weft.array import array, wrap
 from weft.errors import ComputationError, NotArrayLike, at_user_line
 from weft.evaluate import Recipe, evaluate
 from weft.files.paths import Path_
-from weft.graph.node import Kind, Node, kind_of, next_id, reachable
+from weft.graph.node import ArrayType, Node, kind_of, next_id, reachable
 from weft.graph.trace import is_tracing
 from weft.passes.memory import Plan
 from weft.primitives.base import DATA, MultiOutput, Primitive, bind, bind_many, constant
@@ -94,7 +94,7 @@ class Program:
         self.changed = [i for i, given in enumerate(self.inputs) if given.donated or given.name in self.updates]
         """The inputs whose arrays are others after a call."""
         self._instances: list[Instance] = []
-        self._known: dict[tuple[Kind, ...], Ready] = {}
+        self._known: dict[tuple[ArrayType, ...], Ready] = {}
         """What runs for inputs of kinds that have come before."""
 
     def __repr__(self) -> str:
@@ -157,11 +157,11 @@ class Program:
             return ready, ready.change(buffers, arrays) if self.changed else ready.results(buffers)
         return ready, self._give_back(ready, buffers, arrays, lent)
 
-    def _computed(self, arrays: Sequence[array]) -> tuple[tuple[Kind, ...], list[Buffer]]:
+    def _computed(self, arrays: Sequence[array]) -> tuple[tuple[ArrayType, ...], list[Buffer]]:
         """Kinds and row-major buffers of arrays. Those that a call changes have no others: what a copy was made of is
         not held any more."""
         evaluate([x._node for x in arrays])
-        kinds: list[Kind] = []
+        kinds: list[ArrayType] = []
         buffers: list[Buffer] = []
         for i, x in enumerate(arrays):
             node = x._node
@@ -175,7 +175,7 @@ class Program:
                 x._exchange(node, Node(DATA, (), node.kind, buffers[-1]))
         return tuple(kinds), buffers
 
-    def _ready(self, kinds: tuple[Kind, ...], buffers: Sequence[Buffer]) -> Ready:
+    def _ready(self, kinds: tuple[ArrayType, ...], buffers: Sequence[Buffer]) -> Ready:
         """What runs for inputs of these kinds, and these values if sizes depend on them."""
         found = self._known.get(kinds)
         if found is None:
@@ -186,7 +186,7 @@ class Program:
                 self._known[kinds] = found
         return found
 
-    def _found(self, kinds: tuple[Kind, ...], buffers: Sequence[Buffer]) -> Ready:
+    def _found(self, kinds: tuple[ArrayType, ...], buffers: Sequence[Buffer]) -> Ready:
         for instance in [*self._instances]:
             ready = instance.ready(kinds, buffers)
             if ready is not None:
@@ -303,14 +303,14 @@ class Program:
 
     # ---- graphs ----
 
-    def example(self, sizes: Mapping[str, int]) -> list[Kind]:
+    def example(self, sizes: Mapping[str, int]) -> list[ArrayType]:
         """Kinds that the inputs can have, with these sizes."""
         return [
             kind_of(tuple(n if isinstance(n, int) else sizes.get(n, HINT) for n in wanted.shape), wanted.dtype)
             for wanted in self.inputs
         ]
 
-    def instance(self, kinds: Sequence[Kind], buffers: Sequence[Buffer] | None = None) -> Instance:
+    def instance(self, kinds: Sequence[ArrayType], buffers: Sequence[Buffer] | None = None) -> Instance:
         """A graph that holds for inputs of these kinds, built anew. If sizes depend on data, that is what is in the
         buffers."""
         made = Instance(self, kinds, buffers)
@@ -318,7 +318,7 @@ class Program:
         del self._instances[MOST_INSTANCES:]
         return made
 
-    def _instance_for(self, kinds: Sequence[Kind]) -> Instance:
+    def _instance_for(self, kinds: Sequence[ArrayType]) -> Instance:
         """The graph for inputs of these kinds, where no size depends on data: front ends that lay out calls
         themselves."""
         for found in [*self._instances]:
@@ -386,10 +386,10 @@ class Program:
 METADATA = "weft program"
 
 
-def _as_they_are(given: Sequence[Any]) -> tuple[tuple[Kind, ...], list[Buffer]] | None:
+def _as_they_are(given: Sequence[Any]) -> tuple[tuple[ArrayType, ...], list[Buffer]] | None:
     """Kinds and buffers of arrays, NumPy's too, that are computed and row-major; None if something else is given. No
     variable refers to them afterwards: references are counted."""
-    kinds: list[Kind] = []
+    kinds: list[ArrayType] = []
     buffers: list[Buffer] = []
     for x in given:
         if x.__class__ is np.ndarray:
@@ -413,7 +413,7 @@ def _as_they_are(given: Sequence[Any]) -> tuple[tuple[Kind, ...], list[Buffer]] 
 class Instance:
     """One graph of a program, for all sizes that its guards allow, and the programs for those that have come."""
 
-    def __init__(self, program: Program, kinds: Sequence[Kind], buffers: Sequence[Buffer] | None = None) -> None:
+    def __init__(self, program: Program, kinds: Sequence[ArrayType], buffers: Sequence[Buffer] | None = None) -> None:
         self.program, self.kinds = program, tuple(kinds)
         self._sizes = NamedSizes(program.inputs)
         placeholders = [self._sizes.kind(i, kind) for i, kind in enumerate(kinds)]
@@ -489,7 +489,7 @@ class Instance:
         """The inputs that calls may overwrite, and why not others."""
         return self.variant.updates
 
-    def ready(self, kinds: Sequence[Kind], buffers: Sequence[Buffer]) -> Ready | None:
+    def ready(self, kinds: Sequence[ArrayType], buffers: Sequence[Buffer]) -> Ready | None:
         """What runs for inputs of these kinds and values; None if the graph is not right for them."""
         fixed = zip(self.kinds, kinds, self._sizes.fixed, strict=True)
         if not all(a.shape[axis] == b.shape[axis] for a, b, axes in fixed for axis in axes):

@@ -14,7 +14,7 @@ from typing import Any
 
 from weft.graph.body import Body
 from weft.graph.lines import Line, Trail, followed, line_of
-from weft.graph.node import Bundle, Graph, Kind, Node, Tape
+from weft.graph.node import ArrayType, Graph, Node, Tape, TupleType
 from weft.graph.show import show_kind
 from weft.llvm.engine import Source
 from weft.passes.executable import launches_of
@@ -23,7 +23,7 @@ from weft.passes.lower import Item, nbytes_of
 from weft.passes.memory import Plan, base_of, last_reads
 from weft.passes.pipeline import Layouts, plan
 from weft.passes.views import Strided
-from weft.primitives.base import Constant, Parameter, Pick, RunTimeConstant, View
+from weft.primitives.base import Constant, GetResult, Parameter, RunTimeConstant, View
 from weft.primitives.indexing import Indexed
 from weft.report.limits import Limits, Times
 from weft.targets import CPU
@@ -69,7 +69,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchFacts:
     """A native function that a kernel runs."""
 
     name: str
@@ -79,7 +79,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelFacts:
     """One step of the program: what it computes, what it moves, what it takes."""
 
     number: int
@@ -90,7 +90,7 @@ class Kernel:
     writes: tuple[int, ...]
     nbytes: int
     flops: float
-    launches: tuple[Launch, ...]
+    launches: tuple[LaunchFacts, ...]
     seconds: float | None
     least: float | None
     limit: str
@@ -136,7 +136,7 @@ class Facts:
     """All about one program."""
 
     stages: tuple[Stage, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelFacts, ...]
     stored: tuple[Stored, ...]
     memory: Memory
     total: float | None
@@ -284,11 +284,11 @@ class _Gatherer:
         seconds: float | None,
         limits: Limits | None,
         apart: Mapping[tuple[int, int], str],
-    ) -> Kernel:
+    ) -> KernelFacts:
         nbytes, flops = moved_bytes(item), sum(flops_of(node) for node in item.group.nodes)
         dtype = max((n.dtype for n in item.group.nodes), key=lambda d: d.size)
         least, limit = limits.least_seconds(nbytes, flops, dtype) if limits is not None else (None, "")
-        return Kernel(
+        return KernelFacts(
             number, _form(item), _loops(item), self._numbers(item.group.nodes),
             self._numbers(n for n in item.reads if not isinstance(n.op, Constant)),
             self._numbers(item.writes), nbytes, flops, _launches(self.plan, item), seconds, least, limit,
@@ -413,15 +413,15 @@ def body_text(graph: Graph) -> str:
     return "\n".join([*lines, f"return {', '.join(names[o] for o in graph.outputs)}"])
 
 
-def kind_text(kind: Kind) -> str:
+def kind_text(kind: ArrayType) -> str:
     """Shape and dtype; of an operation with several results those of all."""
-    if isinstance(kind, Bundle):
+    if isinstance(kind, TupleType):
         return f"({', '.join(map(kind_text, kind.parts))})"
     return f"rows of {kind_text(kind.row)}" if isinstance(kind, Tape) else show_kind(kind)
 
 
 def _nbytes(node: Node) -> int:
-    if isinstance(node.kind, Bundle) or node.kind.symbolic:
+    if isinstance(node.kind, TupleType) or node.kind.symbolic:
         return 0
     return nbytes_of(node)
 
@@ -475,7 +475,7 @@ def _form(item: Item) -> str:
 def _loops(item: Item) -> str:
     group = item.group
     if group.form == "opaque":
-        after = [node for node in group.nodes[1:] if not isinstance(node.op, Pick)]
+        after = [node for node in group.nodes[1:] if not isinstance(node.op, GetResult)]
         return "kernels of its own" + (f", with {len(after)} operations on each finished block" if after else "")
     domain = "×".join(str(int(n)) for n in group.domain) or "1"
     if group.axes is None:
@@ -484,10 +484,10 @@ def _loops(item: Item) -> str:
     return f"over {domain}, reducing axis {axes}"
 
 
-def _launches(planned: Plan, item: Item) -> tuple[Launch, ...]:
+def _launches(planned: Plan, item: Item) -> tuple[LaunchFacts, ...]:
     """What an item runs, with what the bodies inside it run."""
     made = []
     for launch in launches_of(dataclasses.replace(planned, items=[item])):
         shared = "one thread" if launch.grain == 0 else f"threads share it from {2 * launch.grain} units on"
-        made.append(Launch(launch.source.name, launch.source.key, shared, launch.source))
+        made.append(LaunchFacts(launch.source.name, launch.source.key, shared, launch.source))
     return tuple(made)

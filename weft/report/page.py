@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.graph.lines import Line
 from weft.llvm import engine
-from weft.report.facts import Facts, Kernel, Operation, Stage
+from weft.report.facts import Facts, KernelFacts, Operation, Stage
 from weft.report.layout import Drawing, draw
 from weft.report.text import short
 from weft.version import __version__
@@ -222,7 +222,9 @@ def _kernel_stage(facts: Facts, kernel_of: dict[int, int]) -> dict[str, Any]:
     }
 
 
-def _cells(kernel: Kernel, operations: dict[int, Operation]) -> tuple[dict[int, tuple[float, float]], float, float]:
+def _cells(
+    kernel: KernelFacts, operations: dict[int, Operation]
+) -> tuple[dict[int, tuple[float, float]], float, float]:
     """Places of a kernel's operations in its box, in rows, and the size of the box."""
     widths = {n: _size(operations[n])[0] for n in kernel.nodes}
     area = sum(w + CELL_GAP for w in widths.values()) * (NODE_HEIGHT + CELL_GAP)
@@ -238,7 +240,7 @@ def _cells(kernel: Kernel, operations: dict[int, Operation]) -> tuple[dict[int, 
     return places, round(max(widest + INSET, 250.0), 1), y + NODE_HEIGHT + INSET
 
 
-def _kernel(kernel: Kernel, facts: Facts) -> dict[str, Any]:
+def _kernel(kernel: KernelFacts, facts: Facts) -> dict[str, Any]:
     return {
         "number": kernel.number, "form": kernel.form, "loops": kernel.loops, "nodes": kernel.nodes,
         "reads": kernel.reads, "writes": kernel.writes, "bytes": kernel.nbytes, "flops": kernel.flops,

@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.array import array
 from weft.dtypes import Dtype
-from weft.graph.node import Kind
+from weft.graph.node import ArrayType
 from weft.graph.show import show_kind
 from weft.transforms.capture import Walk
 from weft.transforms.code import Names
@@ -111,7 +111,7 @@ def _cause(old: tuple[Any, ...], new: tuple[Any, ...], spans: Sequence[tuple[int
 
 
 def _words(part: Any) -> str:
-    if isinstance(part, Kind):
+    if isinstance(part, ArrayType):
         return show_kind(part)
     if isinstance(part, Names):
         return repr(part)
@@ -121,7 +121,7 @@ def _words(part: Any) -> str:
         return f"a value of type {part.__name__}"
     if isinstance(part, tuple) and len(part) == 2:
         first, second = part
-        if isinstance(first, Kind):
+        if isinstance(first, ArrayType):
             return f"{show_kind(first)} with strides {second}"
         if isinstance(first, Dtype):
             return f"{first.name} of {len(second)} axes"

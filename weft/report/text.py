@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from weft.graph.lines import Line
 from weft.llvm import engine
-from weft.report.facts import Facts, Kernel, Stage
+from weft.report.facts import Facts, KernelFacts, Stage
 from weft.report.limits import Limits
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _kernels(facts: Facts) -> list[str]:
     return lines
 
 
-def _figures(kernel: Kernel) -> str:
+def _figures(kernel: KernelFacts) -> str:
     parts = [f"moves {size_text(kernel.nbytes)}", f"{count_text(kernel.flops)} flop"]
     if kernel.seconds is not None:
         parts.append(time_text(kernel.seconds))

@@ -10,7 +10,7 @@ from weft.evaluate.overwriting import LEAST_DONATED
 from weft.graph.show import show_kind
 from weft.runtime.data import is_whole
 from weft.transforms.compile import Compiled
-from weft.transforms.updating import ONLY_READ, SMALL, Claim, Updates
+from weft.transforms.updating import ONLY_READ, SMALL, UpdateClaim, Updates
 from weft.transforms.variant import Variant
 
 
@@ -31,7 +31,7 @@ class Updated:
         self._count(variant, seen)
 
     def _count(self, variant: Variant, seen: Any) -> None:
-        claim = Claim(variant.updates, seen.buffers, seen.walk)
+        claim = UpdateClaim(variant.updates, seen.buffers, seen.walk)
         try:
             claim.take()
         finally:

@@ -24,7 +24,7 @@ from weft.runtime import threads
 from weft.runtime.cpython import builtin
 
 
-class Kind(IntEnum):
+class CommandKind(IntEnum):
     """What a command does."""
 
     KERNEL = 0  # void fn(ptr args, i64 begin, i64 end, ptr scratch, ptr run), over [0, args[0]), on several threads

@@ -42,13 +42,13 @@ from weft.runtime.interpreter import (
     PAUSED,
     RELOC,
     RELOC_WORDS,
-    Kind,
+    CommandKind,
     interpreter,
 )
 from weft.runtime.progress import Counter, watching
 from weft.runtime.threads import RUN, RUN_BYTES
 
-__all__ = ["FULL", "INLINE", "LOOP_FIELDS", "MOVE_FIELDS", "Kind"]  # others need these too
+__all__ = ["FULL", "INLINE", "LOOP_FIELDS", "MOVE_FIELDS", "CommandKind"]  # others need these too
 
 _FAILED_WORDS: Final = 8
 """Words of a failed command's arguments that are told."""
@@ -333,7 +333,7 @@ class Program:
         failed, commands = word(workspace, RUN["failed"]), self._commands
         first, end = commands[failed].first_arg_word, len(self._args)
         arguments = tuple([word(block, at) for at in range(first, min(first + _FAILED_WORDS, end))])
-        around = [c for i, c in enumerate(commands) if c.kind == Kind.LOOP and i < failed < operator.index(c.fn)]
+        around = [c for i, c in enumerate(commands) if c.kind == CommandKind.LOOP and i < failed < operator.index(c.fn)]
         steps = tuple([word(block, c.first_arg_word + LOOP_FIELDS.index("step")) for c in around])
         return failed, arguments, steps
 
@@ -350,7 +350,7 @@ class Program:
         commands = [
             c._replace(back=-1)
             if first <= i < end
-            else Command(Kind.KERNEL, 1, nothing, _kept_grain(c), c.scratch_bytes_per_thread)
+            else Command(CommandKind.KERNEL, 1, nothing, _kept_grain(c), c.scratch_bytes_per_thread)
             for i, c in enumerate(self._commands)
         ]
         return Program(
@@ -454,7 +454,10 @@ class Pattern:
         hungry = {number for what, number in holes if what == "scratch_bytes_per_thread"}
         hungry |= {number for number, c in enumerate(commands) if c.scratch_bytes_per_thread}
         self._hungry = [
-            (field(n, "grain") if commands[n].kind == Kind.KERNEL else None, field(n, "scratch_bytes_per_thread"))
+            (
+                field(n, "grain") if commands[n].kind == CommandKind.KERNEL else None,
+                field(n, "scratch_bytes_per_thread"),
+            )
             for n in sorted(hungry)
         ]
 
@@ -519,7 +522,7 @@ class Filled(Program):
 
 def _kept_grain(command: Command) -> int:
     """That of a kernel; calls have the caller's scratch memory, like kernels without grain."""
-    return command.grain if command.kind == Kind.KERNEL else 0
+    return command.grain if command.kind == CommandKind.KERNEL else 0
 
 
 def _check(commands: Sequence[Command], words: int, relocations: Sequence[Reloc], workspace_bytes: int) -> None:
@@ -527,17 +530,17 @@ def _check(commands: Sequence[Command], words: int, relocations: Sequence[Reloc]
     if workspace_bytes < 0:
         raise ValueError(f"[Program] workspace_bytes must not be negative; got {workspace_bytes}.")
     for number, command in enumerate(commands):
-        if command.kind not in Kind.__members__.values():
+        if command.kind not in CommandKind.__members__.values():
             raise ValueError(f"[Program] command {number} has kind {command.kind}, which does not exist.")
         if not 0 <= command.first_arg_word < words:
             raise ValueError(
                 f"[Program] command {number} has its arguments at word {command.first_arg_word} of a block of {words}."
             )
-        if command.kind in (Kind.LOOP, Kind.NEXT, Kind.JUMP):
+        if command.kind in (CommandKind.LOOP, CommandKind.NEXT, CommandKind.JUMP):
             if not 0 <= operator.index(command.fn) <= len(commands):
                 raise ValueError(f"[Program] command {number} goes to command {command.fn} of {len(commands)}.")
             continue
-        if command.kind == Kind.CHOOSE:
+        if command.kind == CommandKind.CHOOSE:
             continue
         if not command.fn or command.grain < 0 or command.scratch_bytes_per_thread < 0:
             raise ValueError(f"[Program] command {number} has no function, or a negative size: {command}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.graph.node import Kind
+from weft.graph.node import ArrayType
 from weft.primitives.base import ConstantValue
 from weft.runtime.data import Buffer
 from weft.runtime.device import Device
@@ -17,7 +17,7 @@ COPIES: dict[tuple[Any, ...], Program] = {}
 MOST_COPIES = 4096
 
 
-def copy(kind: Kind, source: Buffer | ConstantValue, target: Buffer, progress: Progress | None = None) -> None:
+def copy(kind: ArrayType, source: Buffer | ConstantValue, target: Buffer, progress: Progress | None = None) -> None:
     """target[...] = source."""
     strides: Any = source.strides if isinstance(source, Buffer) else ConstantValue
     key = (kind, strides, target.strides, target.storage.device)
@@ -34,7 +34,7 @@ def copy(kind: Kind, source: Buffer | ConstantValue, target: Buffer, progress: P
         program.run((0, target.address, *source.words), progress)
 
 
-def room_for(kind: Kind, device: Device | None) -> Buffer:
+def room_for(kind: ArrayType, device: Device | None) -> Buffer:
     """New memory for elements of a kind."""
     storage = target_of(device).allocate(0 if kind.symbolic else kind.size * kind.dtype.size)  # type: ignore[arg-type]
     return Buffer(storage, storage.address)

@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
-from weft.graph.node import Kind
+from weft.graph.node import ArrayType
 from weft.passes.views import Strides, contiguous
-from weft.runtime.program import INLINE, Command, Reloc
-from weft.runtime.program import Kind as CommandKind
+from weft.runtime.program import INLINE, Command, CommandKind, Reloc
 
 Copy = Callable[[Layout, Layout, Pointer, Pointer], Sequence[Launch]]
 """(layout, layout to copy to, where the first begins, where the second begins) -> launches."""
@@ -36,7 +35,7 @@ class Parts(NamedTuple):
 def copy_program(
     copy: Copy,
     load: Callable[[Sequence[Launch]], Sequence[Any]],
-    kind: Kind,
+    kind: ArrayType,
     source: Strides | None,
     target: Strides | None,
     is_constant: bool,

@@ -15,7 +15,7 @@ from weft.passes import families, pipeline
 from weft.passes.executable import Executable
 from weft.passes.growing import holds_tapes
 from weft.passes.views import Strides
-from weft.primitives.base import Constant, ConstantValue, Parameter, Pick, RunTimeConstant
+from weft.primitives.base import Constant, ConstantValue, GetResult, Parameter, RunTimeConstant
 from weft.records import dataclass
 from weft.runtime.data import Buffer
 from weft.runtime.device import Device
@@ -63,7 +63,7 @@ def _devices(graph: Graph) -> dict[Node, Device | None]:
         return dict.fromkeys(order, first if all(target_of(first).takes(node.op) for node in order) else None)
     found: dict[Node, Device | None] = {}
     for node in order:
-        found[node] = found[node.inputs[0]] if isinstance(node.op, Pick) else place(node)
+        found[node] = found[node.inputs[0]] if isinstance(node.op, GetResult) else place(node)
         for operand in node.inputs:
             if operand in found and not operand.inputs:
                 found[operand] = found[node]  # what counts is made where it is read

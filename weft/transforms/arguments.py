@@ -17,7 +17,7 @@ from weft import tree
 from weft.array import array, wrap
 from weft.dtypes import Dtype
 from weft.evaluate import PATIENCE
-from weft.graph.node import Kind, Node, kind_of
+from weft.graph.node import ArrayType, Node, kind_of
 from weft.graph.trace import Input, is_tracing
 from weft.primitives.base import DATA, ONE, ZERO, Constant, ConstantValue, constant
 from weft.primitives.custom import IDENTITY
@@ -33,12 +33,12 @@ def _number(number: int, dtype: Dtype) -> ConstantValue:
     return found
 
 
-def ones(kind: Kind) -> Node:
+def ones(kind: ArrayType) -> Node:
     """Exactly one in every element, as a constant."""
     return Node(ONE, (), kind, _number(1, kind.dtype))
 
 
-def zeros(kind: Kind) -> Node:
+def zeros(kind: ArrayType) -> Node:
     """Exactly zero in every element, as a constant."""
     return Node(ZERO, (), kind, _number(0, kind.dtype))
 
@@ -49,7 +49,7 @@ def handed_out(node: Node) -> array:
     return wrap(Node(node.op, (), node.kind, node.value) if isinstance(node.op, Constant) else node)
 
 
-def or_zeros(node: Node | None, kind: Kind) -> array:
+def or_zeros(node: Node | None, kind: ArrayType) -> array:
     """What a transform found, for the user."""
     return wrap(zeros(kind)) if node is None else handed_out(node)
 
@@ -101,7 +101,7 @@ def array_leaves(name: str, what: str, value: Any) -> tuple[list[array], tree.St
     return leaves, structure
 
 
-_OWNERS: dict[int, ref[Filled]] = {}
+_OWNERS: dict[int, ref[FilledArguments]] = {}
 """Who has filled the containers (by id) that are filled at the moment."""
 _ends = threading.Lock()
 
@@ -109,12 +109,12 @@ _ends = threading.Lock()
 class _Owned(Exception):
     """Another thread has filled a container that is to be filled."""
 
-    def __init__(self, owner: Filled) -> None:
+    def __init__(self, owner: FilledArguments) -> None:
         super().__init__("a container is filled by another thread")
         self.owner = owner
 
 
-class Filled:
+class FilledArguments:
     """A list of arguments with their arrays replaced by others, one for each array, in place where containers allow it.
 
     `value` is what to hand on. Used as a context, at whose end the originals are put back. A container is filled by one
@@ -246,7 +246,7 @@ os.register_at_fork(after_in_child=_after_fork)
 def call_filled(fun: Callable[..., Any], args: Sequence[Any], replacements: Sequence[array]) -> Any:
     """fun(*args) with other arrays, one for each in the arguments. What it returns may hold one of the containers that
     were filled, and is taken apart before the originals are put back."""
-    filled = Filled(args, replacements)
+    filled = FilledArguments(args, replacements)
     with filled:
         result = fun(*filled.value)
         if not filled.in_place:

@@ -14,7 +14,7 @@ from typing import Any
 
 from weft import tree
 from weft.array import array, wrap
-from weft.graph.node import Kind, Node, next_id, reachable_by
+from weft.graph.node import ArrayType, Node, next_id, reachable_by
 from weft.graph.trace import Change, changes, finishing, trace
 from weft.primitives.base import Constant, Placeholder, RunTimeConstant, View
 from weft.transforms.drawing import RANDOM_STATE
@@ -36,7 +36,7 @@ def random_state() -> list[array]:
     return RANDOM_STATE[0] if OWN.state is None else OWN.state
 
 
-class Traced:
+class TracedBody:
     """What a function did with placeholders: the nodes and the structure that it returned, and the random state after
     it (None if it drew nothing)."""
 
@@ -49,10 +49,10 @@ class Traced:
         self.random: Node | None = None
 
 
-def trace_body(name: str, fun: Callable[..., Any], kinds: Sequence[Kind]) -> Traced:
+def trace_body(name: str, fun: Callable[..., Any], kinds: Sequence[ArrayType]) -> TracedBody:
     """Run `fun` on one placeholder array for each kind."""
     first, around = next_id(), OWN.state
-    traced = Traced(
+    traced = TracedBody(
         [Node(Placeholder(name), (), kind) for kind in kinds],
         Node(Placeholder(name), (), random_state()[0]._node.kind),
         next_id(),

@@ -22,7 +22,7 @@ from weft.array import array, wrap
 from weft.config import config
 from weft.evaluate import close, evaluate
 from weft.graph.dims import DimEnv
-from weft.graph.node import Graph, Kind, Node, reachable
+from weft.graph.node import ArrayType, Graph, Node, reachable
 from weft.graph.overlay import HERE, Overlay
 from weft.graph.placement import USED, current
 from weft.graph.trace import is_tracing, trace
@@ -79,7 +79,7 @@ class Seen(NamedTuple):
     walk: Walk
     key: tuple[Any, ...]
     buffers: list[Buffer]
-    kinds: list[Kind]
+    kinds: list[ArrayType]
     symbolic: int
     """How many arrays, the first ones, have symbols for sizes."""
 
@@ -241,7 +241,7 @@ class Compiled:
             self._shapeless = False  # a size that is asked for its type must be an int
             return None
         buffers: list[Buffer] = []
-        kinds: list[Kind] = []
+        kinds: list[ArrayType] = []
         for i, (a, node) in enumerate(zip(walk.arrays, walk.nodes, strict=True)):
             value = node.value
             while value.__class__ is not Buffer:
@@ -462,7 +462,7 @@ def _cause(old: tuple[Any, Sequence[Any]], new: tuple[Any, Sequence[Any]]) -> tu
     """The first difference of two calls, in words, and what to do about it."""
     for x, y in zip(old[0], new[0], strict=False):
         if type(x) is not type(y) or x != y:
-            sizes = isinstance(x, Kind) and isinstance(y, Kind) and (x.dtype, x.ndim) == (y.dtype, y.ndim)
+            sizes = isinstance(x, ArrayType) and isinstance(y, ArrayType) and (x.dtype, x.ndim) == (y.dtype, y.ndim)
             return f"{_words(x)} became {_words(y)}", ADVICE_ON_SIZES if sizes else ADVICE
     if len(old[0]) != len(new[0]):
         return "there are more or fewer captured values", ADVICE
@@ -473,7 +473,7 @@ def _cause(old: tuple[Any, Sequence[Any]], new: tuple[Any, Sequence[Any]]) -> tu
 
 
 def _words(part: Any) -> str:
-    if isinstance(part, Kind):
+    if isinstance(part, ArrayType):
         return f"an array {part!r}"
     if isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], type):
         return f"a {part[0].__name__} of {part[1]}"
@@ -499,7 +499,7 @@ def _closed(
             node.value = None
 
 
-class Traced(NamedTuple):
+class TraceRecord(NamedTuple):
     """What a call would compute: the graph, the layouts of its inputs that are not row-major, and where the inputs are
     now. `arrays` has None for what the function made while it was traced."""
 
@@ -509,7 +509,7 @@ class Traced(NamedTuple):
     arrays: list[array | None]
 
 
-def graph_of(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
+def graph_of(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> TraceRecord:
     """The graph of what a call of the function returns and of the arrays that it changes or stores somewhere; nothing
     is run or changed."""
     walk = Walk()
@@ -540,7 +540,7 @@ def _graph_of(
     fun: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],
-) -> Traced:
+) -> TraceRecord:
     with trace():
         leaves = [x._node for x in tree.leaves(fun(*args, **kwargs)) if isinstance(x, array)]
         changed = [a._node for a, node in zip(walk.arrays, inputs, strict=True) if a._node is not node]
@@ -553,4 +553,4 @@ def _graph_of(
         sources: list[tuple[array | None, Node]] = [
             given.get(id(n), (None, n)) for n in order if id(n) in given or isinstance(n.value, Buffer)
         ]
-        return Traced(graph, layouts, [n.value for _, n in sources], [a for a, _ in sources])
+        return TraceRecord(graph, layouts, [n.value for _, n in sources], [a for a, _ in sources])

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from weft.evaluate import evaluated
 from weft.evaluate.beside import TraceInput, beside
 from weft.graph.dims import Dim, DimEnv, hint_of, symbols_of
-from weft.graph.node import Kind, Node, reachable_by
+from weft.graph.node import ArrayType, Node, reachable_by
 from weft.graph.trace import refused
 from weft.primitives.base import DATA, ConstantValue, Placeholder, RunTimeConstant
 from weft.primitives.filling import fill_kind, fill_primitive
@@ -95,7 +95,7 @@ class CallSizes(ComputedSizes):
 class ProgramSizes(ComputedSizes):
     """Those of a program. `buffers` are the values that its inputs have in a call, if there is one."""
 
-    def __init__(self, env: DimEnv, kinds: Sequence[Kind], buffers: Sequence[Buffer] | None) -> None:
+    def __init__(self, env: DimEnv, kinds: Sequence[ArrayType], buffers: Sequence[Buffer] | None) -> None:
         super().__init__(env)
         self._kinds, self._buffers = kinds, buffers
         self._copies: dict[Node, Node] = {}

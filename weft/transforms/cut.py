@@ -14,15 +14,15 @@ from weft.dtypes import Dtype
 from weft.errors import ComputationError
 from weft.graph.dims import hint_of
 from weft.graph.lines import inherit
-from weft.graph.node import Kind, Node, node_of, reachable_by
+from weft.graph.node import ArrayType, Node, node_of, reachable_by
 from weft.lazy import lazy
-from weft.primitives.base import Constant, Pick, Placeholder, View
+from weft.primitives.base import Constant, GetResult, Placeholder, View
 from weft.primitives.elementwise import AsType
 from weft.primitives.filling import fill_kind
 from weft.runtime.data import Buffer, numpy_view, to_buffer
 from weft.transforms.capture import Walk
 from weft.transforms.computed import Computed, symbols_in
-from weft.transforms.replay import Template
+from weft.transforms.replay import Rebuilt
 from weft.transforms.updating import Updates
 from weft.transforms.variant import (
     Effects,
@@ -56,7 +56,7 @@ class Part(ShapelessVariant):
     __slots__ = ("names",)
 
     def __init__(self, traced: Trace, wants: Wants, sizes: SymbolicSizes, names: tuple[str, ...]) -> None:
-        nothing = Effects(Template(None), [], [], new=True)
+        nothing = Effects(Rebuilt(None), [], [], new=True)
         super().__init__(traced, nothing, None, wants, Updates((), {}, {}), sizes)
         self.names = names
         self._check = sizes.env.compiled_check(names)
@@ -130,7 +130,9 @@ class CutVariant(Variant):
         symbols = iter(self._sizes.env.symbols[len(self._sizes.places) :])
         return [next(symbols) if size.number is None else None for size in self._found]
 
-    def recipe_for(self, kinds: Sequence[Kind], buffers: Sequence[Buffer] = (), numbers: Sequence[Any] = ()) -> Any:
+    def recipe_for(
+        self, kinds: Sequence[ArrayType], buffers: Sequence[Buffer] = (), numbers: Sequence[Any] = ()
+    ) -> Any:
         """Run all parts but the last; what is left to do, or None if the trace does not hold for such a call."""
         names = self._names()
         values = dict(zip(self._sizes.env.symbols, self._sizes.read(kinds), strict=False))
@@ -158,7 +160,7 @@ class CutVariant(Variant):
         return made[0] if self.effects.single else self.effects.carry_out(made, walk, numbers)
 
 
-def _row_major(buffer: Buffer, kind: Kind) -> Buffer:
+def _row_major(buffer: Buffer, kind: ArrayType) -> Buffer:
     if buffer.strides is None:
         return buffer
     return to_buffer(numpy_view(buffer, tuple(map(int, kind.shape)), kind.dtype))
@@ -235,8 +237,8 @@ class _Cutter:
             node = stack.pop()
             if node in self._given:
                 continue
-            is_array = type(node.kind) is Kind
-            if is_array and (node in computed or (isinstance(node.op, Pick) and node.inputs[0] in computed)):
+            is_array = type(node.kind) is ArrayType
+            if is_array and (node in computed or (isinstance(node.op, GetResult) and node.inputs[0] in computed)):
                 found.add(self._smallest(node))
                 continue
             new = [x for x in node.inputs if x not in seen]

@@ -94,7 +94,7 @@ def write(file: Path_ | IO[bytes], header: dict[str, Any], tensors: Sequence[tup
 # ---- reading ----
 
 
-class Source:
+class FileSource:
     """Reads a file from its beginning to its end, and never more than it says it has."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
@@ -122,23 +122,23 @@ class Source:
 
 
 @contextmanager
-def opened(file: Path_ | IO[bytes]) -> Iterator[Source]:
+def opened(file: Path_ | IO[bytes]) -> Iterator[FileSource]:
     """A file to read from; one that was given open stays so."""
     if not isinstance(file, (str, os.PathLike)):
         contents = file.read()
         if not isinstance(contents, bytes):
             raise TypeError("[import_function] the file must be opened in binary mode ('rb').")
-        yield Source(io.BytesIO(contents), len(contents))
+        yield FileSource(io.BytesIO(contents), len(contents))
         return
     try:
         found = open(file, "rb")  # noqa: SIM115 -- closed below
     except (OSError, ValueError) as error:
         raise RuntimeError(f"[import_function] Failed to open {file}: {error}.") from error
     with found:
-        yield Source(found, os.fstat(found.fileno()).st_size)
+        yield FileSource(found, os.fstat(found.fileno()).st_size)
 
 
-def read_header(source: Source) -> tuple[dict[str, Any], list[Tensor]]:
+def read_header(source: FileSource) -> tuple[dict[str, Any], list[Tensor]]:
     """The header, and the tensors that it lists."""
     magic, version, checksum, length, end = PREFIX.unpack(source.take(PREFIX.size))
     if magic != MAGIC:
@@ -199,7 +199,7 @@ def _tensor(entry: Any) -> Tensor | None:
         return None
 
 
-def read_tensors(source: Source, tensors: Sequence[Tensor]) -> list[Buffer]:
+def read_tensors(source: FileSource, tensors: Sequence[Tensor]) -> list[Buffer]:
     """The tensors, each in memory of its own. The header was read before."""
     found: list[Buffer] = []
     for number, tensor in enumerate(tensors):

@@ -23,7 +23,7 @@ from weft.dtypes import Dtype
 from weft.evaluate import evaluate
 from weft.graph.body import Body
 from weft.graph.dims import Dim
-from weft.graph.node import Bundle, Kind, Node, Tape, kind_of, next_id, reachable_by
+from weft.graph.node import ArrayType, Node, Tape, TupleType, kind_of, next_id, reachable_by
 from weft.graph.size_algebra import Poly, Positive, Quotient
 from weft.primitives.base import ConstantValue
 from weft.primitives.custom import Called
@@ -65,7 +65,7 @@ def encode_tree(value: Any, what: str) -> Json:
 # ---- one trace ----
 
 
-class Traced:
+class ExportedTrace:
     """A function that was run on placeholders: the nodes, and what is said of them in a file."""
 
     def __init__(
@@ -231,9 +231,9 @@ class Tensors:
 class Writer:
     """One trace as JSON."""
 
-    def __init__(self, traced: Traced, tensors: Tensors) -> None:
+    def __init__(self, traced: ExportedTrace, tensors: Tensors) -> None:
         self.traced, self.tensors = traced, tensors
-        self._kinds: dict[Kind, int] = {}
+        self._kinds: dict[ArrayType, int] = {}
         self._bodies: dict[Body, int] = {}
         self._atoms: dict[int, int] = {}
         self.kinds: list[Json] = []
@@ -310,11 +310,11 @@ class Writer:
             self.bodies.append(made)
         return found
 
-    def _kind(self, kind: Kind) -> int:
+    def _kind(self, kind: ArrayType) -> int:
         found = self._kinds.get(kind)
         if found is None:
             made: Json
-            if isinstance(kind, Bundle):
+            if isinstance(kind, TupleType):
                 made = ["bundle", [self._kind(part) for part in kind.parts]]
             elif isinstance(kind, Tape):
                 made = ["tape", self._kind(kind.row)]
@@ -397,13 +397,15 @@ class Export:
         self._functions: list[Json] = []
         self._known: list[Imported] = []
 
-    def traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Traced, list[tuple[str, int]]]:
+    def traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[ExportedTrace, list[tuple[str, int]]]:
         """The trace of a call, and which inputs are keywords; it is not added."""
         args, kwargs = spread(args, kwargs)
         check_arrays(args, kwargs)
         first = len(tree.leaves(args))
         owners = [name for name, value in kwargs.items() for _ in tree.leaves(value)]
-        return Traced(self.fun, args, kwargs, self.shapeless), [(name, first + i) for i, name in enumerate(owners)]
+        return ExportedTrace(self.fun, args, kwargs, self.shapeless), [
+            (name, first + i) for i, name in enumerate(owners)
+        ]
 
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: SymbolicSizes | None = None) -> None:
         """Add the trace of a call. `sizes` says which of a shapeless one's sizes are symbols, if not all are."""
@@ -415,7 +417,7 @@ class Export:
                     f"[{NAME}] Attempting to export a function twice with the same signature is not allowed: there is "
                     f"a trace for {call_text(args, kwargs)}"
                 )
-        traced = Traced(self.fun, args, kwargs, self.shapeless, sizes)
+        traced = ExportedTrace(self.fun, args, kwargs, self.shapeless, sizes)
         made = Writer(traced, self._tensors).function()
         kinds = [kind_of(values.shape, dtype) for dtype, values in self._tensors.values]
         try:

@@ -21,7 +21,7 @@ from weft.dtypes import Dtype, by_name
 from weft.files.paths import Path_
 from weft.graph.body import Body, body_of
 from weft.graph.dims import Dim, dim_max, shape_text
-from weft.graph.node import Bundle, Kind, Node, Size, bundle_of, kind_of, tape_of
+from weft.graph.node import ArrayType, Node, Size, TupleType, bundle_of, kind_of, tape_of
 from weft.primitives import CONTROL_FLOW, REGISTRY
 from weft.primitives.base import (
     CONSTANT,
@@ -29,8 +29,8 @@ from weft.primitives.base import (
     ONE,
     ZERO,
     ConstantValue,
+    GetResult,
     Parameter,
-    Pick,
     Placeholder,
     Primitive,
     bind,
@@ -44,7 +44,7 @@ from weft.runtime.data import Buffer
 from weft.transforms.exportfile import DamagedFile, damaged, opened, read_header, read_tensors
 
 FORMAT: Final = "weft function"
-_CLASSES: tuple[type[Primitive], ...] = (*REGISTRY, *CONTROL_FLOW, Pick)
+_CLASSES: tuple[type[Primitive], ...] = (*REGISTRY, *CONTROL_FLOW, GetResult)
 PRIMITIVES: Final[Mapping[str, type[Primitive]]] = {cls.name(): cls for cls in _CLASSES}
 LARGEST = 1 << 62
 """No parameter, size or number of bytes reaches this: sums and products of a few stay within what kernels count in."""
@@ -317,7 +317,7 @@ class Instance(NamedTuple):
 class Reader:
     """Reads the functions of a file. `tensors` are the kinds of its arrays, `buffers` the arrays."""
 
-    def __init__(self, tensors: Sequence[Kind], buffers: Sequence[Buffer] | None) -> None:
+    def __init__(self, tensors: Sequence[ArrayType], buffers: Sequence[Buffer] | None) -> None:
         self.tensors, self.buffers = tensors, buffers
 
     def function(self, value: Json) -> Imported:
@@ -455,7 +455,7 @@ class Builder:
 
     def __init__(self, reader: FunctionReader, known: Sequence[Size]) -> None:
         self.reader, self.known = reader, known
-        self.kinds: list[Kind] = []
+        self.kinds: list[ArrayType] = []
         for kind in reader.kinds:
             self.kinds.append(self._kind(kind))
         self.bodies: list[Body] = []
@@ -463,7 +463,7 @@ class Builder:
             made = self.instance(steps, lambda i, kind: Node(Parameter(i), (), kind))
             self.bodies.append(body_of(made.inputs, made.outputs))
 
-    def _kind(self, kind: Any) -> Kind:
+    def _kind(self, kind: Any) -> ArrayType:
         first, rest = kind
         if first == "tape":
             return tape_of(self._array(rest))
@@ -473,10 +473,10 @@ class Builder:
         check_shape(shape)
         return kind_of(shape, first)
 
-    def _array(self, number: int) -> Kind:
+    def _array(self, number: int) -> ArrayType:
         """A kind that must be that of an array."""
         kind = self.kinds[number]
-        if type(kind) is not Kind:
+        if type(kind) is not ArrayType:
             raise ValueError(f"{kind} where an array should be")
         return kind
 
@@ -488,7 +488,7 @@ class Builder:
             return self.bodies[value.number]
         return tuple([self._fill(part) for part in value]) if type(value) is tuple else value
 
-    def instance(self, steps: Steps, parameter: Callable[[int, Kind], Node]) -> Instance:
+    def instance(self, steps: Steps, parameter: Callable[[int, ArrayType], Node]) -> Instance:
         nodes = [parameter(i, self._array(number)) for i, number in enumerate(steps.inputs)]
         inputs = tuple(nodes)
         order: list[Node] = []
@@ -496,7 +496,7 @@ class Builder:
             nodes.append(self._node(step, [nodes[i] for i in step.operands], order))
             order.append(nodes[-1])
         outputs = tuple([nodes[i] for i in steps.outputs])
-        if any(type(node.kind) is not Kind for node in outputs):
+        if any(type(node.kind) is not ArrayType for node in outputs):
             raise ValueError("a result that is no array")
         return Instance(inputs, tuple(order), outputs)
 
@@ -520,7 +520,7 @@ class Builder:
             raise ValueError(f"{what.name()} gives {made.kind}, and the file says {stated}")
         return made
 
-    def _tensor(self, number: int, kind: Kind) -> Node:
+    def _tensor(self, number: int, kind: ArrayType) -> Node:
         stored = self.reader.file.tensors[number]
         if not equal_kinds(stored, kind):
             raise ValueError(f"a tensor {stored} that is said to be {kind}")
@@ -532,8 +532,8 @@ def _within_tapes(op: Loop, operands: list[Node], order: list[Node]) -> list[Nod
     """The operands of a loop that makes no more steps than there are rows on the tapes that it reads. A loop that Weft
     has made never does; a file can say anything."""
     for writer in op.writers(operands):
-        assert isinstance(writer.kind, Bundle)
-        last = Pick(len(writer.kind.parts) - 1)
+        assert isinstance(writer.kind, TupleType)
+        last = GetResult(len(writer.kind.parts) - 1)
         if _is_at_most(operands[0], writer, last):
             continue
         steps = bind(last, writer)
@@ -543,7 +543,7 @@ def _within_tapes(op: Loop, operands: list[Node], order: list[Node]) -> list[Nod
     return operands
 
 
-def _is_at_most(count: Node, writer: Node, last: Pick) -> bool:
+def _is_at_most(count: Node, writer: Node, last: GetResult) -> bool:
     """Whether a count is the number of steps of a loop, or was made no larger by `_within_tapes`."""
     while True:
         of_minimum = count.inputs[1:] if isinstance(count.op, Minimum) else ()
@@ -671,7 +671,7 @@ class Imported:
             given.append(rest.pop(name))
         return tuple(given), rest
 
-    def traced_kinds(self) -> list[tuple[Kind, list[bool]]]:
+    def traced_kinds(self) -> list[tuple[ArrayType, list[bool]]]:
         """Of each input: the kind that it was traced with, and which of its sizes may be others."""
         known = self._reader.sizes.values(None)
         assert known is not None, "checked when it was read"

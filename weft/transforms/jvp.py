@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.graph.lines import on_behalf_of
-from weft.graph.node import Bundle, Node
-from weft.primitives.base import MultiOutput, Pick, picks
+from weft.graph.node import Node, TupleType
+from weft.primitives.base import GetResult, MultiOutput, picks
 from weft.primitives.custom import Application, Called, called
 from weft.transforms.check import checked, checked_result
 from weft.transforms.paths import between, groups
@@ -29,10 +29,10 @@ def push_forward(inputs: Sequence[Node], outputs: Sequence[Node], tangents: Sequ
             _through_call(node, applications, known)  # type: ignore[arg-type]
             continue
         operands = node.inputs
-        if node.kind.__class__ is Bundle:
+        if node.kind.__class__ is TupleType:
             bundles[node] = _through_many(node, known)
             continue
-        if node.op.__class__ is Pick:
+        if node.op.__class__ is GetResult:
             tangent = bundles[operands[0]][node.op.index]  # type: ignore[attr-defined]
             if tangent is not None:
                 known[node] = tangent
@@ -57,7 +57,7 @@ def _through_many(node: Node, known: dict[Node, Node]) -> Sequence[Node | None]:
     """Tangents of all results of an operation that has several."""
     op, kind = node.op, node.kind
     assert isinstance(op, MultiOutput)
-    assert isinstance(kind, Bundle)
+    assert isinstance(kind, TupleType)
     traced = {i: known[x] for i, x in enumerate(node.inputs) if x in known}
     if not traced:
         return [None] * len(kind.parts)

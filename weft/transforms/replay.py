@@ -23,7 +23,7 @@ from weft.transforms.capture import Walk
 from weft.transforms.state import Contents, Fields, items_of
 
 
-class Call:
+class Replay:
     """What templates are filled with: the arrays that the program made, those of the walk, its objects, numbers."""
 
     __slots__ = ("arrays", "built", "made", "numbers", "objects")
@@ -35,7 +35,7 @@ class Call:
         self.built: dict[int, Any] = {}
 
 
-class Template:
+class Rebuilt:
     """A constant, unless a subclass says otherwise."""
 
     __slots__ = ("value",)
@@ -43,69 +43,69 @@ class Template:
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def build(self, call: Call) -> Any:
+    def build(self, call: Replay) -> Any:
         return self.value
 
 
-class Made(Template):
+class Made(Rebuilt):
     """The array made of output `value` of the program."""
 
     __slots__ = ()
 
-    def build(self, call: Call) -> Any:
+    def build(self, call: Replay) -> Any:
         return call.made[self.value]
 
 
-class KnownArray(Template):
+class KnownArray(Rebuilt):
     """Array number `value` of the walk itself."""
 
     __slots__ = ()
 
-    def build(self, call: Call) -> Any:
+    def build(self, call: Replay) -> Any:
         return call.arrays[self.value]
 
 
-class KnownObject(Template):
+class KnownObject(Rebuilt):
     """Object number `value` of the walk itself."""
 
     __slots__ = ()
 
-    def build(self, call: Call) -> Any:
+    def build(self, call: Replay) -> Any:
         return call.objects[self.value]
 
 
-class NumberOf(Template):
+class NumberOf(Rebuilt):
     """A number of this call."""
 
     __slots__ = ()
 
-    def build(self, call: Call) -> Any:
+    def build(self, call: Replay) -> Any:
         return call.numbers[self.value]
 
 
-class Copied(Template):
+class Copied(Rebuilt):
     """A copy of something mutable that holds no array."""
 
     __slots__ = ()
 
-    def build(self, call: Call) -> Any:
+    def build(self, call: Replay) -> Any:
         return self.value.copy()
 
 
-class Built(Template):
+class Built(Rebuilt):
     """A container or object that the function made: `value(parts)`. It may stand in several places."""
 
     __slots__ = ("parts", "shared")
 
     def __init__(
-        self, make: Callable[[list[Any]], Any], parts: Sequence[Template] | None = None, shared: bool = False
+        self, make: Callable[[list[Any]], Any], parts: Sequence[Rebuilt] | None = None, shared: bool = False
     ) -> None:
         super().__init__(make)
         self.parts = parts
         """None until they are known."""
         self.shared = shared
 
-    def build(self, call: Call) -> Any:
+    def build(self, call: Replay) -> Any:
         if self.shared and id(self) in call.built:
             return call.built[id(self)]
         made = self.value([part.build(call) for part in self.parts])  # type: ignore[union-attr]
@@ -134,7 +134,7 @@ class Recorder:
         """The numbers (of the walk) of arrays and objects in the templates that were there before the call."""
         self._output_of: dict[int, int] = {}
         self._built: dict[int, Built] = {}
-        self._arrays: dict[int, Template] = {}
+        self._arrays: dict[int, Rebuilt] = {}
         self._kept: list[Any] = []  # so that no id is used twice
 
     def output(self, node: Node) -> int:
@@ -149,12 +149,12 @@ class Recorder:
         """Whether this node is an output so far."""
         return id(node) in self._output_of
 
-    def template(self, x: Any) -> Template:
+    def template(self, x: Any) -> Rebuilt:
         """A template of any value."""
         if type(x) in SCALARS:
-            return NumberOf(self.scalars.want(x)) if x.env is self.scalars else Template(x.number)
+            return NumberOf(self.scalars.want(x)) if x.env is self.scalars else Rebuilt(x.number)
         if type(x) is Dim:
-            return Template(int(x))  # a size that leaves as a number is guarded
+            return Rebuilt(int(x))  # a size that leaves as a number is guarded
         place = self.seen.get(id(x))
         if isinstance(x, array):
             if place is None:
@@ -167,7 +167,7 @@ class Recorder:
             self.kept.add(place)
             return KnownObject(~place)
         if isinstance(x, _UNCHANGING):
-            return Template(x)
+            return Rebuilt(x)
         known = self._built.get(id(x))
         if known is not None:
             if known.parts is None:
@@ -180,7 +180,7 @@ class Recorder:
         self._kept.append(x)
         return self._made(x, type(x))
 
-    def _array(self, x: array) -> Template:
+    def _array(self, x: array) -> Rebuilt:
         """An array that the function made. Several arrays may be one node (`y`, `y[:]`), and stay several."""
         known = self._arrays.get(id(x))
         if known is None:
@@ -192,11 +192,11 @@ class Recorder:
             self._arrays[id(x)] = known
         return known
 
-    def contents(self, contents: Contents) -> Template:
+    def contents(self, contents: Contents) -> Rebuilt:
         """A template of what a place holds (which is a container of our own, new at each call)."""
         return self._made(contents, type(contents))
 
-    def _made(self, x: Any, cls: type) -> Template:
+    def _made(self, x: Any, cls: type) -> Rebuilt:
         """A template of what the function made itself."""
         parts: Sequence[Any]
         make: Callable[[list[Any]], Any]
@@ -232,7 +232,7 @@ class Recorder:
     def _key(self, key: Any) -> Any:
         return int(key) if type(key) is Dim else key.number if type(key) in SCALARS else key
 
-    def _constant(self, x: Any) -> Template:
+    def _constant(self, x: Any) -> Rebuilt:
         """Something that cannot be taken apart: it may hold nothing that another call has another of."""
         inside = Walk()
         if isinstance(x, types.FunctionType):
@@ -246,7 +246,7 @@ class Recorder:
                 f"[compile] {self.name} returns or keeps {_a(type(x))} that holds, or may hold, arrays or "
                 "numbers of this call: return those themselves, in a list, tuple, dict or dataclass."
             )
-        return Template(x)
+        return Rebuilt(x)
 
 
 def _another(parts: list[Any]) -> array:

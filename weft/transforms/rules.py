@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.graph.node import Kind, Node, Tape, make, node_of, reachable
+from weft.graph.node import ArrayType, Node, Tape, make, node_of, reachable
 from weft.primitives.base import Constant, Placeholder, Primitive, View, constant
 from weft.primitives.control import add_tapes
 from weft.primitives.elementwise import Add
@@ -118,7 +118,7 @@ FORWARD: dict[tuple[Any, ...], Forward] = {}
 """jvp rules by (primitive, mask, kinds of the operands). Bit i of the mask says that operand i has a tangent."""
 
 
-def _stand_in(kind: Kind) -> Node:
+def _stand_in(kind: ArrayType) -> Node:
     return Node(Placeholder("a derivative rule"), (), kind)
 
 

@@ -14,7 +14,7 @@ from weft.graph.body import Body
 from weft.graph.dims import Dim
 from weft.graph.dot import letters
 from weft.graph.node import Node
-from weft.primitives.base import DATA, Bundled, Constant, Pick
+from weft.primitives.base import DATA, Bundled, Constant, GetResult
 from weft.records import fields
 
 Callback = Callable[[dict[str, Any]], None]
@@ -39,10 +39,10 @@ class _Teller:
     def operations(self, order: Sequence[Node]) -> None:
         results: dict[Node, list[Node]] = {}
         for node in order:
-            if isinstance(node.op, Pick):
+            if isinstance(node.op, GetResult):
                 results.setdefault(self.operands(node)[0], []).append(node)
         for node in order:
-            if node.value is not None or isinstance(node.op, Pick):
+            if node.value is not None or isinstance(node.op, GetResult):
                 continue
             self.say(
                 "primitive",

@@ -21,7 +21,7 @@ from weft import tree
 from weft.array import array, wrap
 from weft.evaluate import LOCK, TraceInput
 from weft.graph.dims import hint_of
-from weft.graph.node import Kind, Node, next_id, reachable
+from weft.graph.node import ArrayType, Node, next_id, reachable
 from weft.graph.overlay import HERE, Overlay, Running
 from weft.graph.scalars import Scalars
 from weft.graph.trace import finishing, trace
@@ -280,7 +280,7 @@ class Attempt:
     """One call of a function, to be traced."""
 
     def __init__(
-        self, fun: Callable[..., Any], walk: Walk, buffers: Sequence[Buffer], kinds: Sequence[Kind], symbolic: int
+        self, fun: Callable[..., Any], walk: Walk, buffers: Sequence[Buffer], kinds: Sequence[ArrayType], symbolic: int
     ) -> None:
         self.fun, self.walk, self.buffers = fun, walk, buffers
         self.name = _named(fun)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from weft.array import array
 from weft.evaluate import LOCK, is_large, overwriting
-from weft.graph.node import Graph, Kind, Node
+from weft.graph.node import ArrayType, Graph, Node
 from weft.lazy import lazy
 from weft.runtime.data import Buffer, Busy, Taken
 from weft.runtime.holders import COUNTED, REPLACED, STATE, free
@@ -43,7 +43,7 @@ FAILS = "a step that can fail or be interrupted, as loops can, comes no earlier 
 # ---- what a trace may overwrite ----
 
 
-class Slot(NamedTuple):
+class UpdateSlot(NamedTuple):
     """Where something stands that a call replaces: the number of the place in the walk, or ~ the number of an object
     that goes itself; and the name there."""
 
@@ -71,7 +71,7 @@ class Updates(NamedTuple):
     """What a trace found."""
 
     candidates: tuple[Candidate, ...]
-    slots: dict[int, list[Slot]]
+    slots: dict[int, list[UpdateSlot]]
     """By number in the walk, arrays and (with ~) objects: the slots in which they stood, all of which are replaced."""
     refused: dict[int, str]
     """By number of the array: why inputs are not candidates."""
@@ -80,9 +80,9 @@ class Updates(NamedTuple):
 class Search:
     """Looks for candidates in what a traced function did."""
 
-    def __init__(self, walk: Walk, kinds: Sequence[Kind], recorder: Recorder) -> None:
+    def __init__(self, walk: Walk, kinds: Sequence[ArrayType], recorder: Recorder) -> None:
         self.walk, self.kinds, self.recorder = walk, kinds, recorder
-        self.slots: dict[int, list[Slot]] = {}
+        self.slots: dict[int, list[UpdateSlot]] = {}
         self.heirs: dict[int, array | None] = {}
         self._changed: set[int] = set()
 
@@ -125,13 +125,13 @@ class Search:
             return
         first = number not in self.slots
         if old.__class__ is array:
-            self.slots.setdefault(number, []).append(Slot(holder, name))
+            self.slots.setdefault(number, []).append(UpdateSlot(holder, name))
             if self.heirs.get(number) is None:
                 self.heirs[number] = new if new.__class__ is array and id(new) not in self.recorder.seen else None
         elif old.__class__ in (tuple, list, dict) and number not in self.recorder.kept:
             if id(old) in self._changed:
                 return  # what it holds is written anew in any case
-            self.slots.setdefault(number, []).append(Slot(holder, name))
+            self.slots.setdefault(number, []).append(UpdateSlot(holder, name))
             if first:
                 for inner, value in _named(old, old):
                     self._follow(number, inner, value, _counterpart(new, inner))
@@ -203,7 +203,7 @@ def _why_useless(made: Plan, leaf: int) -> str:
 class Census:
     """Counts the holders of what a call is about to replace."""
 
-    def __init__(self, slots: dict[int, list[Slot]], walk: Walk) -> None:
+    def __init__(self, slots: dict[int, list[UpdateSlot]], walk: Walk) -> None:
         self.slots, self.walk = slots, walk
         self._gone: dict[int, bool] = {}
 
@@ -239,7 +239,7 @@ class Census:
         return free(REPLACED, held[at : at + 1], [1 + again + len(found)], lambda: [ours])[0]
 
 
-class Claim(Taken):
+class UpdateClaim(Taken):
     """The arrays that a call is about to overwrite. Their nodes hold this in place of a buffer until the call has new
     values for them."""
 
@@ -339,7 +339,7 @@ class Claim(Taken):
     def hurry(self) -> None:
         self.wait()
 
-    def end(self) -> Sequence[Buffer | Claim] | None:  # type: ignore[override]
+    def end(self) -> Sequence[Buffer | UpdateClaim] | None:  # type: ignore[override]
         """All have values again, or will have them: the new ones if the program has run, or has been interrupted in the
         midst of that. Those are its results."""
         progress = self.progress

@@ -16,7 +16,7 @@ from weft.errors import ComputationError
 from weft.evaluate import Recipe, close
 from weft.graph.dims import DimEnv
 from weft.graph.lines import inherit, locate, marked
-from weft.graph.node import Graph, Kind, Node, Size, kind_of, node_of
+from weft.graph.node import ArrayType, Graph, Node, Size, kind_of, node_of
 from weft.graph.placement import device_of
 from weft.lazy import lazy
 from weft.primitives.base import (
@@ -35,8 +35,8 @@ from weft.runtime.program import Cancelled
 from weft.transforms import state
 from weft.transforms.capture import Walk
 from weft.transforms.drawing import DRAWING, RANDOM_STATE
-from weft.transforms.replay import Call, Made, Template
-from weft.transforms.updating import MOST_SETS, Claim, Updates, large, worth_while
+from weft.transforms.replay import Made, Rebuilt, Replay
+from weft.transforms.updating import MOST_SETS, UpdateClaim, Updates, large, worth_while
 
 if TYPE_CHECKING:
     from weft import targets
@@ -64,7 +64,7 @@ class Effects:
     __slots__ = ("alone", "overwritten", "places", "result", "single")
 
     def __init__(
-        self, result: Template, overwritten: list[tuple[int, int]], places: list[tuple[int, Template]], new: bool
+        self, result: Rebuilt, overwritten: list[tuple[int, int]], places: list[tuple[int, Rebuilt]], new: bool
     ) -> None:
         self.result, self.overwritten, self.places = result, overwritten, places
         self.alone = new and not overwritten and not places
@@ -76,7 +76,7 @@ class Effects:
         """The answer of a call, with all changes made. A call that draws random numbers does so in one piece: if
         another thread has drawn some since this call looked at the state, it is STALE, and nothing is changed."""
         if walk is None:
-            return self.result.build(Call(made, (), (), numbers))
+            return self.result.build(Replay(made, (), (), numbers))
         if not self.draws(walk):
             return self.change(made, walk, numbers)
         with DRAWING:
@@ -97,7 +97,7 @@ class Effects:
             raise
 
     def _change(self, made: Sequence[array], walk: Walk, numbers: Sequence[Any]) -> Any:
-        call = Call(made, walk.arrays, walk.objects, numbers)
+        call = Replay(made, walk.arrays, walk.objects, numbers)
         answer = self.result.build(call)
         for place, output in self.overwritten:
             walk.arrays[place]._overwrite(made[output])
@@ -125,7 +125,9 @@ class Trace:
         inherit(new)
         return Trace([new[node] for node in self.order], [new[node] for node in self.outputs], self.inputs)
 
-    def made_again(self, leaf: Callable[[int, Kind], Node], number: Callable[[Any], Any] | None = None) -> list[Node]:
+    def made_again(
+        self, leaf: Callable[[int, ArrayType], Node], number: Callable[[Any], Any] | None = None
+    ) -> list[Node]:
         """The outputs, with `leaf(i, kind)` for input i, and with numbers for symbolic sizes."""
         new: dict[Node, Node] = {}
         inputs = itertools.count()
@@ -162,7 +164,7 @@ class InPlace:
     __slots__ = ("answer", "claim", "done", "effects", "kinds", "numbers", "walk")
 
     def __init__(
-        self, claim: Claim, effects: Effects, kinds: Sequence[Kind], walk: Walk, numbers: Sequence[Any]
+        self, claim: UpdateClaim, effects: Effects, kinds: Sequence[ArrayType], walk: Walk, numbers: Sequence[Any]
     ) -> None:
         self.claim, self.effects, self.kinds, self.walk, self.numbers = claim, effects, kinds, walk, numbers
         self.answer: tuple[Any] | None = None
@@ -253,7 +255,7 @@ class Variant:
         return found
 
     def recipe_for(
-        self, kinds: Sequence[Kind], buffers: Sequence[Buffer] = (), numbers: Sequence[Any] = ()
+        self, kinds: Sequence[ArrayType], buffers: Sequence[Buffer] = (), numbers: Sequence[Any] = ()
     ) -> Planned | None:
         """The program for arrays of these kinds, and for what lies in them if sizes depend on that; None if the trace
         does not hold for them."""
@@ -316,7 +318,9 @@ class Variant:
 
     def _update(self, recipe: Planned, numbers: Sequence[Any], buffers: list[Buffer], walk: Walk) -> Any:
         while True:
-            call = InPlace(Claim(self.updates, buffers, walk), self.effects, recipe.executable.kinds, walk, numbers)
+            call = InPlace(
+                UpdateClaim(self.updates, buffers, walk), self.effects, recipe.executable.kinds, walk, numbers
+            )
             missing = None
             try:
                 leaves = call.claim.take()
@@ -333,7 +337,7 @@ class Variant:
                 return self.run(recipe, numbers, buffers, walk)
             self._made_over(recipe, missing)
 
-    def _run_over(self, over: Recipe, numbers: Sequence[Any], buffers: Sequence[Buffer], claim: Claim) -> None:
+    def _run_over(self, over: Recipe, numbers: Sequence[Any], buffers: Sequence[Buffer], claim: UpdateClaim) -> None:
         given: list[Any] = [buffers[i] if i.__class__ is int else i for i in self.inputs]  # type: ignore[index]
         words = self.words(over, numbers) if over.sources else ()
         try:
@@ -359,7 +363,7 @@ class Variant:
         return pipeline.wrapped(made, *recipe.source()) if pipeline.WRAPPERS else made
 
 
-def wrapped(kinds: Sequence[Kind], results: Sequence[Buffer | Claim]) -> list[array]:
+def wrapped(kinds: Sequence[ArrayType], results: Sequence[Buffer | UpdateClaim]) -> list[array]:
     """Arrays of results that a program has computed."""
     return [wrap(Node(DATA, (), kind, buffer)) for kind, buffer in zip(kinds, results, strict=True)]
 
@@ -402,7 +406,7 @@ class SymbolicSizes:
         self.env = DimEnv()
         self.places: list[tuple[int, int]] = []
 
-    def kind(self, position: int, kind: Kind) -> Kind:
+    def kind(self, position: int, kind: ArrayType) -> ArrayType:
         """The kind of array number `position` with symbols for its sizes; 0 and 1 stay numbers."""
         shape: list[Size] = []
         for axis, n in enumerate(kind.shape):
@@ -413,7 +417,7 @@ class SymbolicSizes:
             shape.append(self.env.symbol(f"n{len(self.places) - 1}", int(n)))
         return kind_of(tuple(shape), kind.dtype)
 
-    def read(self, kinds: Sequence[Kind]) -> tuple[int, ...]:
+    def read(self, kinds: Sequence[ArrayType]) -> tuple[int, ...]:
         return tuple(kinds[i].shape[axis] for i, axis in self.places)  # type: ignore[misc]
 
 
@@ -445,7 +449,7 @@ class ShapelessVariant(Variant):
         return self._again(nodes, self._numbers(sizes))
 
     def recipe_for(
-        self, kinds: Sequence[Kind], buffers: Sequence[Buffer] = (), numbers: Sequence[Any] = ()
+        self, kinds: Sequence[ArrayType], buffers: Sequence[Buffer] = (), numbers: Sequence[Any] = ()
     ) -> Planned | None:
         return self.recipe_at(self._sizes.read(kinds))
 
@@ -502,7 +506,7 @@ class ShapelessVariant(Variant):
         """The graph with something in place of symbols."""
         inputs: list[Node] = []
 
-        def leaf(i: int, kind: Kind) -> Node:
+        def leaf(i: int, kind: ArrayType) -> Node:
             inputs.append(Node(Parameter(i), (), kind))
             return inputs[-1]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.graph.lines import on_behalf_of
-from weft.graph.node import Bundle, Node
-from weft.primitives.base import ONE, MultiOutput, Pick, picks
+from weft.graph.node import Node, TupleType
+from weft.primitives.base import ONE, GetResult, MultiOutput, picks
 from weft.primitives.custom import Application, Called, called
 from weft.runtime.objects import MAKERS
 from weft.transforms.check import checked, checked_results
@@ -59,9 +59,9 @@ def _through_all(path: list[Node], gathered: Gathered, active: set[Node]) -> Non
     for node in reversed(path):
         if node.__class__ is Called:
             _through_call(node, applications, gathered, active)  # type: ignore[arg-type]
-        elif node.kind.__class__ is Bundle:
+        elif node.kind.__class__ is TupleType:
             _through_many(node, bundles.pop(node, {}), gathered, active)
-        elif node.op.__class__ is not Pick:
+        elif node.op.__class__ is not GetResult:
             _pull([node], gathered, active)
         elif node in gathered:
             given = bundles.setdefault(node.inputs[0], {})
@@ -73,7 +73,7 @@ def _through_many(node: Node, given: dict[int, Node], gathered: Gathered, active
     """An operation with several results: whatever picks one is newer, so the cotangents of all are known."""
     op, xs, kind = node.op, node.inputs, node.kind
     assert isinstance(op, MultiOutput)
-    assert isinstance(kind, Bundle)
+    assert isinstance(kind, TupleType)
     if not given:
         return
     wanted = frozenset([i for i, x in enumerate(xs) if x in active])

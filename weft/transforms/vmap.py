@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from weft.graph.lines import hand_on, line_of, on_behalf_of
 from weft.graph.node import Node, Size, next_id
-from weft.primitives.base import MultiOutput, Pick, move_batch_to_front
+from weft.primitives.base import GetResult, MultiOutput, move_batch_to_front
 from weft.primitives.custom import Application, Batch, Batched, Called, called
 from weft.transforms.paths import Rebuilder, between, groups
 
@@ -26,7 +26,7 @@ def batch(
     bundles: dict[Node, Sequence[Batched]] = {}
     results: Sequence[Batched]
     for node in path:
-        if node.op.__class__ is Pick and node.inputs[0] in bundles:
+        if node.op.__class__ is GetResult and node.inputs[0] in bundles:
             new[node] = bundles[node.inputs[0]][node.op.index]  # type: ignore[attr-defined]
             continue
         found = [new.get(operand, (operand, None)) for operand in node.inputs]

@@ -14,7 +14,7 @@ import torch
 from weft.array import wrap
 from weft.frontends.torch.layouts import dense_strides, is_identity, laid_out
 from weft.frontends.torch.signature import Argument, Output, Own, Seen, Signature, Value, evaluated, evaluated_all
-from weft.graph.node import Kind, Node, kind_of
+from weft.graph.node import ArrayType, Node, kind_of
 from weft.primitives.base import DATA
 from weft.program import Program
 from weft.runtime.buffer import foreign
@@ -70,7 +70,7 @@ class Compiled:
         return call
 
 
-def kinds_of(signature: Signature, program: Program, known: Mapping[str, int]) -> list[Kind]:
+def kinds_of(signature: Signature, program: Program, known: Mapping[str, int]) -> list[ArrayType]:
     """Those of the program's inputs, for these sizes."""
     shapes: list[tuple[int, ...]] = []
     for x in signature.given:

@@ -8,7 +8,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
-from weft.graph.node import Kind, Node, Shape, kind_of
+from weft.graph.node import ArrayType, Node, Shape, kind_of
 from weft.primitives.base import ByOperand, Sample, bind, bind_many, constant, zeros
 from weft.primitives.checks import equal_kinds, need
 from weft.primitives.creation import Iota
@@ -87,7 +87,7 @@ class _OfDeterminant(OfFactors):
     def value_dtype(self, dtype: Dtype) -> Dtype:
         return dtype
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         need(len(kinds) == 4, f"{len(kinds)} operands")
         a, lu, order, value = kinds
         self.check_factors(a, lu, order)
@@ -145,7 +145,7 @@ class DetSign(_OfDeterminant):
 class Determinant(Implicit):
     """det a; operands are a[..., n, n] and the value. Also a singular matrix has a gradient, the cofactors."""
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         need(len(kinds) == 2, f"{len(kinds)} operands")
         a, value = kinds
         need(a.dtype in DTYPES and a.ndim >= 2, f"a matrix {a}")
@@ -181,7 +181,7 @@ class Adjugate(Implicit):
     """The matrix x with a x = det(a) 1, the derivative of the determinant; operands are a[..., n, n] and x. Its own
     derivatives are those of regular matrices."""
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         need(len(kinds) == 2, f"{len(kinds)} operands")
         a, value = kinds
         need(a.dtype in DTYPES and a.ndim >= 2, f"a matrix {a}")

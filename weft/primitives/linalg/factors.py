@@ -8,7 +8,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
-from weft.graph.node import Bundle, Kind, Node, Size, bundle_of, kind_of
+from weft.graph.node import ArrayType, Node, Size, TupleType, bundle_of, kind_of
 from weft.primitives.base import ByOperand, MultiOutput, Sample, bind, bind_many, flops_each, zeros
 from weft.primitives.checks import need
 from weft.primitives.elementwise import draw
@@ -73,15 +73,15 @@ class Cholesky(Matrixwise):
     def is_total(self) -> bool:
         return self.quiet
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kinds[0]
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         need(len(kinds) == 1, f"{len(kinds)} operands")
         super().check(*kinds)
         square(kinds[0])
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         return flops_each(out.dtype) * float(out.size) * float(out.shape[-1]) / 3
 
     def why(self, code: int) -> str:
@@ -146,17 +146,17 @@ class Qr(MultiOutput, Matrixwise):
         )
     )  # fmt: skip
 
-    def infer(self, *kinds: Kind) -> Bundle:
+    def infer(self, *kinds: ArrayType) -> TupleType:
         (a,) = kinds
         *lead, m, n = a.shape
         k = n if m >= n else m
         return bundle_of([kind_of((*lead, m, k), a.dtype), kind_of((*lead, k, n), a.dtype)])
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         need(len(kinds) == 1, f"{len(kinds)} operands")
         super().check(*kinds)
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         *_, m, n = map(float, kinds[0].shape)
         return 4.0 * flops_each(kinds[0].dtype) * float(kinds[0].size) * min(m, n)
 
@@ -255,17 +255,17 @@ class Lu(MultiOutput, Matrixwise):
         )
     )  # fmt: skip
 
-    def infer(self, *kinds: Kind) -> Bundle:
+    def infer(self, *kinds: ArrayType) -> TupleType:
         (a,) = kinds
         *lead, m, n = a.shape
         k = n if m >= n else m
         return bundle_of([a, kind_of((*lead, k), dt.uint32), kind_of((*lead, m), dt.uint32)])
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         need(len(kinds) == 1, f"{len(kinds)} operands")
         super().check(*kinds)
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         *_, m, n = map(float, kinds[0].shape)
         return flops_each(kinds[0].dtype) * float(kinds[0].size) * min(m, n) * 2 / 3
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
-from weft.graph.node import Kind, Node, Size, kind_of
+from weft.graph.node import ArrayType, Node, Size, kind_of
 from weft.primitives.base import ByOperand, Primitive, Sample, bind, bind_many, move_batch_to_front
 from weft.primitives.checks import equal_kinds, equal_shapes, need
 from weft.primitives.elementwise import draw
@@ -37,7 +37,7 @@ class Implicit(Primitive):
 
     dtypes = DTYPES
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kinds[-1]
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
@@ -48,7 +48,7 @@ class Implicit(Primitive):
 class OfFactors(Implicit):
     """What is defined by a matrix, and has its factors (`Lu`) and the order of its rows as further operands."""
 
-    def check_factors(self, a: Kind, lu: Kind, order: Kind) -> None:
+    def check_factors(self, a: ArrayType, lu: ArrayType, order: ArrayType) -> None:
         need(a.dtype in DTYPES and a.ndim >= 2, f"a matrix {a}")
         square(a)
         need(equal_kinds(a, lu), f"factors {lu} of {a}")
@@ -111,7 +111,7 @@ class Solution(OfFactors):
         )
     )  # fmt: skip
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         need(len(kinds) == 5, f"{len(kinds)} operands")
         a, lu, order, b, value = kinds
         self.check_factors(a, lu, order)
@@ -157,7 +157,7 @@ class PseudoInverse(Implicit):
         )
     )  # fmt: skip
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         need(len(kinds) == 2, f"{len(kinds)} operands")
         a, value = kinds
         need(a.dtype in DTYPES and a.ndim >= 2, f"a matrix {a}")

@@ -11,8 +11,8 @@ from weft import dtypes as dt
 from weft.dtypes import Dtype
 from weft.errors import LinAlgError
 from weft.graph.dims import is_now
-from weft.graph.node import Kind, Node, Shape, Size, kind_of
-from weft.primitives.base import Opaque, Placeholder, bind, constant, move_batch_to_front, zeros
+from weft.graph.node import ArrayType, Node, Shape, Size, kind_of
+from weft.primitives.base import KernelOperation, Placeholder, bind, constant, move_batch_to_front, zeros
 from weft.primitives.checks import need
 from weft.primitives.contraction import Matmul, swap_last
 from weft.primitives.control import DRIVERS
@@ -27,12 +27,12 @@ from weft.primitives.views import Broadcast, Slice
 DTYPES = (dt.float32, dt.float64, dt.complex64, dt.complex128)
 
 
-class Matrixwise(Opaque):
+class Matrixwise(KernelOperation):
     """An operation on the matrices in the last two axes of its operands; leading axes are equal and go together."""
 
     dtypes = DTYPES
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         self.check_dtypes(*kinds)
         need(all(kind.ndim >= 2 for kind in kinds), f"operands {kinds} that are no matrices")
 
@@ -40,7 +40,7 @@ class Matrixwise(Opaque):
         """The operands with the batch axis first."""
         return [move_batch_to_front(x, axis, size) for x, axis in zip(inputs, axes, strict=True)]
 
-    def unbroken(self, *kinds: Kind) -> float:
+    def unbroken(self, *kinds: ArrayType) -> float:
         """One matrix: a routine of LAPACK's looks for no signals."""
         return max(float(m) * float(n) * float(max(m, n)) for m, n in (kind.shape[-2:] for kind in kinds))
 
@@ -48,7 +48,7 @@ class Matrixwise(Opaque):
         """What is wrong with a matrix of which the library reported `code`, and what to do."""
         raise NotImplementedError
 
-    def failure(self, detail: Sequence[int], kinds: Sequence[Kind], steps: Sequence[int] = ()) -> Exception:
+    def failure(self, detail: Sequence[int], kinds: Sequence[ArrayType], steps: Sequence[int] = ()) -> Exception:
         element, code = detail[:2]
         return self.failed(element, code, kinds[0].shape[:-2], steps)
 
@@ -67,7 +67,7 @@ class Matrixwise(Opaque):
         return error
 
 
-def square(kind: Kind) -> None:
+def square(kind: ArrayType) -> None:
     need(kind.shape[-1] == kind.shape[-2], f"an operand {kind} that is not square")
 
 
@@ -156,7 +156,7 @@ def beside(x: Node, y: Node) -> Node:
 Tangents = Callable[[Node], Sequence[Node]]
 
 
-def transposed(tangents: Tangents, kind: Kind, cotangents: Sequence[Node | None]) -> Node | None:
+def transposed(tangents: Tangents, kind: ArrayType, cotangents: Sequence[Node | None]) -> Node | None:
     """The cotangent of an operand, from the rule that gives the tangents of all results for one of the operand: the
     same linear map, the other way round."""
     moved = Node(Placeholder("a derivative rule"), (), kind)

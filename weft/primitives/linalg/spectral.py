@@ -15,7 +15,7 @@ import numpy as np
 from weft import dtypes as dt
 from weft.dtypes import Dtype
 from weft.graph.dims import is_now
-from weft.graph.node import Bundle, Kind, Node, Size, bundle_of, kind_of
+from weft.graph.node import ArrayType, Node, Size, TupleType, bundle_of, kind_of
 from weft.primitives.base import ByOperand, MultiOutput, Sample, bind, bind_many, constant, flops_each, zeros
 from weft.primitives.checks import need
 from weft.primitives.elementwise import Absolute, astype, conjugate, draw, real
@@ -51,11 +51,11 @@ class _Spectral(Matrixwise):
     is_total = False  # type: ignore[assignment]
     tolerance = {dt.float32: 64, dt.float64: 64, dt.complex64: 64, dt.complex128: 64}
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         need(len(kinds) == 1, f"{len(kinds)} operands")
         super().check(*kinds)
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         *_, m, n = map(float, kinds[0].shape)
         return 9.0 * flops_each(kinds[0].dtype) * float(kinds[0].size) * min(m, n)
 
@@ -151,11 +151,11 @@ class Eigh(_WithVectors):
     upper: bool
     samples = _hermitian_samples(_of_reals)
 
-    def infer(self, *kinds: Kind) -> Bundle:
+    def infer(self, *kinds: ArrayType) -> TupleType:
         (a,) = kinds
         return bundle_of([kind_of(a.shape[:-1], dt.real_of(a.dtype)), a])
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         super().check(*kinds)
         square(kinds[0])
 
@@ -198,11 +198,11 @@ class HermitianEigenvalues(_ValuesOnly):
     upper: bool
     samples = _hermitian_samples(True)
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         (a,) = kinds
         return kind_of(a.shape[:-1], dt.real_of(a.dtype))
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         super().check(*kinds)
         square(kinds[0])
 
@@ -289,7 +289,7 @@ class Svd(_WithVectors):
         ),
     )
 
-    def infer(self, *kinds: Kind) -> Bundle:
+    def infer(self, *kinds: ArrayType) -> TupleType:
         (a,) = kinds
         *lead, m, n = a.shape
         k = n if m >= n else m
@@ -375,7 +375,7 @@ class SingularValues(_ValuesOnly):
         for name, shape in _SHAPES
     )
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         (a,) = kinds
         *lead, m, n = a.shape
         return kind_of((*lead, n if m >= n else m), dt.real_of(a.dtype))
@@ -418,12 +418,12 @@ class Eig(_WithVectors):
 
     samples = _SQUARES
 
-    def infer(self, *kinds: Kind) -> Bundle:
+    def infer(self, *kinds: ArrayType) -> TupleType:
         (a,) = kinds
         dtype = dt.complex_of(a.dtype)
         return bundle_of([kind_of(a.shape[:-1], dtype), kind_of(a.shape, dtype)])
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         super().check(*kinds)
         square(kinds[0])
 
@@ -482,11 +482,11 @@ class Eigenvalues(_ValuesOnly):
 
     samples = _SQUARES
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         (a,) = kinds
         return kind_of(a.shape[:-1], dt.complex_of(a.dtype))
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         super().check(*kinds)
         square(kinds[0])
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
-from weft.graph.node import Kind, Node, Size
+from weft.graph.node import ArrayType, Node, Size
 from weft.primitives.base import ByOperand, Sample, bind, flops_each
 from weft.primitives.checks import equal_shapes, need
 from weft.primitives.elementwise import draw
@@ -51,17 +51,17 @@ class SolveTriangular(Matrixwise):
     def is_total(self) -> bool:
         return self.function is None
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kinds[1]
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         need(len(kinds) == 2, f"{len(kinds)} operands")
         super().check(*kinds)
         a, b = kinds
         square(a)
         need(equal_shapes(a.shape[:-2], b.shape[:-2]) and a.shape[-1] == b.shape[-2], f"operands {a} and {b}")
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         return flops_each(out.dtype) * float(out.size) * float(kinds[0].shape[-1])
 
     def why(self, code: int) -> str:
@@ -147,15 +147,15 @@ class Inverse(Matrixwise):
         )
     )  # fmt: skip
 
-    def infer(self, *kinds: Kind) -> Kind:
+    def infer(self, *kinds: ArrayType) -> ArrayType:
         return kinds[0]
 
-    def check(self, *kinds: Kind) -> None:
+    def check(self, *kinds: ArrayType) -> None:
         need(len(kinds) == 1, f"{len(kinds)} operands")
         super().check(*kinds)
         square(kinds[0])
 
-    def flops(self, out: Kind, *kinds: Kind) -> float:
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         return 2 * flops_each(out.dtype) * float(out.size) * float(out.shape[-1])
 
     @property

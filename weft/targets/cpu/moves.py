@@ -125,7 +125,7 @@ def _upwards(from_: Pointer, to: Pointer, axes: Sequence[Axis]) -> tuple[Pointer
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat(NativeKernel):
+class RepeatKernel(NativeKernel):
     """out[..., i * count + j] = x[..., i] for all j < count. Operands: x, out; the inner loop goes over i.
 
     A vector of x becomes `count` vectors of out.
@@ -187,7 +187,7 @@ def repeat(x: Layout, out: Layout, count: int) -> Lowering:
     if inner.strides[0] != size:  # the last axis has one element: the next one is not a run
         outer, inner = [*outer, inner], Axis(1, (size, count * size))
     blocked, numbers = cut(inner.size, product(outer))
-    kernel = Repeat(size, count, len(outer), blocked)
+    kernel = RepeatKernel(size, count, len(outer), blocked)
     words = words_of(kernel.fields(), [from_, Pointer(1)], outer, inner, numbers)
     work = weigh(numbers["units"], (BLOCK if blocked else inner.size) * size * count)
     launches.append(Launch(kernel.source(), words, work))
@@ -253,7 +253,7 @@ def resolve(b: Builder, index: Value, size: Value) -> Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Gather(NativeKernel):
+class GatherKernel(NativeKernel):
     """out[r] = x[place of r], where the places of some axes come from index arrays. Operands: x, the index arrays, out.
 
     form: "run" if the inner loop walks x at one place of the index arrays, "lanes" if each element has its own place.
@@ -363,7 +363,7 @@ def gather(
     units, each = numbers["units"], (BLOCK if blocked else inner.size) * size
     steps = tuple(Index(i.dtype, stepping(s, i.dtype.size)) for i, s in zip(indices, inner.strides[1:-1], strict=True))
     stream = form == "run" and math.prod(out.shape) * size >= STREAM and inner.size * size % 64 == 0
-    kernel = Gather(size, form, stepping(inner.strides[0], size), steps, len(outer), blocked, stream)
+    kernel = GatherKernel(size, form, stepping(inner.strides[0], size), steps, len(outer), blocked, stream)
     for j, (jump, n) in enumerate(zip(jumps, sizes, strict=True)):
         numbers |= {f"jump{j}": jump, f"size{j}": n}
     words = words_of(kernel.fields(), [Pointer(k) for k in range(len(indices) + 2)], outer, inner, numbers)
@@ -404,7 +404,7 @@ _ENTRIES: Final = 4 * (SIFT + LANES)
 
 
 @dataclass(frozen=True, slots=True)
-class Scatter(NativeKernel):
+class ScatterKernel(NativeKernel):
     """target[place of r] = combine(target[place of r], updates[r]). Operands: updates, the index arrays, target.
 
     Units of work write disjoint parts of the target; within one, updates come in increasing order of their position.
@@ -635,7 +635,7 @@ def _scatter(
     ranges, split = 1, None
     if len(free) == 1 and form != "each" and turns * inner.size >= SPLIT and units * chunks < config.threads:
         ranges, split = _ranges(target, sizes, free[0], indices)
-    kernel = Scatter(op, *kinds, form, step, tuple(i.dtype for i in indices), len(outer), len(free), split)
+    kernel = ScatterKernel(op, *kinds, form, step, tuple(i.dtype for i in indices), len(outer), len(free), split)
     units *= ranges
     numbers = {"units": units * chunks, "width": width, "chunks": chunks, "count": turns, "ranges": ranges}
     for a, axis in enumerate(free):

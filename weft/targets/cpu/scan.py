@@ -26,7 +26,7 @@ STEPS: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Scan(NativeKernel):
+class ScanKernel(NativeKernel):
     """y[j] = combine(y[j - 1], x[j], ...) along one axis, one rounding a step; `op` is the primitive.
 
     Operands: the inputs, then out; `jK` is the stride of operand K along the scanned axis. form: "across" if lanes are
@@ -244,7 +244,7 @@ def scan(
     if lane_axis is not None and modes[-1] == "direct" and not {"turn", "back"} & set(modes):
         form = "across"
     vectors = 1 if cost > 8 or form != "across" else 4 if out.dtype.size > 4 else 8
-    kernel = Scan(op, *kinds, form, modes, len(outer), reverse, exclusive, lane_axis is not None, vectors)
+    kernel = ScanKernel(op, *kinds, form, modes, len(outer), reverse, exclusive, lane_axis is not None, vectors)
     lanes = {"across": LANES * vectors, "tile": kernel.lanes, "single": 1}[form]
     chunks = -(-rows // lanes)
     units = product(outer) * chunks if lane_axis is not None else chunks

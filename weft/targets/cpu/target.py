@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.codegen.launch import Launch, Layout, Lowering
-from weft.graph.node import Kind
+from weft.graph.node import ArrayType
 from weft.llvm import engine
 from weft.llvm.code import Code
 from weft.passes.executable import Executable, assemble
@@ -60,7 +60,7 @@ class Cpu(Target):
         return assemble(plan)
 
     def copy_program(
-        self, kind: Kind, source: Strides | None, target: Strides | None, is_constant: bool = False
+        self, kind: ArrayType, source: Strides | None, target: Strides | None, is_constant: bool = False
     ) -> Program:
         parts = copying.copy_program(moves.copy, self.load, kind, source, target, is_constant)
         return Program(parts.commands, parts.words, parts.relocations, 0, parts.addresses)

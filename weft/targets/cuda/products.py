@@ -34,7 +34,7 @@ def lower(a: Layout, b: Layout, out: Layout) -> Lowering:
     left, right, result = scaled(a), scaled(b), scaled(out)
     whole = [Axis(size, strides) for size, *strides in zip(a.shape[:-2], left, right, result, strict=False)]  # type: ignore[arg-type]
     outer = merged([Axis(axis.size, tuple(axis.strides)) for axis in whole])
-    kernel = Product(len(outer), elements_of(a.dtype), skinny)
+    kernel = ProductKernel(len(outer), elements_of(a.dtype), skinny)
     members = math.prod([axis.size for axis in outer])
     tiles = blocks_for(m * n, TILE) if skinny else blocks_for(m, TILE) * blocks_for(n, TILE)
     numbers = {
@@ -47,7 +47,7 @@ def lower(a: Layout, b: Layout, out: Layout) -> Lowering:
 
 
 @dataclass(frozen=True, slots=True)
-class Product(CudaKernel):
+class ProductKernel(CudaKernel):
     """A batch of products; `n` counts the pieces of each that blocks of threads compute. `skinny`: long sums of few
     elements, with 16 threads for each element; else a thread has an element, and a block of them a square."""
 
@@ -70,7 +70,7 @@ class Product(CudaKernel):
 class _Sums(ABC):
     """What both kernels have."""
 
-    def __init__(self, kernel: Product, frame: ThreadFrame) -> None:
+    def __init__(self, kernel: ProductKernel, frame: ThreadFrame) -> None:
         self.kind, self.frame, self.b = kernel.kind, frame, frame.b
         member, self.piece = frame.divide(frame.block, frame["n"])
         indices = frame.indices(member)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from weft.codegen.launch import Launch, Layout, Lowering
-from weft.graph.node import Kind
+from weft.graph.node import ArrayType
 from weft.llvm.binding import llvm_binding
 from weft.llvm.engine import Source
 from weft.passes.executable import Assembly, DeviceExecutable, Executable, result_of
@@ -16,7 +16,7 @@ from weft.passes.lower import Item, Lowerer
 from weft.passes.memory import Plan
 from weft.passes.target import Target
 from weft.passes.views import Strides
-from weft.primitives.base import ControlFlow, Opaque, Primitive
+from weft.primitives.base import ControlFlow, KernelOperation, Primitive
 from weft.targets import copying
 from weft.targets.cuda import forms
 from weft.targets.cuda.driver import Gpu, cuda_gpus
@@ -40,7 +40,7 @@ class Cuda(Target):
         return {"architecture": self.gpu.architecture, "memory_size": self.gpu.memory}
 
     def takes(self, op: Primitive) -> bool:
-        return not isinstance(op, (ControlFlow, Opaque)) or type(op) in LOWERINGS
+        return not isinstance(op, (ControlFlow, KernelOperation)) or type(op) in LOWERINGS
 
     def schedule(self, lowerer: Lowerer, group: Group) -> Item:
         return forms.schedule(lowerer, group)
@@ -72,7 +72,7 @@ class Cuda(Target):
         return DeviceExecutable(plan, program, assembly.constants, results, assembly.calls)  # type: ignore[arg-type]
 
     def copy_program(
-        self, kind: Kind, source: Strides | None, target: Strides | None, is_constant: bool = False
+        self, kind: ArrayType, source: Strides | None, target: Strides | None, is_constant: bool = False
     ) -> Any:
         parts = copying.copy_program(copy, self.load, kind, source, target, is_constant)
         return CudaProgram(self.gpu, parts.commands, parts.words, parts.relocations)

@@ -1,7 +1,7 @@
 """The kernels of attention for a few queries against many keys, as when tokens are generated one by one: lanes are
 features, and chunks of keys are tasks of their own.
 
-`Few` computes, for the queries of one group of heads and one chunk of `CHUNK` keys, with scores in units of a bit,
+`FewQueries` computes, for the queries of one group of heads and one chunk of `CHUNK` keys, scores in units of bits,
 
     s(j)  = 16 interleaved sums over features, fused multiply-adds upwards, added by a tree; the query has been scaled
     peak  = the largest s(j),   p(j) = 2 ** (s(j) - peak)
@@ -20,7 +20,7 @@ from typing import Final
 from weft import dtypes as dt
 from weft.llvm.builder import Value
 from weft.records import dataclass
-from weft.targets.cpu.attention.tiles import Shape, TileFrame, in_bits, lowest, power
+from weft.targets.cpu.attention.tiles import AttentionShape, TileFrame, in_bits, lowest, power
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.frame import Part
@@ -49,14 +49,14 @@ class _Row:
     limit: Value
 
 
-class Few:
+class FewQueries:
     """Writes the kernel for one kind of elements and `rows` queries (a power of two), of which fewer may be there.
     `sums` is how many vectors of 16 sums there are registers for. `loose` as for `Pairs`."""
 
     operands = 4  # q, k, v, mask
 
     def __init__(
-        self, kind: Elements, shape: Shape, mask: str, loose: tuple[bool, bool, bool], rows: int, sums: int
+        self, kind: Elements, shape: AttentionShape, mask: str, loose: tuple[bool, bool, bool], rows: int, sums: int
     ) -> None:
         self.kind, self.shape, self.mask, self.loose, self.rows = kind, shape, mask, loose, rows
         self.across = max(1, sums // rows)
@@ -258,13 +258,13 @@ COMBINED: Final = (
     "tasks", "*o", "*peaks", "*totals", "*sinks", "*out", "*peak", "*total", "keys", "values", "chunks", "rows",
     "queries", "heads", "sinks_head",
 )  # fmt: skip
-"""`rows` queries share the chunks of a task of `Few`."""
+"""`rows` queries share the chunks of a task of `FewQueries`."""
 
 
 class Combine:
     """Writes the kernel that puts the chunks of each query together."""
 
-    def __init__(self, kind: Elements, shape: Shape, sinks: bool) -> None:
+    def __init__(self, kind: Elements, shape: AttentionShape, sinks: bool) -> None:
         self.kind, self.shape, self.sinks = kind, shape, sinks
 
     @property

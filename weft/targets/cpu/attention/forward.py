@@ -20,7 +20,7 @@ from typing import Final
 from weft.llvm.builder import Value
 from weft.records import dataclass
 from weft.targets.cpu.attention.pairs import Block, Pairs
-from weft.targets.cpu.attention.tiles import KEYS, QUERIES, Shape, in_bits, power
+from weft.targets.cpu.attention.tiles import KEYS, QUERIES, AttentionShape, in_bits, power
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.frame import Part
@@ -52,7 +52,9 @@ class Forward(Pairs):
     words = WORDS
     operands = 5  # q, k, v, mask, sinks
 
-    def __init__(self, kind: Elements, shape: Shape, mask: str, sinks: bool, loose: tuple[bool, bool, bool]) -> None:
+    def __init__(
+        self, kind: Elements, shape: AttentionShape, mask: str, sinks: bool, loose: tuple[bool, bool, bool]
+    ) -> None:
         super().__init__(kind, shape, mask, loose)
         self.sinks = sinks
 

@@ -23,7 +23,7 @@ from weft import dtypes as dt
 from weft.llvm.builder import Value
 from weft.records import dataclass
 from weft.targets.cpu.attention.pairs import Block, Pairs
-from weft.targets.cpu.attention.tiles import KEYS, QUERIES, Shape, power
+from weft.targets.cpu.attention.tiles import KEYS, QUERIES, AttentionShape, power
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.frame import Part
@@ -61,8 +61,8 @@ class Gradient(Pairs):
     operands = 8  # q, k, v, mask, peak, total, delta, ct
 
     def __init__(
-        self, kind: Elements, shape: Shape, mask: str, loose: tuple[bool, bool, bool], loose_ct: bool, half: Half,
-        few: bool,
+        self, kind: Elements, shape: AttentionShape, mask: str, loose: tuple[bool, bool, bool], loose_ct: bool,
+        half: Half, few: bool,
     ) -> None:  # fmt: skip
         super().__init__(kind, shape, mask, loose)
         self.half, self.loose_ct, self.few = half, loose_ct, few

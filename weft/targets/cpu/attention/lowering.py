@@ -15,10 +15,10 @@ from weft.llvm.engine import Source
 from weft.primitives.attention import Attention, AttentionGradient, wide_of
 from weft.runtime.threads import get_threads
 from weft.targets.cpu.attention import few, forward, gradient
-from weft.targets.cpu.attention.few import Combine, Few
+from weft.targets.cpu.attention.few import Combine, FewQueries
 from weft.targets.cpu.attention.forward import Forward
 from weft.targets.cpu.attention.gradient import Gradient, Half
-from weft.targets.cpu.attention.tiles import KEYS, LOG2_E, QUERIES, Shape
+from weft.targets.cpu.attention.tiles import KEYS, LOG2_E, QUERIES, AttentionShape
 from weft.targets.cpu.matmul.elements import elements_of
 from weft.targets.cpu.matmul.frame import Word, block
 from weft.targets.cpu.matmul.machine import machine
@@ -30,9 +30,9 @@ _FEW: Final = 8  # queries, of all heads that share keys, up to which lanes are 
 _FOLDED: Final = 32  # queries of a head up to which heads that share keys are taken together
 
 
-def _shape(dtype: Dtype) -> Shape:
+def _shape(dtype: Dtype) -> AttentionShape:
     processor = machine(config.cpu)
-    return Shape(processor.lanes(elements_of(dtype)), 4 if processor.registers == 32 else 2)
+    return AttentionShape(processor.lanes(elements_of(dtype)), 4 if processor.registers == 32 else 2)
 
 
 def _bits(number: float) -> int:
@@ -132,7 +132,7 @@ def _few(op: Attention, operands: Sequence[Layout]) -> Lowering:
         k.strides[-1] != 1 or v.strides[-1] != 1,
         mask is not None and mask.strides[-1] != 1,
     )
-    kernel = Few(kind, shape, op.mask, loose, 1 << (rows - 1).bit_length(), registers)
+    kernel = FewQueries(kind, shape, op.mask, loose, 1 << (rows - 1).bit_length(), registers)
     areas, scratch = kernel.areas(features)
     given = [q, k, v, mask]
     steps = [[0] * (len(lead) + 3) if x is None else _strides(x) for x in given]

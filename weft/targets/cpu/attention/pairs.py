@@ -10,7 +10,7 @@ from typing import ClassVar
 from weft import dtypes as dt
 from weft.llvm.builder import Value
 from weft.records import dataclass
-from weft.targets.cpu.attention.tiles import KEYS, QUERIES, Shape, TileFrame, in_bits, lowest
+from weft.targets.cpu.attention.tiles import KEYS, QUERIES, AttentionShape, TileFrame, in_bits, lowest
 from weft.targets.cpu.matmul.elements import Elements
 
 
@@ -33,7 +33,7 @@ class Pairs:
     words: ClassVar[Sequence[str]]
     operands: ClassVar[int]
 
-    def __init__(self, kind: Elements, shape: Shape, mask: str, loose: tuple[bool, bool, bool]) -> None:
+    def __init__(self, kind: Elements, shape: AttentionShape, mask: str, loose: tuple[bool, bool, bool]) -> None:
         self.kind, self.shape, self.mask, self.loose = kind, shape, mask, loose
         self.size = kind.work.size
         self.row = QUERIES * self.size

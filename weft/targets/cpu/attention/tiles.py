@@ -29,7 +29,7 @@ LN_2: Final = 0.6931471805599453
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class AttentionShape:
     """The vectors of a processor: `lanes` of one, and the most `vectors` side by side in a tile."""
 
     lanes: int
@@ -44,7 +44,7 @@ class Shape:
 class TileFrame(ProductFrame):
     """A kernel under construction, over elements of one kind and tiles of one shape."""
 
-    def __init__(self, name: str, words: Sequence[str], operands: int, kind: Elements, shape: Shape) -> None:
+    def __init__(self, name: str, words: Sequence[str], operands: int, kind: Elements, shape: AttentionShape) -> None:
         super().__init__(name, words, operands)
         self.kind, self.shape = kind, shape
         self.wide = el.summing(kind)

@@ -28,7 +28,7 @@ from weft.targets.cpu.fft.butterflies import butterfly, times
 from weft.targets.cpu.kernel import Frame, NativeKernel, vector_loop
 
 
-class Code(IntEnum):
+class TransformCode(IntEnum):
     """What a step does; a stage of radix r has the number STAGE + r."""
 
     LOAD = 1
@@ -92,9 +92,9 @@ class _Writer:
         b, frame = self.b, self.frame
         codes: list[tuple[int, Callable[[], None]]] = []
         for code in self.kernel.codes:
-            codes.append((code, getattr(self, f"_{Code(code).name.lower()}")))
+            codes.append((code, getattr(self, f"_{TransformCode(code).name.lower()}")))
         for radix in self.kernel.radices:
-            codes.append((Code.STAGE + radix, lambda radix=radix: self._stage(radix)))  # type: ignore[misc]
+            codes.append((TransformCode.STAGE + radix, lambda radix=radix: self._stage(radix)))  # type: ignore[misc]
         with b.loop(frame.begin, frame.end, 1) as units:
             place, self.block = frame.divide(units.index, frame["blocks"])
             indices = frame.indices(place)

@@ -21,7 +21,7 @@ from weft.targets.cpu import moves
 from weft.targets.cpu.fft import factors, steps
 from weft.targets.cpu.fft.folding import Fold, fold
 from weft.targets.cpu.fft.kernel import Transform
-from weft.targets.cpu.fft.steps import Steps
+from weft.targets.cpu.fft.steps import TransformSteps
 from weft.targets.cpu.matmul.machine import machine
 
 _FEW: Final = 4
@@ -259,7 +259,7 @@ class _Work:
     def _kernel(
         self,
         form: str,
-        found: Steps,
+        found: TransformSteps,
         outer: int,
         load: str = "complex",
         store: str = "complex",
@@ -270,7 +270,7 @@ class _Work:
     def _launch(
         self,
         kernel: Transform,
-        found: Steps,
+        found: TransformSteps,
         pointers: Sequence[Pointer],
         outer: Sequence[Axis],
         inner: Axis,

@@ -16,7 +16,7 @@ import numpy as np
 from weft.records import dataclass
 from weft.targets.cpu.fft import factors
 from weft.targets.cpu.fft.factors import Split
-from weft.targets.cpu.fft.kernel import WORDS, Code
+from weft.targets.cpu.fft.kernel import WORDS, TransformCode
 
 _ALIGNMENT: Final = 64
 _KEPT: Final = 64
@@ -43,7 +43,7 @@ def table_address(values: np.ndarray) -> Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class TransformSteps:
     """The steps of one unit of a kernel: where they stand, how many, their scratch memory in bytes, and what code they
     need."""
 
@@ -51,7 +51,7 @@ class Steps:
     count: int
     scratch: int
     radices: tuple[int, ...]
-    codes: tuple[Code, ...]
+    codes: tuple[TransformCode, ...]
 
 
 class _Recipe:
@@ -98,7 +98,7 @@ class _Recipe:
         n, s = int(np.prod(radices, dtype=np.int64)), width
         for radix, table in zip(radices, factors.stage_roots(tuple(radices)), strict=True):
             m = n // radix
-            self.add(Code.STAGE + radix, m, s, count, self.numbers_of(table), int(given))
+            self.add(TransformCode.STAGE + radix, m, s, count, self.numbers_of(table), int(given))
             n, s, given = m, s * radix, False
 
     def swap(self, before: bool, after: bool) -> dict[int, int | np.ndarray]:
@@ -109,7 +109,7 @@ class _Recipe:
             9: high if after else low, 10: low if after else high,
         }  # fmt: skip
 
-    def finished(self) -> Steps:
+    def finished(self) -> TransformSteps:
         """The steps in memory, with their tables behind them."""
         end = 8 * WORDS * len(self._words)
         tables: list[tuple[int, np.ndarray]] = []
@@ -130,9 +130,9 @@ class _Recipe:
         ]
         ctypes.memmove(int(address), np.array(words, np.int64).tobytes(), 8 * len(words))
         used = [int(row[0]) for row in self._words]  # type: ignore[arg-type]
-        radices = tuple(sorted({code - Code.STAGE for code in used if code > Code.STAGE}))
-        codes = tuple(Code(code) for code in sorted({code for code in used if code < Code.STAGE}))
-        return Steps(address, len(self._words), 2 * self.half, _family(radices), codes)
+        radices = tuple(sorted({code - TransformCode.STAGE for code in used if code > TransformCode.STAGE}))
+        codes = tuple(TransformCode(code) for code in sorted({code for code in used if code < TransformCode.STAGE}))
+        return TransformSteps(address, len(self._words), 2 * self.half, _family(radices), codes)
 
 
 def _family(radices: tuple[int, ...]) -> tuple[int, ...]:
@@ -151,7 +151,7 @@ def _up(n: int, unit: int) -> int:
 
 
 @functools.lru_cache(_KEPT)
-def along(n: int, size: int, lanes: int, stored: int) -> Steps:
+def along(n: int, size: int, lanes: int, stored: int) -> TransformSteps:
     """All of a transform of length n, of whose result so many elements are stored."""
     plan = factors.split(n, size)
     wave = plan is None
@@ -159,10 +159,10 @@ def along(n: int, size: int, lanes: int, stored: int) -> Steps:
         plan = factors.convolution_length(n, size)
     assert plan.n2 > 1
     recipe = _Recipe(size, lanes, lanes * _up(plan.n1, lanes) * _up(plan.n2, lanes))
-    recipe.add(Code.LOAD, plan.n1, plan.n2, _up(plan.n2, lanes), n)
+    recipe.add(TransformCode.LOAD, plan.n1, plan.n2, _up(plan.n2, lanes), n)
     if not wave:
         _halves(recipe, plan)
-        recipe.add(Code.STORE, plan.n2, plan.n1, _up(plan.n1, lanes), stored)
+        recipe.add(TransformCode.STORE, plan.n2, plan.n1, _up(plan.n1, lanes), stored)
         return recipe.finished()
     first, middle = _waves(recipe, n, plan)
     _multiply(recipe, first, recipe.swap(before=False, after=False))
@@ -170,7 +170,7 @@ def along(n: int, size: int, lanes: int, stored: int) -> Steps:
     _multiply(recipe, middle, recipe.swap(before=False, after=True))
     _halves(recipe, plan.swapped)
     _multiply(recipe, first, recipe.swap(before=True, after=False))
-    recipe.add(Code.STORE, plan.n1, plan.n2, _up(plan.n2, lanes), stored)
+    recipe.add(TransformCode.STORE, plan.n1, plan.n2, _up(plan.n2, lanes), stored)
     return recipe.finished()
 
 
@@ -180,7 +180,7 @@ def _halves(recipe: _Recipe, plan: Split) -> None:
     width, turned = _up(plan.n2, lanes), _up(plan.n1, lanes)
     recipe.stages(plan.first, width)
     table = recipe.cells_of(factors.middle_roots(plan.n1, plan.n2))
-    recipe.add(Code.TURN, plan.n1, width, 0, table, at={9: turned * cell, 10: cell})
+    recipe.add(TransformCode.TURN, plan.n1, width, 0, table, at={9: turned * cell, 10: cell})
     recipe.stages(plan.second, turned)
 
 
@@ -194,25 +194,25 @@ def _waves(recipe: _Recipe, n: int, plan: Split) -> tuple[np.ndarray, np.ndarray
 
 def _multiply(recipe: _Recipe, table: np.ndarray, swap: dict[int, int | np.ndarray], width: int = 0) -> None:
     rows, pitch = table.shape[:2]
-    recipe.add(Code.MULTIPLY, rows, width or pitch, pitch, table, at=swap)
+    recipe.add(TransformCode.MULTIPLY, rows, width or pitch, pitch, table, at=swap)
 
 
 # ---- lanes are transforms ----
 
 
 @functools.lru_cache(_KEPT)
-def across(n: int, size: int, lanes: int, stored: int) -> Steps:
+def across(n: int, size: int, lanes: int, stored: int) -> TransformSteps:
     """The same for as many transforms as there are lanes."""
     plan = factors.split(n, size)
     if plan is not None:
         recipe = _Recipe(size, lanes, lanes * _up(plan.n, lanes))
-        recipe.add(Code.LOAD, n, 0, 0, n)
+        recipe.add(TransformCode.LOAD, n, 0, 0, n)
         _interleaved(recipe, plan)
-        recipe.add(Code.STORE, plan.n1, plan.n2, 0, stored)
+        recipe.add(TransformCode.STORE, plan.n1, plan.n2, 0, stored)
         return recipe.finished()
     plan = factors.convolution_length(n, size)
     recipe = _Recipe(size, lanes, lanes * _up(plan.n, lanes))
-    recipe.add(Code.LOAD, plan.n, 0, 0, n)
+    recipe.add(TransformCode.LOAD, plan.n, 0, 0, n)
     wave = np.zeros(plan.n, np.clongdouble)
     wave[:n] = factors.chirp(n)
     before = recipe.numbers_of(wave)
@@ -224,7 +224,7 @@ def across(n: int, size: int, lanes: int, stored: int) -> Steps:
     _interleaved(recipe, plan.swapped)
     after = recipe.numbers_of(wave.reshape(plan.n1, plan.n2).T)
     _spread(recipe, after, plan.n2, plan.n1, recipe.swap(before=True, after=False), turn=True)
-    recipe.add(Code.STORE, plan.n, 1, 0, stored)
+    recipe.add(TransformCode.STORE, plan.n, 1, 0, stored)
     return recipe.finished()
 
 
@@ -244,7 +244,7 @@ def _spread(
 ) -> None:
     by_row, by_column = (1, rows) if turn else (columns, 1)
     words = {**swap, 11: by_column * recipe.cell}
-    recipe.add(Code.SPREAD, rows, columns, by_row * recipe.cell, np.ascontiguousarray(table), at=words)
+    recipe.add(TransformCode.SPREAD, rows, columns, by_row * recipe.cell, np.ascontiguousarray(table), at=words)
 
 
 # ---- long transforms, in two kernels ----
@@ -255,8 +255,8 @@ class Halves:
     """The steps of a long transform's two kernels, and the memory between them: `chunk` columns are a unit of the first
     one, of which there are `blocks`; the second has `turned` units, one for each `stride` bytes."""
 
-    first: Steps
-    second: Steps
+    first: TransformSteps
+    second: TransformSteps
     chunk: int
     blocks: int
     turned: int
@@ -273,7 +273,7 @@ def halves(plan: Split, size: int, lanes: int, given: int, stored: int, wave: in
     blocks, turned = _up(n2, chunk), _up(n1, lanes)
     first, second = _Recipe(size, lanes, n1 * width), _Recipe(size, lanes, n2)
     stride = blocks * chunk * first.cell
-    first.add(Code.LOAD, n1, n2, width, given)
+    first.add(TransformCode.LOAD, n1, n2, width, given)
     if phase == "before":
         before = first.cells_of(_row_major(factors.chirp(wave), n1, n2))
         _multiply(first, _padded(before, blocks * width), first.swap(before=False, after=False), width)
@@ -283,7 +283,7 @@ def halves(plan: Split, size: int, lanes: int, given: int, stored: int, wave: in
     by_block = first.numbers_of(factors.roots(plan.n, row * starts))
     by_column = first.cells_of(factors.roots(plan.n, row * column))
     first.add(
-        Code.TURN_LONG, n1, width, 0, by_block, by_column, by_block.shape[1], at={9: first.cell, 10: stride}
+        TransformCode.TURN_LONG, n1, width, 0, by_block, by_column, by_block.shape[1], at={9: first.cell, 10: stride}
     )  # fmt: skip
     second.stages(plan.second, 1, given=True)
     if phase:
@@ -291,7 +291,7 @@ def halves(plan: Split, size: int, lanes: int, given: int, stored: int, wave: in
         table = second.cells_of(_row_major(values, n2, n1))
         swap = second.swap(before=False, after=True) if phase == "before" else second.swap(before=True, after=False)
         _multiply(second, table, swap, 1)
-    second.add(Code.STORE, n2, n1, 1, stored)
+    second.add(TransformCode.STORE, n2, n1, 1, stored)
     return Halves(first.finished(), second.finished(), chunk, blocks, turned, stride)
 
 

@@ -36,10 +36,10 @@ Word = int | Pointer
 # ---- kernels ----
 
 
-class Frame(cpu.Frame):
+class CallFrame(cpu.Frame):
     """A kernel under construction, which calls routines of the library for the matrices [begin, end) of a batch."""
 
-    def __init__(self, name: str, kernel: Kernel) -> None:
+    def __init__(self, name: str, kernel: CallKernel) -> None:
         super().__init__(name, kernel.fields())
         b = self.b
         self._integers = {size: self._stored(self._words[size]) for size in kernel.sizes}
@@ -86,7 +86,7 @@ class Frame(cpu.Frame):
         )
         return Value(self.b, name, PTR, 1)
 
-    def write(self, each: Callable[[Frame], None]) -> str:
+    def write(self, each: Callable[[CallFrame], None]) -> str:
         """The whole kernel: `each` writes what is done for one matrix."""
         b = self.b
         b.raw(f"call void {self['turn'].text}(ptr {self['state'].text}, i64 1)")
@@ -98,7 +98,7 @@ class Frame(cpu.Frame):
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel(cpu.NativeKernel):
+class CallKernel(cpu.NativeKernel):
     """What a kernel for matrices of `dtype` calls, and the names of its words: addresses of `operands`, `sizes`, which
     LAPACK is told as 32-bit integers, places in `scratch` memory, further `numbers`, addresses of `routines`. `each`
     writes what is done for one matrix."""
@@ -112,7 +112,7 @@ class Kernel(cpu.NativeKernel):
     scratch: tuple[str, ...]
     numbers: tuple[str, ...]
     routines: tuple[str, ...]
-    each: Callable[[Frame], None] = field(compare=False)
+    each: Callable[[CallFrame], None] = field(compare=False)
 
     def __str__(self) -> str:
         return f"lapack {self.name} {self.dtype.name}"
@@ -127,7 +127,7 @@ class Kernel(cpu.NativeKernel):
         raise NotImplementedError  # `text` writes it all
 
     def text(self, name: str) -> str:
-        return Frame(name, self).write(self.each)
+        return CallFrame(name, self).write(self.each)
 
 
 _CHECK_FIELDS: Final = ("count", "info", "element", "code")
@@ -237,7 +237,7 @@ class Calls:
     def run(
         self,
         name: str,
-        each: Callable[[Frame], None],
+        each: Callable[[CallFrame], None],
         operands: Mapping[str, Stack],
         sizes: Mapping[str, int],
         flops: int,
@@ -249,7 +249,7 @@ class Calls:
         the bytes of its work spaces, of which every thread has its own."""
         dtype, needs, others = self.operands[0].dtype, scratch or {}, numbers or {}
         names = (tuple(operands), tuple(sizes), tuple(needs), tuple(others), tuple(routines))
-        kernel = Kernel(name, dtype, *names, each)
+        kernel = CallKernel(name, dtype, *names, each)
         words: dict[str, Word] = {"units": self.batch, **others, **{size: _fits(n) for size, n in sizes.items()}}
         for operand, stack in operands.items():
             words[operand], words[f"{operand}.next"] = stack.pointer, stack.stride

@@ -10,7 +10,7 @@ from weft.codegen.launch import Layout, Lowering
 from weft.llvm.builder import Value
 from weft.primitives.linalg import Cholesky, Inverse, Lu, Qr, SolveTriangular
 from weft.records import replace
-from weft.targets.cpu.lapack.calls import Calls, Frame, clear, copy, number
+from weft.targets.cpu.lapack.calls import CallFrame, Calls, clear, copy, number
 
 BLOCK: Final = 64
 """Columns that the library works on at once, at most: that many rows of a work space."""
@@ -36,24 +36,24 @@ def cholesky(op: Cholesky, operands: Sequence[Layout], out: Layout) -> Lowering:
     return calls.lowering()
 
 
-def _quiet_lower_cholesky(f: Frame) -> None:
+def _quiet_lower_cholesky(f: CallFrame) -> None:
     _lower_cholesky(f)
     _spoil(f)
 
 
-def _quiet_upper_cholesky(f: Frame) -> None:
+def _quiet_upper_cholesky(f: CallFrame) -> None:
     _upper_cholesky(f)
     _spoil(f)
 
 
-def _spoil(f: Frame) -> None:
+def _spoil(f: CallFrame) -> None:
     """NaNs in place of a factor that there is not: in every dtype, those are what all bits are set of."""
     b, n = f.b, f["n"]
     with b.when(number(b, f.place("info"), dt.int32).ne(0)):
         b.call_void("llvm.memset.p0.i64", f.place("a"), "i8 -1", n * n * f.dtype.size, "i1 false")
 
 
-def _lower_cholesky(f: Frame) -> None:
+def _lower_cholesky(f: CallFrame) -> None:
     f.call("potrf", "'U'", "n", "a", "n", "info")
     b, a, n, size = f.b, f.place("a"), f["n"], f.dtype.size
     with b.loop(0, n, 1) as row:  # the other triangle is left as it was
@@ -61,7 +61,7 @@ def _lower_cholesky(f: Frame) -> None:
         clear(b, b.gep(a, (row.index * n + behind) * size), (n - behind) * size)
 
 
-def _upper_cholesky(f: Frame) -> None:
+def _upper_cholesky(f: CallFrame) -> None:
     f.call("potrf", "'L'", "n", "a", "n", "info")
     b, a, n, size = f.b, f.place("a"), f["n"], f.dtype.size
     with b.loop(0, n, 1) as row:
@@ -86,11 +86,11 @@ def qr(op: Qr, operands: Sequence[Layout], q: Layout, r: Layout) -> Lowering:
     return calls.lowering()
 
 
-def _unpack(q: Layout | Frame) -> str:
+def _unpack(q: Layout | CallFrame) -> str:
     return "ungqr" if q.dtype.is_complex else "orgqr"
 
 
-def _qr(f: Frame) -> None:
+def _qr(f: CallFrame) -> None:
     f.call("geqrf", "m", "n", "a", "m", "tau", "work", "lwork", f.ignored)
     b, a, r, size = f.b, f.place("a"), f.place("r"), f.dtype.size
     with b.loop(0, f["n"], 1) as column:
@@ -120,7 +120,7 @@ def lu(op: Lu, operands: Sequence[Layout], out: Layout, pivots: Layout, order: L
     return calls.lowering()
 
 
-def _lu(f: Frame) -> None:
+def _lu(f: CallFrame) -> None:
     """Factors, the exchanges of rows counted from 0, and where every row went."""
     f.call("getrf", "m", "n", "a", "m", "pivots", f.ignored)
     b, pivots, order = f.b, f.place("pivots"), f.place("order")
@@ -153,7 +153,7 @@ def inverse(op: Inverse, operands: Sequence[Layout], out: Layout) -> Lowering:
     return calls.lowering()
 
 
-def _inverse(f: Frame) -> None:
+def _inverse(f: CallFrame) -> None:
     f.call("getrf", "n", "n", "a", "n", "pivots", "info")
     with f.b.when(number(f.b, f.place("info"), dt.int32).eq(0)):
         f.call("getri", "n", "a", "n", "pivots", "work", "lwork", "info")
@@ -180,11 +180,11 @@ def solve_triangular(op: SolveTriangular, operands: Sequence[Layout], out: Layou
     return calls.lowering()
 
 
-def _solve(f: Frame, letters: Sequence[str]) -> None:
+def _solve(f: CallFrame, letters: Sequence[str]) -> None:
     f.call("trsm", "'R'", *letters, "k", "n", f.constant(1), "a", "n", "b", "k")
 
 
-def _first_zero(f: Frame) -> None:
+def _first_zero(f: CallFrame) -> None:
     """Reports the first zero on the diagonal, counted from 1."""
     b, a, n = f.b, f.place("a"), f["n"]
     with b.loop(0, n, 1, b.i64(0)) as loop:

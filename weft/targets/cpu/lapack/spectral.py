@@ -15,11 +15,11 @@ from weft.llvm.builder import Builder, Complex, Value
 from weft.passes.lower import to_int
 from weft.primitives.linalg import Eig, Eigenvalues, Eigh, HermitianEigenvalues, SingularValues, Svd
 from weft.records import replace
-from weft.targets.cpu.lapack.calls import Calls, Frame, number
+from weft.targets.cpu.lapack.calls import CallFrame, Calls, number
 from weft.targets.cpu.lapack.factors import BLOCK
 
 
-def _guarded(f: Frame, a: str, results: Sequence[tuple[str, Value, Dtype]], call: Callable[[], None]) -> None:
+def _guarded(f: CallFrame, a: str, results: Sequence[tuple[str, Value, Dtype]], call: Callable[[], None]) -> None:
     """Make a call for a matrix that is finite; for another one all results (name, elements, dtype) are NaNs."""
     b, real = f.b, dt.real_of(f.dtype)
     parts = 2 if f.dtype.is_complex else 1
@@ -82,7 +82,7 @@ def _hermitian_work(n: int, vectors: bool, dtype: Dtype) -> int:
     return (1 + 6 * n + 2 * n * n if vectors else 2 * n + 1) + BLOCK * n
 
 
-def _eigh(f: Frame, letters: tuple[str, str]) -> None:
+def _eigh(f: CallFrame, letters: tuple[str, str]) -> None:
     results = [("w", f["n"], dt.real_of(f.dtype)), ("a", f["elements"], f.dtype)]
 
     def call() -> None:
@@ -148,7 +148,7 @@ def _singular_work(letter: str, k: int, long: int, dtype: Dtype) -> int:
     return (3 * k + to_int(dim_max(long, 7 * k)) if letter == "'N'" else 4 * k * k + 7 * k + long) + blocks
 
 
-def _svd(f: Frame, letter: str) -> None:
+def _svd(f: CallFrame, letter: str) -> None:
     results = [("s", f["k"], dt.real_of(f.dtype))]
     if letter != "'N'":
         results += [("u", f["of_u"], f.dtype), ("vt", f["of_vt"], f.dtype)]
@@ -169,7 +169,7 @@ def _identities(calls: Calls) -> Lowering:
     return calls.lowering()
 
 
-def _identity(f: Frame) -> None:
+def _identity(f: CallFrame) -> None:
     b, n, real = f.b, f["n"], dt.real_of(f.dtype)
     zero, one = b.const(real, 0.0, 1), b.const(real, 1.0, 1)
     with b.loop(0, n * n, 1) as loop:
@@ -211,7 +211,7 @@ def _general(operands: Sequence[Layout], results: Sequence[Layout]) -> Lowering:
     return calls.lowering()
 
 
-def _eig(f: Frame, vectors: bool) -> None:
+def _eig(f: CallFrame, vectors: bool) -> None:
     complex_ = dt.complex_of(f.dtype)
     results = [("w", f["n"], complex_), *([("v", f["elements"], complex_)] if vectors else [])]
     letter, leading = ("'V'", "n") if vectors else ("'N'", "one")
@@ -234,7 +234,7 @@ def _eig(f: Frame, vectors: bool) -> None:
     _guarded(f, "a", results, call)
 
 
-def _unpack_pairs(f: Frame, im: Value, packed: Value) -> None:
+def _unpack_pairs(f: CallFrame, im: Value, packed: Value) -> None:
     """Vectors of a real matrix: those of a conjugate pair are x + iy and x - iy, where x is one column and y the
     next."""
     b, n, size = f.b, f["n"], f.dtype.size

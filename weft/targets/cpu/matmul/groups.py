@@ -40,7 +40,7 @@ _STREAM: Final = 4  # multiply-adds that loading what is multiplied takes as lon
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class GroupedShape:
     """What a kernel is written for: the channels and outputs of a group, how many spatial axes there are, whether the
     last lanes are only partly used, how many vectors of sums are held in registers, and, if that is written out, how
     the window goes along the last axis: its step, its gap, its elements."""
@@ -72,7 +72,7 @@ class _Kernel:
     title: str
     own: tuple[str, ...] = ()
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: GroupedShape) -> None:
         self.shape, self.kind = shape, shape.kind
         self.name = f"{self.title}_{shape.name}"
         axes = [f"{name}{axis}" for axis in range(shape.axes) for name in ("p", "n", "k", "step", "gap", "low", "sx")]
@@ -345,7 +345,7 @@ class Weights(_Kernel):
     title = "grouped_weights"
     own: tuple[str, ...] = ("rows", "row_parts", "taken", "taken_parts", "pieces", "y_image")
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: GroupedShape) -> None:
         self.own = (*type(self).own, *(f"sy{axis}" for axis in range(shape.axes)))
         super().__init__(shape)
         self.vector = LANES * shape.kind.work.size
@@ -578,18 +578,23 @@ def _in_rows(
     return plain, copy
 
 
-def _shape(windows: Windows, x: Layout, outputs: int, groups: int, each: int, taps: int) -> Shape:
+def _shape(windows: Windows, x: Layout, outputs: int, groups: int, each: int, taps: int) -> GroupedShape:
     kind, processor = elements_of(x.dtype), machine(config.cpu)
     sums = processor.registers * processor.vector // (4 * LANES * kind.work.size)
     per, window = outputs // groups, windows[-1]
     written_out = taps * each <= _WRITTEN_OUT and window.step * window.gap <= 2
     last = (window.step, window.gap, taps) if written_out else None
     tail = outputs % (LANES // per * per) != 0
-    return Shape(kind, each, per, len(windows), tail, max(1, min(8, sums)), last)
+    return GroupedShape(kind, each, per, len(windows), tail, max(1, min(8, sums)), last)
 
 
 def _values(
-    op: Convolve | ConvolveWeights, shape: Shape, x: Layout, outputs: int, places: Sequence[int], kernel: Sequence[int]
+    op: Convolve | ConvolveWeights,
+    shape: GroupedShape,
+    x: Layout,
+    outputs: int,
+    places: Sequence[int],
+    kernel: Sequence[int],
 ) -> dict[str, Word]:
     d, steps = shape.axes, scaled(x)
     values: dict[str, Word] = {

@@ -12,7 +12,7 @@ from weft.targets.cpu.matmul.gemm import Tile
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class ProductMachine:
     """Vector registers: bytes in one, and how many there are. `in_place`: the bytes of a right operand that is read
     faster where it lies than packed; 0 where loads of a part of a vector are not one instruction."""
 
@@ -33,14 +33,14 @@ class Machine:
         return Tile(rows, 3, self.lanes(kind)) if kind.parts == 1 else Tile(rows // 2, 2, self.lanes(kind))
 
 
-_AVX512 = Machine(64, 32, in_place=2 << 20)
-_AVX2 = Machine(32, 16, in_place=128 << 10)
-_SSE = Machine(16, 16, in_place=0)
-_NEON = Machine(16, 32, in_place=0)
+_AVX512 = ProductMachine(64, 32, in_place=2 << 20)
+_AVX2 = ProductMachine(32, 16, in_place=128 << 10)
+_SSE = ProductMachine(16, 16, in_place=0)
+_NEON = ProductMachine(16, 32, in_place=0)
 
 
 @functools.cache
-def machine(cpu: str) -> Machine:
+def machine(cpu: str) -> ProductMachine:
     """The registers of an instruction set that `config.cpu` names."""
     if platform.machine() == "aarch64":
         return _NEON

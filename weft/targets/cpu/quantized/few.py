@@ -53,7 +53,7 @@ class Scratch:
     size: int
 
 
-class Few:
+class FewRows:
     """Writes the kernel for elements of x, a packing, and scales in memory as `scales`. `lanes`: of vectors in
     registers, a divisor of LANES. `together`: rows of codes that x is read for once. `single`: there is but one row of
     x."""

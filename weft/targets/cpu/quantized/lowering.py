@@ -23,7 +23,7 @@ from weft.targets.cpu.matmul.machine import machine
 from weft.targets.cpu.matmul.tasks import PARALLEL, STREAM, equal_blocks, grain_of, tasks_for
 from weft.targets.cpu.quantized import few
 from weft.targets.cpu.quantized.codes import Codes
-from weft.targets.cpu.quantized.few import Few
+from weft.targets.cpu.quantized.few import FewRows
 from weft.targets.cpu.quantized.matrices import names_of
 from weft.targets.cpu.quantized.tiled import Tiled
 
@@ -148,7 +148,7 @@ def _merged(axes: Sequence[tuple[int, ...]]) -> Axes:
     return tuple(merged)
 
 
-def _launch(kernel: Few | Tiled, words: tuple[Word, ...], work: int, scratch: int) -> Launch:
+def _launch(kernel: FewRows | Tiled, words: tuple[Word, ...], work: int, scratch: int) -> Launch:
     tasks = words[0]
     assert isinstance(tasks, int)
     return Launch(Source(f"quantized:{kernel.name}", kernel.name, kernel.ir), words, grain_of(work, tasks), scratch)
@@ -164,7 +164,7 @@ def _few(product: _Product) -> Launch:
     lanes = min(few.LANES, processor.lanes(p.kind))
     single = not p.gathered and p.m == 1
     together = 4 if processor.registers == 32 or (single and lanes >= 8) else 2
-    kernel = Few(p.kind, codes, p.scales.dtype, lanes, together, single=single, gathered=p.gathered)
+    kernel = FewRows(p.kind, codes, p.scales.dtype, lanes, together, single=single, gathered=p.gathered)
     if p.gathered:
         span = max(1, few.ROWS // p.m)
         rows, parts = span * p.m, -(-p.members // span)
