@@ -24,7 +24,7 @@ from weft.core._remember import remembered_all
 from weft.graph.lines import recording
 from weft.graph.node import Node, kind_of, make
 from weft.primitives.elementwise import Add, Sin
-from weft.runtime.objects import MAKERS, Makers, _is_usual_interpreter, attributes_of
+from weft.runtime.objects import MAKERS, Makers, attributes_of, is_known_interpreter
 from weft.transforms import paths
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,8 +34,8 @@ KIND = kind_of((3,), mx.float32)
 native = pytest.mark.skipif(not MAKERS._has_arrays, reason="this interpreter's objects are laid out in another way")
 
 
-@pytest.mark.skipif(not _is_usual_interpreter(), reason="for CPython with its lock")
-def test_the_usual_interpreter_has_machine_code() -> None:
+@pytest.mark.skipif(not is_known_interpreter(), reason="for CPython of the known versions, with its lock")
+def test_a_known_interpreter_has_machine_code() -> None:
     """Python's forms are right too, so nothing else would tell that the quick ones are gone."""
     assert MAKERS._has_arrays
     assert all(type(function).__name__ == "builtin_function_or_method" for function in (make, array_module.wrap))

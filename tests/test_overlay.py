@@ -20,7 +20,7 @@ from weft.array import array
 from weft.graph.node import Node
 from weft.graph.overlay import HERE, Overlay, Running
 from weft.primitives.base import Placeholder
-from weft.runtime.object_code import TABLE
+from weft.runtime.object_table import TABLE
 from weft.runtime.objects import MAKERS
 from weft.transforms import tracing
 

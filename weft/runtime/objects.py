@@ -1,8 +1,8 @@
 """Nodes and arrays, made by machine code: what a trace does most is to make one node and one array for it.
 
 CPython calls these functions as it calls any builtin. Each does what a few lines of Python do elsewhere, which stay the
-definition: they are what runs on an interpreter whose objects are laid out in another way, and while somebody watches
-how nodes are made (`watch`). Where the attributes of an object lie is found by looking at one.
+definition: they are what runs on an interpreter that is not `KNOWN`, and while lines are recorded (`watch`). Where the
+attributes of an object lie is found by looking at one. The code itself is in `weft.runtime.object_code`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,26 @@ import platform
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from weft.errors import CompileError, ConfigError
+from weft.lazy import lazy
 from weft.llvm import engine
 from weft.runtime.cpython import builtin, keep
-from weft.runtime.object_code import FUNCTIONS, HEAD_WORDS, NODE_SLOTS, TABLE, native_code
+from weft.runtime.object_table import FUNCTIONS, HEAD_WORDS, MOST_ARRAYS, NODE_SLOTS, TABLE
+
+if TYPE_CHECKING:
+    from weft.runtime import object_module
+else:
+    object_module = lazy("weft.runtime.object_module")  # written when its object is not in the cache
+
+KNOWN: Final = ((3, 11), (3, 12), (3, 13))
+"""The versions of CPython that the machine code has been tested with, each with one lock for all threads. On all others
+(later ones, builds without the lock, other interpreters) Python's forms are used."""
 
 Step = tuple[Any, Any, tuple[int, ...]]
 """(operation, kind of its result, places of its operands), or (None, a node to be used as it is, ())."""
 _MOST_PLACES: Final = 1024
-_MOST_ARRAYS: Final = 8
 
 Kinds = dict[Any, Any]
 Known = tuple[Kinds, Kinds, Kinds, dict[Any, dict[float, Any]], dict[Any, dict[int, Any]]]
@@ -59,7 +68,7 @@ class Makers:
 
     def nodes(self, cls: type, counter: Iterator[int]) -> Callable[..., Any]:
         """`make(op, inputs, kind)` for nodes of a class: the class itself where there is no native form."""
-        places = attributes_of(cls, NODE_SLOTS) if _is_usual_interpreter() and self._load() else None
+        places = attributes_of(cls, NODE_SLOTS) if is_known_interpreter() and self._load() else None
         if places is None:
             return cls
         for name, place in places.items():
@@ -132,7 +141,7 @@ class Makers:
     ) -> Callable[..., Any]:
         """`recall(*arguments)`; see `instead`, which is the same. What is known, of a class `cls`, is found by
         (function, *kinds of its first arguments, *classes of the others, *the others)."""
-        places = attributes_of(cls, ["run"]) if self._has_arrays and arrays <= _MOST_ARRAYS else None
+        places = attributes_of(cls, ["run"]) if self._has_arrays and arrays <= MOST_ARRAYS else None
         if places is None:
             return instead
         self._table[TABLE["at_run"]] = places["run"]
@@ -176,7 +185,9 @@ class Makers:
 
     def _load(self) -> bool:
         """Whether the machine code could be had; if not, evaluation will say why."""
-        source = engine.Source(f"runtime:objects:{platform.machine()}", "weft_objects", native_code)
+        source = engine.Source(
+            f"runtime:objects:{platform.machine()}", "weft_objects", lambda: object_module.native_code()
+        )
         try:
             for name in FUNCTIONS:
                 self._table[TABLE[name]] = ctypes.cast(ctypes.pythonapi[name], ctypes.c_void_p).value or 0
@@ -199,9 +210,9 @@ class Makers:
         return builtin(entry, self._table[TABLE[entry]], bound)
 
 
-def _is_usual_interpreter() -> bool:
-    """CPython with one lock for all threads; builds without have a "t" among their flags."""
-    return sys.implementation.name == "cpython" and "t" not in sys.abiflags
+def is_known_interpreter() -> bool:
+    """Whether this is one of `KNOWN`; builds without the lock have a "t" among their flags."""
+    return sys.implementation.name == "cpython" and sys.version_info[:2] in KNOWN and "t" not in sys.abiflags
 
 
 MAKERS: Final = Makers()

@@ -1,0 +1,34 @@
+"""The module of LLVM IR with all functions of `weft.runtime.object_code`, `weft.runtime.tracing_code` and
+`weft.runtime.evaluating_code`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from weft.llvm.builder import PTR
+from weft.llvm.functions import Address, Module, Native, Void, native
+from weft.runtime.evaluating_code import describe, divide, reach
+from weft.runtime.object_code import binary, make, reflected, unary, wrap
+from weft.runtime.object_table import ENTRIES, TABLE
+from weft.runtime.object_values import GLOBALS, Code
+from weft.runtime.tracing_code import backward, follow, forward, pull, recall, spread
+
+_ENTRIES: Final = (
+    make, wrap, unary, binary, reflected, forward, backward, spread, follow, pull, reach, describe, divide,
+    recall,
+)  # fmt: skip
+
+
+@native(Void, table=Address)
+def weft_objects(c: Code, table: Address) -> None:
+    """Remember the table, and write the addresses of the functions into it."""
+    c.raw(f"store ptr {table.text}, ptr @table, align 8")
+    functions: dict[str, Native[Any]] = {function.name: function for function in _ENTRIES}
+    for name in ENTRIES:
+        c.home.need(functions[name])
+        c.store(Address(c, f"@{name}", PTR, 1), c.gep(table, 8 * TABLE[name]))
+
+
+def native_code() -> str:
+    """The module as text."""
+    return Module(Code, GLOBALS).export(weft_objects)

@@ -1,0 +1,35 @@
+"""What the machine code of `weft.runtime.object_code` knows of the interpreter, word by word: addresses of objects and
+functions, and where attributes lie. `weft.runtime.objects` fills it in, which needs no builder."""
+
+from __future__ import annotations
+
+from typing import Final
+
+STATE: Final = ("watched", "overlaid")
+"""Numbers: whether Python's forms shall be used, everywhere, or where the node of an array is read."""
+OBJECTS: Final = (
+    "device", "node_type", "array_type", "counter", "none", "float_type", "int_type", "bool_type", "str_type",
+)  # fmt: skip
+FUNCTIONS: Final = (
+    "PyType_GenericAlloc", "PyType_IsSubtype", "PyIter_Next", "Py_IncRef", "Py_DecRef", "PyWeakref_NewRef",
+    "PyObject_Vectorcall", "PyTuple_New", "PyTuple_SetItem", "PyTuple_GetItem", "PyDict_GetItemWithError",
+    "PyErr_Occurred", "PyTuple_Size", "PyDict_SetItem", "PyBytes_AsString", "PyList_New", "PyList_SetItem",
+    "PyList_Size", "PyList_GetItem", "PyList_Append", "PySet_Contains", "PySet_Add", "PySet_Discard",
+    "PyLong_AsLongLong", "PyLong_FromLongLong", "PyFloat_AsDouble", "PyObject_IsTrue", "PyBool_FromLong",
+    "PySequence_Contains", "PyDict_Size",
+)  # fmt: skip
+NODE_SLOTS: Final = ("op", "inputs", "kind", "value", "device", "handle", "id")
+ENTRIES: Final = (
+    "make", "wrap", "unary", "binary", "reflected", "forward", "backward", "spread", "follow", "pull", "reach",
+    "describe", "divide", "recall",
+)  # fmt: skip
+
+_SLOTS: Final = tuple(f"at_{slot}" for slot in (*NODE_SLOTS, "node", "run", "strides"))
+TABLE: Final = {name: word for word, name in enumerate((*STATE, *OBJECTS, *FUNCTIONS, *_SLOTS, *ENTRIES))}
+"""The place of each."""
+
+MOST_ARRAYS: Final = 8
+"""That a remembered call may have."""
+
+HEAD_WORDS: Final = 2
+"""Of every object: the number of references to it, and its class."""

@@ -1,0 +1,308 @@
+"""CPython's objects as values of the builder: typed references, their attributes, and the functions of CPython's API.
+
+References are counted as CPython's own C code counts them. "Takes over" says that a reference passes to what is called;
+everything else is borrowed. An object that is about to be used is held before memory is asked for, because that may run
+finalizers, and those anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Final, Generic, Self, TypeVar
+
+from weft.dtypes import int64
+from weft.llvm.builder import PTR, Operand, Value
+from weft.llvm.functions import (
+    Address,
+    Addresses,
+    Double,
+    Function,
+    Int,
+    Integers,
+    Long,
+    Module,
+    Native,
+    Typed,
+    Void,
+    native,
+)
+from weft.runtime.object_table import HEAD_WORDS, TABLE
+
+GLOBALS: Final = "@table = internal global ptr null\n"
+T = TypeVar("T", bound=Typed)
+
+
+class Code(Function):
+    """A function that finds the interpreter in the table."""
+
+    def __init__(self, module: Module[Code], name: str, params: Mapping[str, type[Typed]], result: type[Typed]) -> None:
+        super().__init__(module, name, params, result)
+        self.known = self.op("load ptr, ptr @table, align 8", PTR, 1)
+
+    def object(self, name: str) -> Object:
+        """An object that the table holds."""
+        return Object.of(self.word(self.known, TABLE[name], PTR))
+
+    def state(self, name: str) -> Value:
+        """A number of the table."""
+        return self.word(self.known, TABLE[name], int64)
+
+    @property
+    def none(self) -> Object:
+        return self.object("none")
+
+    def fail(self) -> None:
+        """Return null, which says that an exception is set."""
+        self.ret(self.null)
+
+
+class External(Generic[T]):
+    """A function of CPython's API, at the address that the table has."""
+
+    def __init__(self, name: str, result: type[T], *params: type[Typed]) -> None:
+        self.name, self.result, self.params = name, result, params
+
+    def __call__(self, c: Code, *arguments: Operand) -> T:
+        address = c.word(c.known, TABLE[self.name], PTR)
+        return c.invoke(address.text, self.result, self.params, arguments)
+
+
+class Slot(Generic[T]):
+    """An attribute of objects of a class with `__slots__`: where it lies stands in the table. Reading one borrows a
+    reference, writing one takes it over and drops none."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self.kind = kind
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.entry = f"at_{name}"
+
+    def __get__(self, owner: Object, cls: type | None = None) -> T:
+        found = owner.b.load(self._place(owner), PTR, 1)
+        assert isinstance(found, Value)
+        return self.kind.of(found)
+
+    def __set__(self, owner: Object, value: Value) -> None:
+        owner.b.store(value, self._place(owner))
+
+    def _place(self, owner: Object) -> Value:
+        return owner.b.gep(owner, owner.b.word(owner.b.known, TABLE[self.entry], int64))
+
+
+class Object(Typed):
+    """A reference to an object."""
+
+    __slots__ = ()
+    b: Code
+
+    @property
+    def cls(self) -> Object:
+        """Its class."""
+        return Object.of(self.b.word(self, HEAD_WORDS - 1, PTR))
+
+    def hold(self) -> Self:
+        _INCREASE(self.b, self)
+        return self
+
+    def release(self) -> None:
+        _DECREASE(self.b, self)
+
+
+class Objects(Addresses[Object]):
+    """The address of references: arguments of a call, and what a recipe has made."""
+
+    __slots__ = ()
+    items: ClassVar[type[Typed]] = Object
+
+
+class Tuple(Object):
+    __slots__ = ()
+
+    @staticmethod
+    def new(c: Code, count: Operand) -> Tuple:
+        """One that has to be filled; null if there is no memory."""
+        return _TUPLE_NEW(c, count)
+
+    @staticmethod
+    def filled(c: Code, *items: Object, failing: Callable[[], None]) -> Tuple:
+        """One of these, which it holds. Where there is no memory nothing is held, and `failing` has to return."""
+        for item in items:
+            item.hold()
+        made = Tuple.new(c, len(items))
+        with c.when(made.is_null()):
+            for item in items:
+                item.release()
+            failing()
+        for place, item in enumerate(items):
+            made.fill(place, item)
+        return made
+
+    def size(self) -> Value:
+        return _TUPLE_SIZE(self.b, self)
+
+    def item(self, place: Operand) -> Object:
+        return _TUPLE_ITEM(self.b, self, place)
+
+    def fill(self, place: Operand, item: Value) -> None:
+        """Takes over the reference."""
+        _TUPLE_FILL(self.b, self, place, item)
+
+
+class List(Object):
+    __slots__ = ()
+
+    def size(self) -> Value:
+        return _LIST_SIZE(self.b, self)
+
+    def item(self, place: Operand) -> Object:
+        return _LIST_ITEM(self.b, self, place)
+
+    def append(self, item: Object) -> Value:
+        """0, or -1 with an exception."""
+        return _LIST_APPEND(self.b, self, item)
+
+
+class Dict(Object):
+    __slots__ = ()
+
+    def size(self) -> Value:
+        return _DICT_SIZE(self.b, self)
+
+    def find(self, key: Object) -> Object:
+        """The value of a key, or null: with an exception if looking for it failed."""
+        return _DICT_FIND(self.b, self, key)
+
+    def put(self, key: Object, value: Object) -> Value:
+        """0, or -1 with an exception."""
+        return _DICT_PUT(self.b, self, key, value)
+
+
+class Set(Object):
+    __slots__ = ()
+
+    def has(self, item: Object) -> Value:
+        """1, 0, or -1 with an exception."""
+        return _SET_HAS(self.b, self, item)
+
+    def add(self, item: Object) -> Value:
+        """0, or -1 with an exception."""
+        return _SET_ADD(self.b, self, item)
+
+    def discard(self, item: Object) -> None:
+        _SET_DISCARD(self.b, self, item)
+
+
+class Node(Object):
+    """Weft's nodes (graph/node.py)."""
+
+    __slots__ = ()
+    op = Slot(Object)
+    inputs = Slot(Tuple)
+    kind = Slot(Object)
+    value = Slot(Object)
+    device = Slot(Object)
+    handle = Slot(Object)
+    id = Slot(Object)
+
+
+class Array(Object):
+    """Weft's arrays (array.py)."""
+
+    __slots__ = ()
+    node = Slot(Node)
+
+
+class Buffer(Object):
+    """The values of arrays (runtime/data.py)."""
+
+    __slots__ = ()
+    strides = Slot(Object)
+
+
+class Rule(Object):
+    """A derivative rule that is remembered (transforms/rules.py)."""
+
+    __slots__ = ()
+    run = Slot(Object)
+
+
+_INCREASE: Final = External("Py_IncRef", Void, Object)
+_DECREASE: Final = External("Py_DecRef", Void, Object)
+_TUPLE_NEW: Final = External("PyTuple_New", Tuple, Long)
+_TUPLE_SIZE: Final = External("PyTuple_Size", Long, Tuple)
+_TUPLE_ITEM: Final = External("PyTuple_GetItem", Object, Tuple, Long)
+_TUPLE_FILL: Final = External("PyTuple_SetItem", Int, Tuple, Long, Object)
+_LIST_SIZE: Final = External("PyList_Size", Long, List)
+_LIST_ITEM: Final = External("PyList_GetItem", Object, List, Long)
+_LIST_APPEND: Final = External("PyList_Append", Int, List, Object)
+_DICT_SIZE: Final = External("PyDict_Size", Long, Dict)
+_DICT_FIND: Final = External("PyDict_GetItemWithError", Object, Dict, Object)
+_DICT_PUT: Final = External("PyDict_SetItem", Int, Dict, Object, Object)
+_SET_HAS: Final = External("PySet_Contains", Int, Set, Object)
+_SET_ADD: Final = External("PySet_Add", Int, Set, Object)
+_SET_DISCARD: Final = External("PySet_Discard", Int, Set, Object)
+_LIST_NEW: Final = External("PyList_New", List, Long)
+_LIST_FILL: Final = External("PyList_SetItem", Int, List, Long, Object)
+
+allocate: Final = External("PyType_GenericAlloc", Object, Object, Long)
+is_subtype: Final = External("PyType_IsSubtype", Int, Object, Object)
+next_of: Final = External("PyIter_Next", Object, Object)
+weak_reference: Final = External("PyWeakref_NewRef", Object, Object, Address)
+call: Final = External("PyObject_Vectorcall", Object, Object, Objects, Long, Address)
+"""call(function, arguments, their number, null)"""
+exception: Final = External("PyErr_Occurred", Object)
+contains: Final = External("PySequence_Contains", Int, Object, Object)
+is_true: Final = External("PyObject_IsTrue", Int, Object)
+boolean: Final = External("PyBool_FromLong", Object, Long)
+bytes_of: Final = External("PyBytes_AsString", Integers, Object)
+integer: Final = External("PyLong_AsLongLong", Long, Object)
+integer_object: Final = External("PyLong_FromLongLong", Object, Long)
+double: Final = External("PyFloat_AsDouble", Double, Object)
+
+
+@native(List, item=Object)
+def list_of(c: Code, item: Object) -> None:
+    """A list of one item, or null."""
+    made = _LIST_NEW(c, 1)
+    with c.when(made.exists()):
+        _LIST_FILL(c, made, 0, item.hold())
+    c.ret(made)
+
+
+@native(Int, function=Object, argument=Object)
+def truth_of(c: Code, function: Object, argument: Object) -> None:
+    """Whether a function says yes to its argument: 1, 0, or -1 with an exception."""
+    handed = c.room(Objects, 1)
+    handed[0] = argument
+    answer = call(c, function, handed, 1, c.null)
+    with c.when(answer.is_null()):
+        c.ret(c.const(Int.held_as, -1))
+    truth = is_true(c, answer)
+    answer.release()
+    c.ret(truth)
+
+
+def entry(write: Callable[..., None]) -> Native[Object]:
+    """A builtin function of CPython's: it gets what it was made with, and its arguments."""
+    return Native(write, Object, {"self": Object, "arguments": Objects, "count": Long})
+
+
+@native(Object, function=Object, arguments=Objects, count=Long)
+def otherwise(c: Code, function: Object, arguments: Objects, count: Value) -> None:
+    """What Python does with the same arguments, unless looking something up has failed with an exception."""
+    with c.when(exception(c).exists()):
+        c.fail()
+    c.ret(call(c, function, arguments, count, c.null))
+
+
+Needed = Callable[[Value], None]
+
+
+def unless(c: Code, arguments: Objects, count: Value, function: Callable[[], Object]) -> Needed:
+    """A function of conditions: where one does not hold, Python's form is called instead."""
+
+    def needed(condition: Value) -> None:
+        with c.when(~condition):
+            c.ret(otherwise(c, function(), arguments, count))
+
+    return needed
