@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import tracemalloc
+import types
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +24,10 @@ from tests.processes import in_threads
 from weft import array as array_module
 from weft.core._remember import remembered_all
 from weft.graph.lines import recording
-from weft.graph.node import Node, kind_of, make
+from weft.graph.node import Node, kind_of
 from weft.primitives.elementwise import Add, Sin
+from weft.runtime import object_values, objects
+from weft.runtime.object_table import FUNCTIONS, STATE, TABLE
 from weft.runtime.objects import MAKERS, Makers, attributes_of, is_known_interpreter
 from weft.transforms import paths
 
@@ -38,17 +42,21 @@ native = pytest.mark.skipif(not MAKERS._has_arrays, reason="this interpreter's o
 def test_a_known_interpreter_has_machine_code() -> None:
     """Python's forms are right too, so nothing else would tell that the quick ones are gone."""
     assert MAKERS._has_arrays
-    assert all(type(function).__name__ == "builtin_function_or_method" for function in (make, array_module.wrap))
+    functions = (array_module.wrap, mx.add.operator.call, mx.add.operator.reflected, paths._spread, paths._follow)
+    assert all(type(function).__name__ == "builtin_function_or_method" for function in functions)
 
 
 @native
 def test_a_node_is_what_python_makes() -> None:
-    op, inputs = Sin(), (X._node,)
-    made, plain = make(op, inputs, KIND), Node(op, inputs, KIND)
+    mx.sin(X)  # what is seen for the first time is Python's
+    y = mx.sin(X)
+    made, plain = y._node, Node(Sin(), (X._node,), KIND)
     assert type(made) is Node
     assert made.id + 1 == plain.id
-    for name in ("op", "inputs", "kind", "value", "handle"):
+    for name in ("op", "kind", "value"):
         assert getattr(made, name) is getattr(plain, name)
+    assert made.inputs == plain.inputs
+    assert made.handle() is y
     assert not hasattr(made, "device")
     assert not hasattr(plain, "device")
 
@@ -144,8 +152,6 @@ def test_references_are_counted(name: str) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: make(),
-        lambda: make(Sin()),
         lambda: array_module.wrap(),
         lambda: array_module.wrap(None),
         lambda: array_module.wrap(3),
@@ -270,6 +276,7 @@ def test_without_machine_code_python_does_it() -> None:
 
 
 NO_LOCK = "import sys; sys.abiflags = 't'"
+LATER = "import sys, numpy; sys.version_info = (3, 14, 0, 'final', 0)"  # numpy: what others make of it is theirs
 NO_LLVM = """
 from weft.errors import CompileError
 from weft.llvm import engine
@@ -278,14 +285,14 @@ engine.load = load
 """
 
 
-@pytest.mark.parametrize("broken", [NO_LOCK, NO_LLVM], ids=["no lock", "no LLVM"])
+@pytest.mark.parametrize("broken", [NO_LOCK, NO_LLVM, LATER], ids=["no lock", "no LLVM", "a later version"])
 def test_weft_works_where_there_is_no_machine_code(broken: str) -> None:
     """Tracing does; evaluation is another matter."""
     program = f"""
 {broken}
 import weft.core as mx
-from weft.graph.node import Node, make
-assert make is Node
+from weft.runtime.objects import MAKERS
+assert not (MAKERS._has_nodes or MAKERS._has_arrays)
 x = mx.array([1.0, 2.0])
 g = mx.grad(lambda x: mx.sum(mx.tanh(x * 2.0) * x / (1.0 + x)))(x)
 assert g.shape == (2,)
@@ -293,6 +300,118 @@ y, t = mx.jvp(lambda x: mx.softmax(x) @ x + 1, [x], [x])
 assert y[0].shape == ()
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_interpreters_that_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All others go Python's way without being asked."""
+    this = types.SimpleNamespace(implementation=types.SimpleNamespace(name="cpython"), abiflags="")
+    monkeypatch.setattr(objects, "sys", this)
+    for version in ((3, 10), (3, 11), (3, 12), (3, 13), (3, 14), (3, 15), (4, 0)):
+        this.version_info = (*version, 1, "final", 0)
+        assert is_known_interpreter() == (version in objects.KNOWN)
+    this.version_info = (*objects.KNOWN[-1], 1, "final", 0)
+    assert is_known_interpreter()
+    this.abiflags = "t"
+    assert not is_known_interpreter()
+    this.abiflags, this.implementation.name = "", "pypy"
+    assert not is_known_interpreter()
+
+
+@native
+def test_a_process_with_a_filled_cache_writes_no_machine_code(tmp_path: Path) -> None:
+    program = (
+        "import sys, weft.core as mx\n"
+        "print(*[n for n in sys.modules if n == 'llvmlite' or n in ('weft.runtime.object_module',"
+        " 'weft.runtime.object_code', 'weft.llvm.functions')])\n"
+        "from weft.runtime.objects import MAKERS; assert MAKERS._has_arrays"
+    )
+    environment = {**os.environ, "WEFT_CACHE_DIR": str(tmp_path)}
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert len(said[0]) == 4
+    assert said[1] == []
+
+
+@native
+def test_every_word_of_the_table_is_filled_in() -> None:
+    empty = [name for name, word in TABLE.items() if name not in STATE and not MAKERS._table[word]]
+    assert empty == ["device"]  # the host
+
+
+@native
+def test_every_function_of_the_table_has_a_signature() -> None:
+    declared = {value.name for value in vars(object_values).values() if isinstance(value, object_values.External)}
+    assert declared == set(FUNCTIONS)
+
+
+OUT_OF_MEMORY = """
+import gc, sys
+import _testcapi
+import weft.core as mx
+from weft.primitives.base import constant
+from weft.primitives.elementwise import Sin
+from weft.transforms import paths, rules, vjp
+
+X = mx.array([1.0, 2.0, 3.0])
+Y = mx.sum(mx.tanh(mx.sin(X) * 2.0) * X / (1.0 + X))
+mx.jvp(lambda x: mx.sin(x), [X], [X])
+mx.grad(lambda x: mx.sum(mx.tanh(mx.sin(x) * 2.0) * x / (1.0 + x)))(X)
+x, y = X._node, Y._node
+one = constant(1, y.kind)
+path, active = paths.between([x], [y], "vjp")
+forward = next(rule for key, rule in rules.FORWARD.items() if key[0] is Sin())
+
+def functions():
+    return 2.5 - (mx.sin(X) * X + 2.5)
+
+def walks():
+    found, seen = [y], {x, y}
+    paths._spread(found, seen, x.id, 0)
+    paths._follow(found, seen, [], 0)
+
+def reverse():
+    vjp._pull(path, {y: one}, active)
+
+def tangents():
+    forward.run(path[0], x, x)
+
+def failures(program):
+    failed = 0
+    for last in range(80):
+        _testcapi.set_nomemory(last, last + 1)
+        try:
+            program()
+        except MemoryError:
+            failed += 1
+        finally:
+            _testcapi.remove_mem_hooks()
+    gc.collect()
+    return failed
+
+programs = (functions, walks, reverse, tangents)
+taking_part = [X, x, x.kind, y, one, Sin(), rules.ADD]
+expected = functions().tolist()
+for _ in range(2):
+    counts = [sys.getrefcount(thing) for thing in taking_part]
+    failed = [failures(program) for program in programs]
+after = [sys.getrefcount(thing) for thing in taking_part]
+assert all(failed), failed
+assert failed[2] > 20, failed
+assert all(abs(a - b) < 3 for a, b in zip(after, counts)), (counts, after)
+assert functions().tolist() == expected
+"""
+
+
+@native
+def test_any_request_for_memory_may_fail() -> None:
+    """Whichever it is: an error, nothing held too often or not often enough, and the next call is right."""
+    pytest.importorskip("_testcapi")
+    done = subprocess.run([sys.executable, "-c", OUT_OF_MEMORY], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 

@@ -19,7 +19,7 @@ from weft.array import array, wrap
 from weft.dtypes import Dtype
 from weft.errors import BadIndex
 from weft.graph.dims import Dim, broadcast_dims, same_shape
-from weft.graph.node import ArrayType, Node, Shape, kind_of, make
+from weft.graph.node import ArrayType, Node, Shape, kind_of
 from weft.graph.scalars import SCALARS
 from weft.primitives.base import DATA, ZERO, Constant, Placeholder, Primitive, bind, constant
 from weft.primitives.creation import Extent
@@ -264,14 +264,14 @@ class Binary:
                 if x.kind is y.kind:
                     kind = self.results.get(x.kind)
                     if kind is not None:
-                        return wrap(make(self.op, (x, y), kind))
+                        return wrap(Node(self.op, (x, y), kind))
                 pair = self.pairs.get((x.kind, y.kind))
                 if pair is not None and x.op.__class__ is not Constant and y.op.__class__ is not Constant:
                     return wrap(pair(x, y))
             else:
                 known = self.kinds.get((x.kind, b.__class__))
                 if known is not None:
-                    return wrap(make(self.op, (x, scalar_node(b, x.kind, self.name)), known[1]))
+                    return wrap(Node(self.op, (x, scalar_node(b, x.kind, self.name)), known[1]))
         return self.slow(a, b)
 
     def turned(self, a: Any, b: Any) -> array:
@@ -279,7 +279,7 @@ class Binary:
         x = a._node
         known = self.kinds.get((x.kind, b.__class__))
         if known is not None:
-            return wrap(make(self.op, (scalar_node(b, x.kind, self.name), x), known[1]))
+            return wrap(Node(self.op, (scalar_node(b, x.kind, self.name), x), known[1]))
         return self.slow(b, a)
 
     def slow(self, a: Any, b: Any) -> array:
@@ -336,7 +336,7 @@ class Unary:
             x = a._node
             kind = self.results.get(x.kind)
             if kind is not None:
-                return wrap(make(self.op, (x,), kind))
+                return wrap(Node(self.op, (x,), kind))
         return self.slow(a)
 
     def slow(self, a: Any) -> array:

@@ -186,8 +186,7 @@ def node_of(op: Primitive, inputs: tuple[Node, ...], kind: ArrayType, value: Any
     return op.node_class(op, inputs, kind, value)
 
 
-make: Callable[[Any, tuple[Node, ...], ArrayType], Node] = MAKERS.nodes(Node, _ids)
-"""`Node(op, inputs, kind)`, quicker: for what a trace does at every operation. The operation has one result."""
+MAKERS.nodes(Node, _ids)
 
 
 def has_handle(node: Node) -> bool:

@@ -75,14 +75,6 @@ def new_array(c: Code, node: Node) -> None:
 
 
 @entry
-def make(c: Code, self: Object, arguments: Objects, count: Value) -> None:
-    """make(op, inputs, kind): a node. `self` is Python's form."""
-    needed = unless(c, arguments, count, lambda: self)
-    needed(count.eq(3) & c.state("watched").eq(0))
-    c.ret(new_node(c, arguments[0], arguments[1].hold(), arguments[2].hold()))
-
-
-@entry
 def wrap(c: Code, self: Object, arguments: Objects, count: Value) -> None:
     """wrap(node): an array. `self` is Python's form, for what is no node, or has an array already."""
     needed = unless(c, arguments, count, lambda: self)

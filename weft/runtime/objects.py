@@ -66,17 +66,16 @@ class Makers:
         self._watchers = 0
         self._has_nodes = self._has_arrays = False
 
-    def nodes(self, cls: type, counter: Iterator[int]) -> Callable[..., Any]:
-        """`make(op, inputs, kind)` for nodes of a class: the class itself where there is no native form."""
+    def nodes(self, cls: type, counter: Iterator[int]) -> None:
+        """Nodes are of this class, and get their numbers from `counter`."""
         places = attributes_of(cls, NODE_SLOTS) if is_known_interpreter() and self._load() else None
         if places is None:
-            return cls
+            return
         for name, place in places.items():
             self._table[TABLE[f"at_{name}"]] = place
         self._hold("node_type", cls)
         self._hold("counter", counter)
         self._has_nodes = True
-        return self._function("make", cls)
 
     def arrays(self, cls: type, instead: Callable[..., Any]) -> Callable[..., Any]:
         """`wrap(node)` for arrays of a class, or `instead`, which does the same."""

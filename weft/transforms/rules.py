@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.graph.node import ArrayType, Node, Tape, make, node_of, reachable
+from weft.graph.node import ArrayType, Node, Tape, node_of, reachable
 from weft.primitives.base import Constant, Placeholder, Primitive, View, constant
 from weft.primitives.control import add_tapes
 from weft.primitives.elementwise import Add
@@ -34,7 +34,7 @@ def give(gathered: Gathered, node: Node, cotangent: Node) -> None:
 
 def total(x: Node, y: Node) -> Node:
     """The sum of two cotangents."""
-    return add_tapes(x, y) if x.kind.__class__ is Tape else make(ADD, (x, y), x.kind)
+    return add_tapes(x, y) if x.kind.__class__ is Tape else Node(ADD, (x, y), x.kind)
 
 
 class Steps:
