@@ -4,7 +4,7 @@ programs, Weft and MLX in turns in one process.
     python benchmarks/tracing.py                  a table
     python benchmarks/tracing.py --operations 100 --rounds 50
 
-Three figures for each program: the function alone (nothing evaluated), `value_and_grad` of it (nothing evaluated), and
+Four figures for each program: the function alone, its `jvp` and `value_and_grad` of it (nothing evaluated), and
 `value_and_grad` with the result evaluated. Arrays have six elements, so time is overhead. The best of the rounds
 counts, and rounds alternate between the two, so that a slow moment of the machine meets both.
 """
@@ -64,7 +64,19 @@ def reductions(mx: Any, operations: int) -> Function:
     return function
 
 
-PROGRAMS = {"chain": chain, "layers": layers, "reductions": reductions}
+def numbers(mx: Any, operations: int) -> Function:
+    """Numbers beside arrays, on their left."""
+
+    def function(x: Any) -> Any:
+        y = x
+        for _ in range(operations // 4):
+            y = 1.0 / (2.0 + (1.0 - (0.5 * y)))
+        return mx.sum(y)
+
+    return function
+
+
+PROGRAMS = {"chain": chain, "layers": layers, "reductions": reductions, "numbers": numbers}
 
 
 def evaluated(mx: Any, function: Function) -> Function:
@@ -93,6 +105,7 @@ def measure(program: str, operations: int, rounds: int) -> dict[str, dict[str, f
         gradient = mx.value_and_grad(function)
         x = mx.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]])
         calls["function", name] = (function, x)
+        calls["jvp", name] = (lambda x, mx=mx, function=function: mx.jvp(function, [x], [x]), x)
         calls["value_and_grad", name] = (gradient, x)
         calls["value_and_grad, evaluated", name] = (evaluated(mx, gradient), x)
     best: dict[str, dict[str, float]] = {}
