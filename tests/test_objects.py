@@ -353,6 +353,7 @@ OUT_OF_MEMORY = """
 import gc, sys
 import _testcapi
 import weft.core as mx
+from weft.core._remember import remembered_all
 from weft.primitives.base import constant
 from weft.primitives.elementwise import Sin
 from weft.transforms import paths, rules, vjp
@@ -380,6 +381,13 @@ def reverse():
 def tangents():
     forward.run(path[0], x, x)
 
+quick = remembered_all(2)(lambda x, y, by, name: x * by + len(name))
+for _ in range(3):
+    quick(X, None, 2.5, "name")
+
+def recalled():
+    quick(X, None, 2.5, "name")
+
 def failures(program):
     failed = 0
     for last in range(80):
@@ -393,7 +401,7 @@ def failures(program):
     gc.collect()
     return failed
 
-programs = (functions, walks, reverse, tangents)
+programs = (functions, walks, reverse, tangents, recalled)
 taking_part = [X, x, x.kind, y, one, Sin(), rules.ADD]
 expected = functions().tolist()
 for _ in range(2):

@@ -24,7 +24,7 @@ ENTRIES: Final = (
     "describe", "divide",
 )  # fmt: skip
 """The functions. Without any of them some figure of `benchmarks/tracing.py` is worse by at least 3 % (`divide`: the
-step of a decoder, whose sizes change each time)."""
+step of a decoder, whose sizes change each time; `recall`: functions of `mx.fast`)."""
 
 _SLOTS: Final = tuple(f"at_{slot}" for slot in (*NODE_SLOTS, "node", "run", "strides"))
 TABLE: Final = {name: word for word, name in enumerate((*STATE, *OBJECTS, *FUNCTIONS, *_SLOTS, *ENTRIES))}
