@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import weft
 import weft.core as mx
 from weft import program
+from weft.graph.node import kind_of
 from weft.primitives.elementwise import Add
 from weft.program import Input
 
@@ -191,3 +192,25 @@ def test_random_programs(chosen: list[int], sizes: list[int]) -> None:
     for n in sizes:
         x = mx.array(np.random.default_rng(n).normal(size=n).astype(np.float32))
         assert outcome(made, x) == outcome(f, x), n
+
+
+def test_a_front_end_may_lay_out_calls_itself() -> None:
+    weights = mx.array([2.0, 3.0, 4.0])
+    mx.eval(weights)
+    inputs = [Input("x", ("n", 3), mx.float32), Input("y", ("n", 3), mx.float32)]
+    made = program.trace(lambda x, y: [y * weights + x * 0.25], inputs)
+    for n in (5, 2, 5):
+        x, y = (np.arange(3 * n, dtype=np.float32).reshape(n, 3) + k for k in (0, 1))
+        ready = made.ready([kind_of((n, 3), mx.float32)] * 2)
+        result = np.empty((n, 3), np.float32)
+        given = [(x, y)[s].ctypes.data if isinstance(s, int) else s.address for s in ready.sources]
+        ready.executable.program.run([*given, result.ctypes.data, *ready.words])
+        assert ready.is_fresh
+        assert [kind.shape for kind in ready.kinds] == [(n, 3)]
+        assert (result == np.array(made.run([mx.array(x), mx.array(y)])[0])).all()
+
+
+def test_no_single_plan_holds_where_sizes_depend_on_data() -> None:
+    made = program.trace(lambda x: [x[x > 0]], [Input("x", ("n",), mx.float32)])
+    with pytest.raises(ValueError, match="sizes depend on data"):
+        made.ready([kind_of((4,), mx.float32)])

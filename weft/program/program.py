@@ -16,6 +16,7 @@ from weft.evaluate import Recipe, evaluate
 from weft.files.paths import Path_
 from weft.graph.node import ArrayType, Node, kind_of, next_id, reachable
 from weft.graph.trace import is_tracing
+from weft.passes.executable import Executable
 from weft.passes.memory import Plan
 from weft.primitives.base import DATA, MultiOutput, Primitive, bind, bind_many, constant
 from weft.program.calls import Changes, Consumed, Given, Lent, candidates, handed_over, lent_plainly, row_major, settle
@@ -318,16 +319,19 @@ class Program:
         del self._instances[MOST_INSTANCES:]
         return made
 
-    def _instance_for(self, kinds: Sequence[ArrayType]) -> Instance:
-        """The graph for inputs of these kinds, where no size depends on data: front ends that lay out calls
-        themselves."""
-        for found in [*self._instances]:
-            if not found.variant.is_cut and found.ready(kinds, ()) is not None:
-                return found
+    def ready(self, kinds: Sequence[ArrayType]) -> Ready:
+        """What runs for inputs of these kinds, for front ends that lay out calls themselves. A ValueError if sizes
+        depend on data: then no single plan holds."""
+        for instance in [*self._instances]:
+            if not instance.variant.is_cut:
+                found = instance.ready(kinds, ())
+                if found is not None:
+                    return found
         made = self.instance(kinds)
-        if made.variant.is_cut:
+        found = None if made.variant.is_cut else made.ready(kinds, ())
+        if found is None:
             raise ValueError(f"[{self.name}] sizes depend on data, so no single plan holds for these inputs: call it.")
-        return made
+        return found
 
     # ---- looking inside ----
 
@@ -342,7 +346,7 @@ class Program:
         updates = ready.instance.updates
         leaves = {c.leaf: self.inputs[c.array].name for c in updates.candidates}
         refused = {self.inputs[i].name: why for i, why in updates.refused.items()}
-        changing = [leaf for leaf, i in enumerate(ready.instance.variant.inputs) if i in self.changed]
+        changing = [leaf for leaf, i in enumerate(ready.sources) if i in self.changed]
         return report(ready.plan, ready.plan_over, leaves, changing, refused)
 
     def _ready_for(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ready:
@@ -503,9 +507,10 @@ class Guessed(ValueError):
 
 
 class Ready:
-    """A graph with its plan for inputs of certain kinds."""
+    """A graph with its plan for inputs of certain kinds. A front end that lays out calls itself gives the program of
+    `executable` the addresses of what `sources` say and of the results, and then `words`."""
 
-    __slots__ = ("_inputs", "_recipe", "_words", "instance", "is_fresh", "kinds")
+    __slots__ = ("_recipe", "instance", "is_fresh", "kinds", "sources", "words")
 
     def __init__(self, instance: Instance, recipe: Planned) -> None:
         self.instance, self._recipe = instance, recipe
@@ -513,8 +518,19 @@ class Ready:
         """Those of the results."""
         self.is_fresh = recipe.executable.simple and not instance.program.changed and not instance.variant.is_cut
         """Whether each result has memory of its own, and nothing else happens."""
-        self._inputs = instance.variant.inputs
-        self._words = [] if instance.variant.is_cut else _words(recipe)
+        self.sources: Sequence[int | Buffer] = instance.variant.inputs
+        """Where the operands come from: the number of an input, or memory that is part of the program."""
+        self.words = [] if instance.variant.is_cut else _words(recipe)
+        """Those of the program's constants."""
+
+    @property
+    def executable(self) -> Executable:
+        return self._recipe.executable
+
+    def over(self, operands: tuple[int, ...]) -> Executable | None:
+        """What runs if it may overwrite these operands (numbers of `sources`); None if it would overwrite none."""
+        found = self.instance.variant.over(self._recipe, operands)
+        return None if found is None else found.executable
 
     @property
     def plan(self) -> Plan:
@@ -522,16 +538,16 @@ class Ready:
 
     def plan_over(self, leaves: tuple[int, ...]) -> Plan | None:
         """The plan that may overwrite these inputs, if it overwrites any."""
-        found = self.instance.variant.over(self._recipe, leaves)
-        return None if found is None else found.executable.plan
+        found = self.over(leaves)
+        return None if found is None else found.plan
 
     def _given(self, buffers: Sequence[Buffer]) -> list[Any]:
-        return [buffers[i] if i.__class__ is int else i for i in self._inputs]  # type: ignore[index]
+        return [buffers[i] if i.__class__ is int else i for i in self.sources]  # type: ignore[index]
 
     def run(self, buffers: Sequence[Buffer]) -> list[Buffer]:
         """The results, where a call changes nothing that is given."""
         try:
-            return self._recipe.executable.run(self._given(buffers), self._words)
+            return self._recipe.executable.run(self._given(buffers), self.words)
         except ComputationError as error:
             self.instance.variant.locate(error)
             raise

@@ -64,13 +64,11 @@ class Prepared:
 
     def __init__(self, program: Program, shapes: Sequence[tuple[int, ...]], notes: Notes) -> None:
         kinds = [kind_of(shape, wanted.dtype) for shape, wanted in zip(shapes, program.inputs, strict=True)]
-        instance = program._instance_for(kinds)
-        recipe = instance.variant.recipe_for(kinds)
-        assert recipe is not None
-        self._executable: Executable = recipe.executable
-        self._sources: list[Any] = list(instance.variant.inputs)
+        ready = program.ready(kinds)
+        self._executable, self._words = ready.executable, ready.words
+        self._sources: list[Any] = list(ready.sources)
         self._kinds = kinds
-        self._note = notes.of(instance)
+        self._note = notes.of(ready.instance)
         self._finishes = not self._note.is_empty
         self._lock = threading.Lock()
         self._lay_out()
@@ -78,7 +76,6 @@ class Prepared:
     def _lay_out(self) -> None:
         """Where operands and results lie in a call that copies."""
         executable = self._executable
-        self._words = [word for value in executable.constants for word in value.words]
         self._simple = executable.simple and type(executable) is Executable
         outputs = [(tuple(map(int, k.shape)), k.dtype.np) for k in executable.kinds]
         self._outputs = [np.empty(shape, dtype) for shape, dtype in outputs]

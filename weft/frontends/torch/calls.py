@@ -107,12 +107,10 @@ class SizedCall:
 
     def _prepare(self, program: Program) -> None:
         kinds = kinds_of(self.signature, program, self._known)
-        instance = program._instance_for(kinds)
-        recipe = instance.variant.recipe_for(kinds)
-        assert recipe is not None
-        executable = self.executable = recipe.executable
-        self._words = [word for value in executable.constants for word in value.words]
-        self._leaves: list[Any] = list(instance.variant.inputs)
+        ready = program.ready(kinds)
+        executable = self.executable = ready.executable
+        self._words = ready.words
+        self._leaves: list[Any] = list(ready.sources)
         if not executable.simple or executable.device is not None or executable.program is None:
             return
         self._places = [(leaf, 0) if leaf.__class__ is int else (-1, leaf.address) for leaf in self._leaves]
@@ -120,7 +118,7 @@ class SizedCall:
         self._run = executable.program.run
         wanted = self._overwritable()
         if wanted:
-            self.over = in_place(wanted, self._leaves, lambda leaves: instance.variant.over(recipe, leaves))
+            self.over = in_place(wanted, self._leaves, ready.over)
 
     def _overwritable(self) -> dict[int, int]:
         """By number of the input: the result that may be written over it. None that is an output as well, for that has
@@ -268,12 +266,12 @@ def in_place(
 
     def planned(inputs: Sequence[int]) -> InPlace | None:
         found = over(tuple(sorted(places[i] for i in inputs)))
-        if found is None or not found.executable.simple or found.executable.program is None:
+        if found is None or not found.simple or found.program is None:
             return None
-        adopted = found.executable.adopted
+        adopted = found.adopted
         if any(adopted.get(wanted[i]) != places[i] for i in inputs):
             return None
-        return InPlace({wanted[i]: i for i in inputs}, found.executable)
+        return InPlace({wanted[i]: i for i in inputs}, found)
 
     whole = planned([*wanted]) if wanted else None
     if whole is not None or len(wanted) < 2:
