@@ -21,6 +21,7 @@ import weft.core as mx
 from weft.config import config
 from weft.frontends import mlx
 from weft.transforms import compile as compiling
+from weft.transforms import variant as variants
 
 X = mx.array(np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4))
 
@@ -364,7 +365,7 @@ def gate_and_half(x: mx.array, y: mx.array) -> tuple[mx.array, mx.array]:
 
 
 def leaves(made: Any) -> list[mx.array]:
-    return list(made) if isinstance(made, tuple) else [made]
+    return list(made) if isinstance(made, tuple | list) else [made]
 
 
 def by_size(x: mx.array) -> mx.array:
@@ -394,3 +395,57 @@ def test_one_pending_array_in_two_places() -> None:
 
 def same(x: mx.array, y: mx.array) -> mx.array:
     return x * 0.0 if x is y else x + y
+
+
+def constant_too(x: mx.array, y: mx.array) -> tuple[mx.array, mx.array]:
+    return mx.full(x.shape, 2.5), x * mx.full(x.shape, 2.5) + y
+
+
+def twice_the_same(x: mx.array, y: mx.array) -> list[mx.array]:
+    both = x - y
+    return [both, both]
+
+
+def sum_by_size(x: mx.array, y: mx.array) -> mx.array:
+    return (x[1:] * y.shape[0]).sum() if x.shape[0] > 4 else mx.reshape(x - y, (1, -1)).astype(mx.float16)
+
+
+def sorted_parts(x: mx.array, y: mx.array) -> mx.array:
+    return mx.concatenate(mx.split(mx.sort(x), [1]), axis=0) + mx.fast.rms_norm(y, None, 1e-5)
+
+
+@pytest.mark.parametrize("shapeless", [False, True])
+@pytest.mark.parametrize("body", [gate, gate_and_half, constant_too, twice_the_same, sum_by_size, sorted_parts, same])
+def test_what_is_made_of_pending_arrays_is_remembered_by_their_kinds(
+    body: Callable[..., Any], shapeless: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes come again, dtypes change, some come too often to be remembered: bits are those of the plain function."""
+    monkeypatch.setattr(variants, "MOST_KINDS", 4)
+    compiled = mx.compile(body, shapeless=shapeless)
+    random = np.random.default_rng(3)
+    for n in (3, 5, 3, 3, 3, 6, 5, 5, 7, 8, 9, 10, 5, 5, 5, 3, 3, 2, 1, 1, 1, 3):
+        for dtype in (mx.float32, mx.bfloat16):
+            x, y = (mx.array(random.standard_normal(n), dtype) for _ in range(2))
+            compiled(x + 0.0, y)  # the first of a kind is traced, on what is computed
+            made = leaves(compiled(x * 2.0, y))
+            expected = leaves(body(x * 2.0, y))
+            assert [(a.shape, a.dtype) for a in made] == [(a.shape, a.dtype) for a in expected]
+            assert [data(a.astype(mx.float32)) for a in made] == [data(a.astype(mx.float32)) for a in expected]
+
+
+def test_constants_that_a_small_function_returns_are_new_ones() -> None:
+    compiled = mx.compile(constant_too)
+    x, y = mx.array([1.0, -2.0, 3.0]), mx.array([0.5, 0.25, 4.0])
+    made = [compiled(x * 2.0, y)[0] for _ in range(5)]
+    assert len({id(a._node) for a in made}) == 5
+    made[-1][0] = 1.0
+    assert [a.tolist() for a in made] == [[2.5, 2.5, 2.5]] * 4 + [[1.0, 2.5, 2.5]]
+
+
+def test_a_small_function_is_not_walked_through_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = mx.compile(gate, shapeless=True)
+    x, y = mx.array([1.0, -2.0, 3.0]), mx.array([0.5, 0.25, 4.0])
+    for _ in range(4):
+        mx.eval(compiled(x * 2.0, y))
+    monkeypatch.setattr(variants.Trace, "made_again", None)
+    assert data(compiled(x * 2.0, y)) == data(gate(x * 2.0, y))

@@ -38,6 +38,8 @@ MOST_VARIANTS = 1024
 """Traces that one function keeps."""
 MANY_VARIANTS = 32
 """Traces after which a function is said to keep retracing."""
+MOST_SMALL = 1024
+"""Kinds of arguments by which traces of few operations are found at once."""
 MISSING = object()
 """The answer of `_known` where there is no trace."""
 ELSEWHERE = "what another thread is tracing"
@@ -100,7 +102,7 @@ class Compiled:
         self._quick: dict[tuple[Any, ...], Entry] = {}
         """The same entries by shorter keys, for `_call_quickly`."""
         self._small: dict[tuple[Any, ...], list[Variant]] = {}
-        """Traces of few operations, for `_call_lazily`."""
+        """Traces of few operations, for `_call_lazily`: by what tells them apart, and by kinds of arguments."""
         self._numbers: dict[Slot, int | float] = {}
         self._last: tuple[tuple[Any, ...], Sequence[Any]] | None = None
         self._warned: set[str] = set()
@@ -217,14 +219,24 @@ class Compiled:
             nodes.append(node)
         if not waits:
             return _NOT_QUICK
-        variants = self._small.get(self._small_key(nodes))
+        kinds = tuple([node.kind for node in nodes])
+        variants = self._small.get(kinds) or self._small_ones(nodes, kinds)
         if variants is None or not self._bindings.hold() or len(set(map(id, args))) != len(args):  # type: ignore[union-attr]
             return _NOT_QUICK
         for variant in variants:
-            made = variant.again(nodes)
+            made = variant.again(nodes, kinds)
             if made is not None:
+                if variant.effects.single:
+                    return wrap(made[0])
                 return variant.effects.carry_out([wrap(node) for node in made], None, ())
         return _NOT_QUICK
+
+    def _small_ones(self, nodes: Sequence[Node], kinds: tuple[ArrayType, ...]) -> list[Variant] | None:
+        """The small traces that may hold for these arrays, to be found by their kinds the next time."""
+        found = self._small.get(self._small_key(nodes))
+        if found is not None and len(self._small) < MOST_SMALL:
+            self._small[kinds] = found
+        return found
 
     def _small_key(self, nodes: Sequence[Node]) -> tuple[Any, ...]:
         """What tells small traces apart: kinds, or, where sizes are open, what is fixed of them."""

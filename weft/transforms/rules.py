@@ -111,6 +111,31 @@ class Forward(Steps):
         return self._built(given)[0]
 
 
+class Rebuilding(Steps):
+    """What a function built. `run(*given)` is what it builds of others: nodes, one for each of its results."""
+
+    __slots__ = ("_one", "is_plain")
+
+    def __init__(self, given: Sequence[Node], results: Sequence[Node]) -> None:
+        super().__init__(given, results)
+        made = {len(given) + i for i, (op, _, _) in enumerate(self._steps) if op is not None}
+        self.is_plain = made.issuperset(self._results) and all(op is None or op.is_total for op, _, _ in self._steps)
+        """Whether all results are new nodes, and no operation has to know its line, because it may fail."""
+        self.run = self._by_steps
+        if len(results) == 1 and self._made_of_one_class():
+            self._one = MAKERS.recipe(len(given), self._results, self._steps, self._one_by_steps)
+            self.run = self._single
+
+    def _single(self, *given: Node) -> tuple[Node]:
+        return (self._one(*given),)
+
+    def _one_by_steps(self, *given: Node) -> Node | None:
+        return self._built(given)[0]
+
+    def _by_steps(self, *given: Node) -> list[Node | None]:
+        return self._built(given)
+
+
 BACKWARD: dict[tuple[Any, ...], Backward] = {}
 """vjp rules by (primitive, mask, kinds of the operands). Bit 0 of the mask says that the cotangent is exactly one, bit
 i + 1 that operand i is wanted."""

@@ -36,6 +36,7 @@ from weft.transforms import state
 from weft.transforms.capture import Walk
 from weft.transforms.drawing import DRAWING, RANDOM_STATE
 from weft.transforms.replay import Made, Rebuilt, Replay
+from weft.transforms.rules import Rebuilding
 from weft.transforms.updating import MOST_SETS, UpdateClaim, Updates, large, worth_while
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ else:
 MOST_SIZES = 1024
 SMALL = 48
 """Nodes of a trace whose operations are rather made again than that a call waits for its arguments."""
+MOST_KINDS = 64
+"""Kinds of arguments for which a small trace remembers what is made of them; beyond that all are forgotten."""
 STALE = object()
 """The answer of a call that has to be made again."""
 
@@ -200,8 +203,8 @@ class Variant:
     """Whether it is several programs, cut where sizes are computed."""
 
     __slots__ = (
-        "_constants", "_marked", "_traced", "_words", "conversions", "effects", "inputs", "is_small", "numbers",
-        "recipe", "updates",
+        "_constants", "_marked", "_remembered", "_traced", "_words", "conversions", "effects", "inputs", "is_small",
+        "numbers", "recipe", "updates",
     )  # fmt: skip
 
     def __init__(
@@ -225,6 +228,8 @@ class Variant:
         )
         """Whether it is worth making its operations again, and all that a call does."""
         self._traced = traced.copy() if self.is_small else None  # nodes of the trace hold its arguments
+        self._remembered: dict[tuple[ArrayType, ...], Rebuilding | None] = {}
+        """How the operations of a small trace are made again, by the kinds of arguments that came more than once."""
 
     def program(self, recipe: Planned) -> Variant:
         """Set the program."""
@@ -261,11 +266,31 @@ class Variant:
         does not hold for them."""
         return self.recipe
 
-    def again(self, nodes: Sequence[Node]) -> list[Node] | None:
-        """The operations of a small trace, made for these arrays; None if it does not hold for them."""
-        return self._again(nodes)
+    def again(self, nodes: Sequence[Node], kinds: tuple[ArrayType, ...]) -> Sequence[Node] | None:
+        """The operations of a small trace, made for these arrays, of these kinds; None if it does not hold for them."""
+        steps = self._remembered.get(kinds)
+        if steps is not None:
+            return steps.run(*nodes)  # type: ignore[no-any-return]
+        made = self._again(nodes)
+        if made is not None:
+            self._remember(kinds)
+        return made
 
-    def _again(self, nodes: Sequence[Node], number: Callable[[Any], Any] | None = None) -> list[Node]:
+    def _remember(self, kinds: tuple[ArrayType, ...]) -> None:
+        """A call with arguments of these kinds has been made. One that comes again is worth remembering."""
+        if len(self._remembered) >= MOST_KINDS:
+            self._remembered.clear()
+        elif kinds in self._remembered:
+            given = [Node(Placeholder("compile"), (), kind) for kind in kinds]
+            steps = Rebuilding(given, self._again(given) or ())
+            self._remembered[kinds] = steps if steps.is_plain else None
+            return
+        self._remembered[kinds] = None
+
+    def _again(self, nodes: Sequence[Node]) -> list[Node] | None:
+        return self._made_of(nodes)
+
+    def _made_of(self, nodes: Sequence[Node], number: Callable[[Any], Any] | None = None) -> list[Node]:
         assert self._traced is not None
         return self._traced.made_again(lambda i, kind: nodes[self.inputs[i]], number)  # type: ignore[index]
 
@@ -442,11 +467,9 @@ class ShapelessVariant(Variant):
         self._over: dict[tuple[int, ...], Templates] = {}
         """Templates by the inputs that they may overwrite."""
 
-    def again(self, nodes: Sequence[Node]) -> list[Node] | None:
+    def _again(self, nodes: Sequence[Node]) -> list[Node] | None:
         sizes = self._sizes.read([node.kind for node in nodes])
-        if not self._check(*sizes):
-            return None
-        return self._again(nodes, self._numbers(sizes))
+        return self._made_of(nodes, self._numbers(sizes)) if self._check(*sizes) else None
 
     def recipe_for(
         self, kinds: Sequence[ArrayType], buffers: Sequence[Buffer] = (), numbers: Sequence[Any] = ()
