@@ -40,6 +40,8 @@ class Worker:
     threads: int
     environment: dict[str, str]
     log: Path
+    script: tuple[str, ...] = ("worker.py",)
+    """The program, and what it is told after the peer and the threads."""
     process: subprocess.Popen[str] | None = None
     version: str = ""
     names: list[str] = field(default_factory=list)
@@ -48,7 +50,7 @@ class Worker:
         """Start the process; the reason why the peer is not there, or None."""
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [self.python, str(HERE / "worker.py"), self.peer, str(self.threads)],
+                [self.python, str(HERE / self.script[0]), self.peer, str(self.threads), *self.script[1:]],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -62,14 +64,14 @@ class Worker:
         self.version, self.names = hello["version"], hello["names"]
         return None
 
-    def ask(self, name: str, budget: float, timeout: float) -> dict[str, Any]:
-        """Time one workload. A crash or a time-out is an answer too; the next question gets a new process."""
+    def ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Have something timed. A crash or a time-out is an answer too; the next question gets a new process."""
         if self.process is None and (reason := self.start()):
             return {"error": reason}
         assert self.process is not None
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps({"name": name, "budget": budget}) + "\n")
+            self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass  # it died; reading says how
@@ -213,7 +215,7 @@ def measure(
             for name in names:
                 for worker in rotated(workers, number):
                     progress.update(task, description=f"round {number + 1}/{arguments.rounds}: {name} on {worker.peer}")
-                    answer = worker.ask(name, arguments.budget, arguments.timeout)
+                    answer = worker.ask({"name": name, "budget": arguments.budget}, arguments.timeout)
                     if not answer.get("missing"):
                         results.add(name, worker.peer, number, answer)
             for worker in workers:

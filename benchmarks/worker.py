@@ -68,8 +68,8 @@ def answer(workloads, request):
         return {"error": f"{type(error).__name__}: {error}".strip()}
 
 
-def main():
-    peer, threads = sys.argv[1], int(sys.argv[2])
+def serve(start, reply_to):
+    """Answer requests, a line each: first with what `start` says of the peer, or why it is not there."""
     # Whatever the peers print must not mix with the answers.
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -78,13 +78,24 @@ def main():
         print(json.dumps(message), file=replies, flush=True)
 
     try:
-        version, workloads = load(peer, threads)
+        reply(start())
     except Exception as error:
         return reply({"error": f"{type(error).__name__}: {error}"})
-    reply({"version": version, "names": list(workloads)})
     for line in sys.stdin:
-        reply(answer(workloads, json.loads(line)))
+        reply(reply_to(json.loads(line)))
     return None
+
+
+def main():
+    peer, threads = sys.argv[1], int(sys.argv[2])
+    workloads = {}
+
+    def start():
+        version, found = load(peer, threads)
+        workloads.update(found)
+        return {"version": version, "names": list(workloads)}
+
+    serve(start, lambda request: answer(workloads, request))
 
 
 if __name__ == "__main__":

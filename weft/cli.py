@@ -37,6 +37,7 @@ The MLX array API on any Linux machine.
   weft bench pytensor [name ...]         time PyTensor on Weft beside PyTensor's other back ends
   weft bench llm [shape ...]             mlx-lm's loop on Weft and on MLX: tokens a second, and what a token's time is
   weft bench torch [model ...]           time models of torch's on Weft, beside eager torch and inductor
+  weft bench sweep                       many operations, shapes, dtypes and layouts beside NumPy, torch and JAX
   weft bench kernels                     time custom kernels beside Numba
   weft bench hybrid                      time a decode step with custom kernels, experts and a growing cache
   weft --version                         print the version
@@ -211,7 +212,7 @@ def bench(arguments: Sequence[str]) -> int:
     here = Path(__file__).resolve().parent
     places = [here / "_benchmarks", here.parent / "benchmarks"]  # in the wheel, in the source tree
     name = "run.py"
-    if arguments[:1] in (["pytensor"], ["kernels"], ["hybrid"]):  # which have other peers, or none
+    if arguments[:1] in (["pytensor"], ["kernels"], ["hybrid"], ["sweep"]):  # which have other peers, or none
         name, arguments = f"{arguments[0]}.py", arguments[1:]
     elif arguments[:1] == ["torch"]:  # models of torch's, on torch and on Weft
         name, arguments = "torch_models.py", arguments[1:]

@@ -1,0 +1,93 @@
+"""The words of eager torch for the sweep (`sweep_operations.py`)."""
+
+import torch
+from torch import abs, argmax, broadcast_to, concatenate, cumsum, exp, log1p, sqrt, sum, tanh, where
+from torch.nn import functional
+
+VERSION = torch.__version__
+
+
+def start(threads):
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+
+
+def compiled(function):
+    return function
+
+
+def called(function, arguments):
+    return lambda: function(*arguments)
+
+
+def operand(values, dtype):
+    return cast(torch.from_numpy(values), dtype)
+
+
+def cast(x, dtype):
+    return x.to(getattr(torch, dtype))
+
+
+def name_of(x):
+    return str(x.dtype).rpartition(".")[2]
+
+
+def transpose(x):
+    return x.permute(*range(x.ndim - 1, -1, -1))
+
+
+def reversed(x):
+    return x.flip(-1)
+
+
+def now(x):
+    return x
+
+
+def contiguous(x):
+    return x.contiguous()
+
+
+def take(x, rows):
+    return torch.index_select(x, 0, rows)
+
+
+def max(x, axis):
+    return torch.amax(x, axis)
+
+
+def var(x, axis):
+    return torch.var(x, axis, correction=0)
+
+
+def sort(x):
+    return torch.sort(x)[0]
+
+
+def topk(x, count):
+    return torch.topk(x, count)[0]
+
+
+def gelu(x):
+    return functional.gelu(x, approximate="tanh")
+
+
+def softmax(x):
+    return torch.softmax(x, -1)
+
+
+def layer_norm(x, weight, bias):
+    return functional.layer_norm(x, x.shape[-1:], weight, bias, 1e-5)
+
+
+def value_and_grad(loss, w):
+    with torch.enable_grad():
+        w = w.detach().requires_grad_()
+        value = loss(w)
+        return value.detach(), torch.autograd.grad(value, w)[0]
+
+
+def scan(step, h, rows):
+    for row in rows:
+        h = step(h, row)
+    return h
