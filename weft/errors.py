@@ -43,6 +43,11 @@ class LinAlgError(ComputationError, np.linalg.LinAlgError):
     class of this name, which is a ValueError, and MLX a RuntimeError; code written for either catches this."""
 
 
+class BoundsError(ComputationError, IndexError):
+    """An index that is outside of an array, where that is an error. torch raises IndexError for some operators and
+    RuntimeError for others; code written for either catches this."""
+
+
 class KernelIndexError(ComputationError, IndexError):
     """A custom kernel used an index that is outside of an array."""
 

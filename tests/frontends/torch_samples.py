@@ -298,7 +298,23 @@ SAMPLES: dict[str, Callable[[], list[Call]]] = {
         call(t(4, 5), [t(4, dtype=BOOL)], t(int(t(4, dtype=BOOL).sum()), 5)),
         call(t(4, 5), [i(3, n=4), i(3, n=5)], t(3, dtype=F32), True),
     ],
-    "index_select": lambda: [call(t(4, 5), 1, i(7, n=5)), call(t(4, 5), 0, i(n=4))],
+    "index_add": lambda: [
+        call(t(4, 5), 0, i(6, n=4), t(6, 5, seed=1)),
+        call(t(4, 5, dtype=I64), -1, i(3, n=5), t(4, 3, dtype=I64, seed=1), alpha=3),
+        call(t(), 0, torch.tensor(0), t(seed=1)),
+    ],
+    "index_copy": lambda: [
+        call(t(4, 5), 1, torch.tensor([3, 0]), t(4, 2, seed=1)),
+        call(t(4, 5), 0, torch.tensor(2), t(1, 5, seed=1)),
+        call(t(), 0, torch.tensor(0), t(seed=1)),
+    ],
+    "index_fill.int_Scalar": lambda: [call(t(4, 5), 1, torch.tensor([3, -5]), 7), call(t(), 0, torch.tensor([0]), 1.5)],
+    "index_fill.int_Tensor": lambda: [call(t(4, 5), 0, torch.tensor([3, -1]), t())],
+    "put": lambda: [
+        call(t(4, 5), torch.tensor([[3, -1], [0, 7]]), t(2, 2, seed=1)),
+        call(t(4, 5), torch.tensor([3, -1, 3]), t(3, seed=1), True),
+    ],
+    "index_select": lambda: [call(t(), 0, torch.tensor([0])), call(t(4, 5), 1, i(7, n=5)), call(t(4, 5), 0, i(n=4))],
     "leaky_relu": lambda: [call(t(5), 0.3)],
     "logical_and": lambda: [call(t(3, dtype=I64), t(3, dtype=BOOL))],
     "masked_scatter": lambda: [

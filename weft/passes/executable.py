@@ -130,7 +130,7 @@ class Executable:
                 else:
                     self.program.run(addresses)
             except ProgramError as error:
-                raise self._failure(error) from None
+                raise self.failure(error) from None
         if self.simple:
             return [Buffer(store, store.address) for store in stores]
         return [self._result(r, inputs, stores) for r in self.results]
@@ -154,10 +154,10 @@ class Executable:
             try:
                 self.program.run(addresses, progress)
             except ProgramError as error:
-                raise self._failure(error) from None
+                raise self.failure(error) from None
         return progress.results
 
-    def _failure(self, error: ProgramError) -> Exception:
+    def failure(self, error: ProgramError) -> Exception:
         """What a failed program means to the user: the operation whose call ended it says so."""
         if error.status <= 0:
             return error

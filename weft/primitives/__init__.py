@@ -68,7 +68,7 @@ REGISTRY: tuple[type[Primitive], ...] = (
     scans.CumSum, scans.CumProd, scans.CumMax, scans.CumMin, scans.CumLogAddExp, scans.Recurrence,
     # indexing
     indexing.Gather, indexing.ScatterSet, indexing.ScatterAdd, indexing.ScatterMultiply, indexing.ScatterMax,
-    indexing.ScatterMin,
+    indexing.ScatterMin, indexing.BoundsCheck,
     # sorting
     sorting.Sort, sorting.ArgSort, sorting.ArgSelect, sorting.SearchSorted,
     # joins

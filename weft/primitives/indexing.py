@@ -15,10 +15,12 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
+from weft.errors import BoundsError
 from weft.graph.dims import is_now
 from weft.graph.node import ArrayType, Node, Shape, Size, kind_of
 from weft.primitives.base import (
     ByOperand,
+    Discrete,
     Elementwise,
     KernelOperation,
     Linear,
@@ -176,6 +178,65 @@ def _samples(updates: tuple[float, float] | None = None) -> tuple[Sample, ...]:
         Sample(make(i, *case), {"where": case[2], "axes": case[3]}, True, name)
         for i, (name, case) in enumerate(_CASES.items())
     )
+
+
+# ---- bounds ----
+
+
+def _within(rng: np.random.Generator, dtype: Dtype, shape: tuple[int, ...], back: bool) -> list[np.ndarray]:
+    return [rng.integers(-100 if back and dtype.kind != "u" else 0, 100, shape).astype(dtype.np)]
+
+
+class BoundsCheck(Discrete, KernelOperation):
+    """Indices of an axis of `size` elements, as they are; it fails where one is not in [0, size), or in [-size, size)
+    if they may `count_back`. For libraries whose indices are errors outside of an array: `site` is what the error
+    names."""
+
+    size: Size
+    count_back: bool
+    site: str
+    dtypes = dt.INTEGERS
+    overwrites = (0,)
+    is_total = False  # type: ignore[assignment]
+    samples = tuple(
+        Sample(
+            lambda rng, dtype, shape=shape, back=back: _within(rng, dtype, shape, back),  # type: ignore[misc]
+            {"size": 100, "count_back": back, "site": "sample"},
+            name=name,
+        )
+        for name, shape, back in (
+            ("vector", (37,), False), ("matrix", (5, 19), True), ("number", (), True), ("nothing", (0, 3), False),
+        )
+    )  # fmt: skip
+
+    def infer(self, *kinds: ArrayType) -> ArrayType:
+        return kinds[0]
+
+    def check(self, x: ArrayType) -> None:
+        self.check_dtypes(x)
+        need(self.size >= 0, "a size is negative")
+
+    def lowest(self, dtype: Dtype) -> Size:
+        """The least index that is right."""
+        return -self.size if self.count_back and dtype.kind != "u" else 0
+
+    def reference(self, x: np.ndarray) -> np.ndarray:  # type: ignore[override]
+        wrong = (x < self.lowest(dt.from_numpy(x.dtype))) | (x >= self.size)
+        if wrong.any():
+            raise self._error(int(x[wrong][0]), int(self.size))
+        return x
+
+    def failure(self, detail: Sequence[int], kinds: Sequence[ArrayType], steps: Sequence[int] = ()) -> Exception:
+        index, size = detail[:2]
+        return self._error(index % (1 << 64) if kinds[0].dtype.kind == "u" else index, size)
+
+    def _error(self, index: int, size: int) -> BoundsError:
+        error = BoundsError(f"[{self.site}] index {index} is out of range for an axis of {size} elements.")
+        error.operation = self
+        return error
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        return bind(self, *inputs), axes[0]
 
 
 # ---- gather ----

@@ -112,7 +112,7 @@ class Prepared:
                 self._run(self._addresses)
                 made = [x.copy() for x in self._outputs]
         except ProgramError as error:
-            raise self._executable._failure(error) from None
+            raise self._executable.failure(error) from None
         finally:
             self._lock.release()
         return self._finish(made) if self._finishes else made

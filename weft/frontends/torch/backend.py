@@ -19,21 +19,10 @@ from torch.fx.passes.split_module import split_module
 
 from weft.frontends.torch.aliasing import is_update
 from weft.frontends.torch.calls import Compiled
-from weft.frontends.torch.graph import Translation, Unsupported, place_of, why_not
+from weft.frontends.torch.graph import Translation, Unsupported, place_of, why_not, without_kept
 from weft.program import trace
 
 LOG = logging.getLogger("weft.torch")
-
-_KEPT_WHOLE = ("aten._scaled_dot_product_flash_attention_for_cpu",)
-"""Operators that torch would take apart and that Weft computes better as they are."""
-
-
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    table = dict(core_aten_decompositions())
-    for op in list(table):
-        if str(op).rpartition(".")[0] in _KEPT_WHOLE:
-            del table[op]
-    return table
 
 
 def compiled(module: fx.GraphModule) -> Compiled:
@@ -149,7 +138,7 @@ class _Boxed:
 _compile: Callable[..., Any] = aot_autograd(
     fw_compiler=compile_graph,
     bw_compiler=compile_graph,
-    decompositions=decompositions(),
+    decompositions=without_kept(core_aten_decompositions()),
     partition_fn=min_cut_rematerialization_partition,
     keep_inference_input_mutations=True,
 )

@@ -19,7 +19,7 @@ from weft.primitives.base import DATA
 from weft.program import Program
 from weft.runtime.buffer import foreign
 from weft.runtime.data import Buffer
-from weft.runtime.program import Progress
+from weft.runtime.program import ProgramError, Progress
 
 _data_ptr = torch.Tensor.data_ptr
 _is_contiguous = torch.Tensor.is_contiguous
@@ -162,7 +162,10 @@ class SizedCall:
                     addresses = [addresses[place] if place >= 0 else fixed for place, fixed in self._places]
                 addresses += map(_data_ptr, own)
                 addresses += self._words
-                self._run(addresses)
+                try:
+                    self._run(addresses)
+                except ProgramError as error:
+                    raise self.executable.failure(error) from None
         if self._is_plain:
             return own
         for argument, result in self._updates:
@@ -183,6 +186,8 @@ class SizedCall:
         progress = Progress()
         try:
             over.program.run(addresses, progress)
+        except ProgramError as error:
+            raise over.executable.failure(error) from None
         except BaseException:
             if progress.paused:  # an interrupted call has written all or nothing
                 progress.hurry()

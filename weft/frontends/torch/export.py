@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from weft import program
 from weft.array import array, wrap
 from weft.frontends.torch.calls import Compiled, kinds_of
-from weft.frontends.torch.graph import Translation, Unsupported, place_of, why_not
+from weft.frontends.torch.graph import Translation, Unsupported, place_of, why_not, without_kept
 from weft.frontends.torch.signature import Signature
 from weft.primitives.base import constant
 from weft.program import MemoryReport
@@ -31,8 +31,6 @@ from weft.records import dataclass
 
 FORMAT = 1
 """The version of files."""
-_WHOLE = "aten.scaled_dot_product_attention.default"
-"""Left as it is: taken apart it has strides that graphs do not expect, and Weft has a kernel for it."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,7 @@ class Arguments:
 def from_exported(exported: ExportedProgram, *, name: str = "exported") -> Exported:
     """The program of what torch.export gave. An operator without a rule is an error that names it and the line of the
     module that it comes from."""
-    table = {op: rule for op, rule in torch.export.default_decompositions().items() if str(op) != _WHOLE}
-    functional = exported.run_decompositions(table)
+    functional = exported.run_decompositions(without_kept(torch.export.default_decompositions()))
     module = functional.graph_module
     reasons = [f"{reason}{place_of(node)}" for node in module.graph.nodes if (reason := why_not(node)) is not None]
     if reasons:

@@ -35,6 +35,20 @@ CHECKS = frozenset({
 """Nodes that only make sure of something that torch found when it traced."""
 
 
+KEPT_WHOLE = frozenset({
+    # Taken apart, attention has strides that graphs do not expect, and Weft has a kernel for it.
+    "aten.scaled_dot_product_attention", "aten._scaled_dot_product_flash_attention_for_cpu",
+    # Taken apart, they take indices for right that are none, or the other way round.
+    "aten.index_add", "aten.index_copy", "aten.index_fill",
+})  # fmt: skip
+"""Operators that torch would take apart, and that have rules as they are."""
+
+
+def without_kept(table: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Decompositions, but for operators that are kept whole."""
+    return {op: rule for op, rule in table.items() if str(op).rpartition(".")[0] not in KEPT_WHOLE}
+
+
 class Unsupported(NotImplementedError):
     """An operator, or a use of one, that Weft has no rule for. `node` is the one at which that was found."""
 
@@ -330,7 +344,8 @@ class _Run:
             assert self.key is not None
             kwargs = {**kwargs, "key": mx.random.split(self.key, self.draws + 1)[self.draws]}
         try:
-            return RULES[name](self.out(node.meta["val"]), *args, **self._numbers(kwargs))
+            out = self.out(node.meta["val"], name.removesuffix(".default") + place_of(node))
+            return RULES[name](out, *args, **self._numbers(kwargs))
         except Exception as error:
             found = Unsupported(f"{name}: {error}")
             found.node = node
@@ -348,12 +363,12 @@ class _Run:
             )
         return {k: self._numbers(v) for k, v in value.items()} if isinstance(value, dict) else value
 
-    def out(self, value: Any) -> Any:
+    def out(self, value: Any, site: str) -> Any:
         if isinstance(value, (tuple, list)):
-            return tuple(self.out(part) for part in value)
+            return tuple(self.out(part, site) for part in value)
         if not isinstance(value, torch.Tensor):
             return None
-        return Out(DTYPES[value.dtype], lambda: tuple(size_value(n, self.known) for n in value.shape))
+        return Out(DTYPES[value.dtype], lambda: tuple(size_value(n, self.known) for n in value.shape), site)
 
 
 def _needed(results: Iterable[fx.Node]) -> set[fx.Node]:

@@ -18,7 +18,7 @@ from weft.primitives.custom import Barrier
 from weft.primitives.custom_kernel import CustomKernel
 from weft.primitives.elementwise import AsType
 from weft.primitives.fourier import FourierTransform, RealFourierInverse, RealFourierTransform
-from weft.primitives.indexing import Gather, Scatter
+from weft.primitives.indexing import BoundsCheck, Gather, Scatter
 from weft.primitives.joins import Concatenate, Repeat
 from weft.primitives.linalg import (
     Cholesky,
@@ -85,6 +85,11 @@ def _slice_update(op: SliceUpdate, operands: Operands, out: Layout) -> Lowering:
 
 def _gather(op: Gather, operands: Operands, out: Layout) -> Lowering:
     return moves.gather(operands[0], operands[1:], out, op.where, op.axes)
+
+
+def _bounds_check(op: BoundsCheck, operands: Operands, out: Layout) -> Lowering:
+    made = moves.copy(operands[0], out, Pointer(0), Pointer(1))
+    return Lowering((*made, moves.bounds_check(out, Pointer(1), op.lowest(out.dtype), op.size)))  # type: ignore[arg-type]
 
 
 def _scatter(op: Scatter, operands: Operands, out: Layout) -> Lowering:
@@ -172,6 +177,7 @@ LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     Repeat: _repeat,
     Reinterpret: _reinterpret,
     SliceUpdate: _slice_update,
+    BoundsCheck: _bounds_check,
     Gather: _gather,
     Scatter: _scatter,
     Scan: _scan,

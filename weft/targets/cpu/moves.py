@@ -14,12 +14,13 @@ from typing import Any, Final
 
 from weft import dtypes as dt
 from weft.codegen.kernel import LANES, Access, Step, Store
-from weft.codegen.launch import Launch, Layout, Lowering, Pointer
+from weft.codegen.launch import FAILURE_WORD, Launch, Layout, Lowering, Pointer
 from weft.codegen.scope import assemble, splat
 from weft.codegen.words import fields_of
 from weft.config import config
 from weft.dtypes import Dtype
-from weft.llvm.builder import AnyValue, Builder, Complex, Value
+from weft.llvm.builder import PTR, AnyValue, Builder, Complex, Value
+from weft.llvm.engine import Source
 from weft.records import dataclass, replace
 from weft.targets.axes import (
     BLOCK,
@@ -35,6 +36,7 @@ from weft.targets.axes import (
     tile_axis,
     words_of,
 )
+from weft.targets.cpu.features import features
 from weft.targets.cpu.forms.map import Map
 from weft.targets.cpu.forms.tile import STRIP, Tile, strips
 from weft.targets.cpu.kernel import Frame, NativeKernel
@@ -389,6 +391,47 @@ def spread(index: Layout, ndim: int, axes: Sequence[int]) -> list[int]:
     for axis, stride in zip(axes, scaled(index), strict=True):
         strides[axis] = stride
     return strides
+
+
+# ---- bounds ----
+
+_BOUNDS: Final = ("count", "at", "index", "size", "lowest", "beyond")
+
+
+def _bounds_code(name: str, dtype: Dtype) -> str:
+    """A call that fails if some index is not in [lowest, beyond): it leaves the first such index, and `beyond`."""
+    b = Builder(name, [("block", PTR), ("args", PTR), ("scratch", PTR)], features(), lanes=LANES, result=dt.int64)
+    args = b.params[1]
+    at = b.word(args, _BOUNDS.index("at"), PTR)
+    count, lowest, beyond = (b.word(args, _BOUNDS.index(field)) for field in ("count", "lowest", "beyond"))
+
+    def is_wrong(k: Value, lanes: int) -> tuple[Value, Value]:
+        x = b.load(b.gep(at, k * dtype.size), dtype, lanes)
+        assert isinstance(x, Value)
+        wide = b.cast(x, dt.int64)
+        return wide, (wide < b.splat(lowest, lanes)) | (wide >= b.splat(beyond, lanes))
+
+    whole = (count >> 4) << 4
+    with b.loop(0, whole, LANES, may_stop=True) as vectors:
+        vectors.again = b.cast(b.any(is_wrong(vectors.index, LANES)[1]), dt.int64).eq(0)
+    assert vectors.going is not None
+    start = b.choose(vectors.going, vectors.index, vectors.index - LANES)  # back to the vector that holds a wrong one
+    with b.loop(start, count, 1, b.i64(-1)) as loop:
+        (found,) = loop.carried
+        loop.carry(b.choose(is_wrong(loop.index, 1)[1] & (found < 0), loop.index, found))
+    (found,) = loop.carried
+    with b.when(found >= 0):
+        b.store(is_wrong(found, 1)[0], b.gep(args, 8 * FAILURE_WORD))
+        b.store(beyond, b.gep(args, 8 * (FAILURE_WORD + 1)))
+    b.ret(b.cast(found >= 0, dt.int64))
+    return b.module()
+
+
+def bounds_check(x: Layout, pointer: Pointer, lowest: int, beyond: int) -> Launch:
+    """A call that ends the program unless all elements of a row-major array are in [lowest, beyond)."""
+    name = f"weft_bounds_{x.dtype.name}"
+    source = Source(f"bounds {x.dtype.name}", name, lambda: _bounds_code(name, x.dtype))
+    return Launch(source, (math.prod(x.shape), pointer, 0, 0, lowest, beyond), call=True)
 
 
 # ---- scatters ----

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import weft.core as mx
-from weft.frontends.torch.ops.table import Out, Table, axis_of, iota, to
+from weft.frontends.torch.ops.table import Out, Table, axis_of, in_bounds, iota, to
 from weft.frontends.torch.ops.views import with_part
 from weft.primitives.indexing import Scatter, ScatterAdd, ScatterMax, ScatterMin, ScatterMultiply, ScatterSet
 from weft.program import apply
@@ -19,13 +19,35 @@ def _key(indices: Indices) -> tuple[Any, ...]:
     return tuple(slice(None) if index is None else index for index in indices)
 
 
-@aten("index.Tensor", "_unsafe_index.Tensor")
-def index(out: Out, x: mx.array, indices: Indices) -> mx.array:
+def _checked(out: Out, x: mx.array, indices: Indices) -> Indices:
+    """Indices, one for each of the first axes of x, that count from the end if they are negative. A mask, which stands
+    for as many axes as it has, is what it is."""
+    found: list[mx.array | None] = []
+    axis = 0
+    for index in indices:
+        is_mask = index is not None and index.dtype.is_bool
+        found.append(index if index is None or is_mask else in_bounds(out, index, x.shape[axis], count_back=True))
+        axis += index.ndim if index is not None and is_mask else 1
+    return found
+
+
+@aten("_unsafe_index.Tensor")
+def unsafe_index(out: Out, x: mx.array, indices: Indices) -> mx.array:
     return x[_key(indices)]
 
 
-@aten("index_put", "_unsafe_index_put")
+@aten("index.Tensor")
+def index(out: Out, x: mx.array, indices: Indices) -> mx.array:
+    return x[_key(_checked(out, x, indices))]
+
+
+@aten("index_put")
 def index_put(out: Out, x: mx.array, indices: Indices, values: mx.array, accumulate: bool = False) -> mx.array:
+    return unsafe_index_put(out, x, _checked(out, x, indices), values, accumulate)
+
+
+@aten("_unsafe_index_put")
+def unsafe_index_put(out: Out, x: mx.array, indices: Indices, values: mx.array, accumulate: bool = False) -> mx.array:
     made = to(values, x.dtype)
     masks = [i for i in indices if i is not None and i.dtype.is_bool]
     if masks:
@@ -49,11 +71,51 @@ def _put_masked(x: mx.array, indices: Indices, values: mx.array, accumulate: boo
     return mx.where(marked, x + new if accumulate else new, x)
 
 
+def _on_axis(out: Out, x: mx.array, dim: int, index: mx.array, *, count_back: bool = False) -> tuple[Any, ...]:
+    """The key of the places along one axis that a vector of indices, or one index, names."""
+    axis = axis_of(dim, x.ndim)
+    places = in_bounds(out, mx.reshape(index, (index.size,)), x.shape[axis], count_back=count_back)
+    return (*[slice(None)] * axis, places)
+
+
+@aten("index_add")
+def index_add(out: Out, x: mx.array, dim: int, index: mx.array, source: mx.array, *, alpha: Any = 1) -> mx.array:
+    values = source if alpha == 1 else source * to(alpha, source.dtype)
+    if not x.ndim:
+        return mx.reshape(index_add(out, mx.reshape(x, (1,)), 0, index, mx.reshape(values, (-1,))), ())
+    key = _on_axis(out, x, dim, index)
+    return x.at[key].add(to(values, x.dtype))
+
+
+@aten("index_copy")
+def index_copy(out: Out, x: mx.array, dim: int, index: mx.array, source: mx.array) -> mx.array:
+    if not x.ndim:
+        return mx.reshape(index_copy(out, mx.reshape(x, (1,)), 0, index, mx.reshape(source, (-1,))), ())
+    return with_part(x, _on_axis(out, x, dim, index), to(source, x.dtype))
+
+
+@aten("index_fill.int_Scalar", "index_fill.int_Tensor")
+def index_fill(out: Out, x: mx.array, dim: int, index: mx.array, value: Any) -> mx.array:
+    if not x.ndim:
+        return mx.reshape(index_fill(out, mx.reshape(x, (1,)), 0, index, value), ())
+    return with_part(x, _on_axis(out, x, dim, index, count_back=True), to(value, x.dtype))
+
+
+@aten("put")
+def put(out: Out, x: mx.array, index: mx.array, source: mx.array, accumulate: bool = False) -> mx.array:
+    flat = mx.reshape(x, (x.size,))
+    places = in_bounds(out, mx.reshape(index, (index.size,)), x.size, count_back=True)
+    values = mx.reshape(source, (source.size,))
+    return mx.reshape(unsafe_index_put(out, flat, [places], values, accumulate), x.shape)
+
+
 @aten("index_select", "index_select_copy")
 def index_select(out: Out, x: mx.array, dim: int, index: mx.array) -> mx.array:
     if not x.ndim:
-        return mx.reshape(x, out.shape)
-    return mx.take(x, mx.reshape(index, (index.size,)), axis=axis_of(dim, x.ndim))
+        index = in_bounds(out, mx.reshape(index, (index.size,)), 1)
+        return mx.reshape(mx.take(mx.reshape(x, (1,)), index, axis=0), out.shape)
+    axis = axis_of(dim, x.ndim)
+    return mx.take(x, in_bounds(out, mx.reshape(index, (index.size,)), x.shape[axis]), axis=axis)
 
 
 @aten("embedding")
@@ -61,7 +123,7 @@ def embedding(
     out: Out, weight: mx.array, indices: mx.array, padding_idx: int = -1, scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> mx.array:  # fmt: skip
-    return mx.take(weight, indices, axis=0)
+    return mx.take(weight, in_bounds(out, indices, weight.shape[0]), axis=0)
 
 
 @aten("embedding_dense_backward")
@@ -93,7 +155,7 @@ def embedding_bag(
     starts = offsets[:bags]
     places = mx.searchsorted(starts, iota(n, starts.dtype), side="right") if n else mx.zeros((0,), mx.int64)
     bag = to(places, mx.int64) - 1
-    rows = mx.take(weight, indices, axis=0)
+    rows = mx.take(weight, in_bounds(out[0], indices, weight.shape[0]), axis=0)
     counted = mx.ones((n,), mx.bool_) if padding_idx < 0 else indices != padding_idx
     sizes = mx.zeros((bags,), mx.int64).at[bag].add(to(counted, mx.int64))
     if per_sample_weights is not None:
@@ -136,20 +198,24 @@ def _is_smaller(x: mx.array, index: mx.array, axis: int) -> bool:
 @aten("gather")
 def gather(out: Out, x: mx.array, dim: int, index: mx.array, *, sparse_grad: bool = False) -> mx.array:
     if not x.ndim or not index.ndim:
-        return mx.reshape(mx.broadcast_to(mx.reshape(x, (-1,))[mx.reshape(index, (-1,))], (index.size,)), out.shape)
+        x = mx.reshape(x, (-1,))
+        index = in_bounds(out, mx.reshape(index, (-1,)), x.shape[0])
+        return mx.reshape(mx.take(x, index, axis=0), out.shape)
     axis = axis_of(dim, x.ndim)
+    index = in_bounds(out, index, x.shape[axis])
     if _is_smaller(x, index, axis):
         x = x[_along(x, index, axis)]
     return mx.take_along_axis(x, index, axis=axis)
 
 
-def _scattered(kind: type[Scatter], x: mx.array, dim: int, index: mx.array, src: Any) -> mx.array:
+def _scattered(out: Out, kind: type[Scatter], x: mx.array, dim: int, index: mx.array, src: Any) -> mx.array:
     """x with the elements of src combined into it, at places along one axis. An index (and so src) may be smaller than
     x along the others, and src larger than the index."""
     if not x.ndim or not index.ndim:
         whole = tuple(mx.reshape(v, (-1,)) if isinstance(v, mx.array) else v for v in (x, index, src))
-        return mx.reshape(_scattered(kind, whole[0], 0, whole[1], whole[2]), x.shape)
+        return mx.reshape(_scattered(out, kind, whole[0], 0, whole[1], whole[2]), x.shape)
     axis = axis_of(dim, x.ndim)
+    index = in_bounds(out, index, x.shape[axis])
     values = to(src, x.dtype)
     if isinstance(src, mx.array):
         if any(n != m for n, m in zip(src.shape, index.shape, strict=True)):
@@ -165,12 +231,12 @@ def _scattered(kind: type[Scatter], x: mx.array, dim: int, index: mx.array, src:
 
 @aten("scatter.src", "scatter.value")
 def scatter(out: Out, x: mx.array, dim: int, index: mx.array, src: Any) -> mx.array:
-    return _scattered(ScatterSet, x, dim, index, src)
+    return _scattered(out, ScatterSet, x, dim, index, src)
 
 
 @aten("scatter_add")
 def scatter_add(out: Out, x: mx.array, dim: int, index: mx.array, src: mx.array) -> mx.array:
-    return _scattered(ScatterAdd, x, dim, index, src)
+    return _scattered(out, ScatterAdd, x, dim, index, src)
 
 
 _REDUCTIONS: dict[str, tuple[type[Scatter], Any]] = {
@@ -202,12 +268,12 @@ def scatter_reduce(
     kind, neutral = _REDUCTIONS[reduce]
     base = x
     if not include_self:
-        hit = _scattered(ScatterSet, mx.zeros(x.shape, mx.bool_), dim, index, True)
+        hit = _scattered(out, ScatterSet, mx.zeros(x.shape, mx.bool_), dim, index, True)
         base = mx.where(hit, to(_identity(neutral, x.dtype), x.dtype), x)
-    made = _scattered(kind, base, dim, index, src)
+    made = _scattered(out, kind, base, dim, index, src)
     if reduce != "mean":
         return made
-    counts = _scattered(ScatterAdd, mx.full(x.shape, int(include_self), mx.int64), dim, index, 1)
+    counts = _scattered(out, ScatterAdd, mx.full(x.shape, int(include_self), mx.int64), dim, index, 1)
     counts = mx.maximum(counts, 1)
     if out.dtype.is_integer:
         return mx.floor_divide(made, to(counts, out.dtype))
@@ -216,7 +282,7 @@ def scatter_reduce(
 
 @aten("scatter.reduce", "scatter.value_reduce")
 def scatter_with(out: Out, x: mx.array, dim: int, index: mx.array, src: Any, *, reduce: str) -> mx.array:
-    return _scattered(_REDUCTIONS[reduce][0], x, dim, index, src)
+    return _scattered(out, _REDUCTIONS[reduce][0], x, dim, index, src)
 
 
 @aten("masked_scatter")

@@ -17,6 +17,8 @@ from weft.array import wrap
 from weft.dtypes import Dtype
 from weft.graph.node import kind_of
 from weft.primitives.base import constant
+from weft.primitives.indexing import BoundsCheck
+from weft.program import apply
 
 DTYPES: dict[Any, Dtype] = {
     torch.bool: mx.bool_,
@@ -44,12 +46,13 @@ Number = (bool, int, float, complex)
 
 
 class Out:
-    """What torch says of a result: its dtype, and its shape, which is worked out when a rule asks for it."""
+    """What torch says of a result: its dtype, and its shape, which is worked out when a rule asks for it; and which
+    operator it is the result of, with the line of the model (`site`)."""
 
-    __slots__ = ("_sizes", "dtype")
+    __slots__ = ("_sizes", "dtype", "site")
 
-    def __init__(self, dtype: Dtype, sizes: Callable[[], tuple[Any, ...]]) -> None:
-        self.dtype, self._sizes = dtype, sizes
+    def __init__(self, dtype: Dtype, sizes: Callable[[], tuple[Any, ...]], site: str = "aten") -> None:
+        self.dtype, self._sizes, self.site = dtype, sizes, site
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -159,6 +162,13 @@ def axes_of(axes: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
         return tuple(range(ndim))
     named = (axes,) if isinstance(axes, int) else axes
     return tuple(axis_of(axis, ndim) for axis in named) if ndim else ()
+
+
+def in_bounds(out: Out, index: mx.array, size: Any, *, count_back: bool = False) -> mx.array:
+    """Indices of an axis of so many elements. A call fails where one is out of range, as torch does; Weft's own
+    operations would take the nearest."""
+    checked: mx.array = apply(BoundsCheck(size, count_back, out.site), index)
+    return checked
 
 
 def iota(n: Any, dtype: Dtype = mx.int64) -> mx.array:
