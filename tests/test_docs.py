@@ -167,7 +167,8 @@ def documented() -> Iterator[tuple[str, str, ModuleType]]:
             if value is not module and getattr(value, "__module__", None) != module.__name__:
                 continue
             members = inspect.getmembers(value, inspect.isfunction) if inspect.isclass(value) else ()
-            for inner, thing in (("", value), *members):
+            own = [(inner, thing) for inner, thing in members if (thing.__module__ or "").partition(".")[0] == "weft"]
+            for inner, thing in (("", value), *own):
                 doc = getattr(thing, "__doc__", None)
                 if isinstance(doc, str) and ">>>" in doc:
                     yield f"{module.__name__}.{name}.{inner}".rstrip("."), doc, module

@@ -12,10 +12,12 @@ import weft
 import weft.core as mx
 import weft.nn as nn
 import weft.program
+from weft.config import config
 from weft.passes import pipeline
 from weft.passes.memory import Plan
 from weft.passes.show import show_plan
 from weft.targets import CPU
+from weft.targets.cpu.matmul.machine import machine
 from weft.targets.cpu.target import Cpu
 from weft.transforms.compile import graph_of
 
@@ -30,6 +32,10 @@ class Apart(Cpu):
 
 
 APART = Apart()
+COSTLY = ("gelu", "two results")
+"""Maps that machines with few registers compute apart."""
+PACKS = not machine(config.cpu).in_place
+"""Whether the machine packs the operands of every product, and so computes maps apart whose results cannot hold sums."""
 
 
 def run(f: Callable[..., Any], *args: Any, target: Cpu = CPU) -> tuple[list[bytes], Plan]:
@@ -91,7 +97,7 @@ def test_the_bits_are_those_of_two_steps(name: str, dtype: Any) -> None:
         apart, plain = run(FUNCTIONS[name], *args, target=APART)
         assert together == apart, (batch, m, k, n)
         fused += len(plan.items) < len(plain.items)
-    assert fused or name in ("gelu", "two results")  # which machines with few registers compute apart
+    assert fused or name in COSTLY or PACKS  # a map of its own where that is faster
 
 
 @pytest.mark.parametrize("right", ["as it is", "turned", "batched"])
@@ -121,7 +127,7 @@ def test_what_is_one_kernel_and_what_is_not() -> None:
     ):
         bits, plan = run(f, *args)
         assert bits == run(f, *args, target=APART)[0]
-        assert kernels is None or titles(plan) == kernels
+        assert PACKS or kernels is None or titles(plan) == kernels
     assert "matmul" in str(weft.explain(lambda x, w, c: x @ w + c, x, w, c, measure=False))
     assert "operations on each finished block" in str(weft.explain(lambda x, w: mx.abs(x @ w), x, w, measure=False))
 
