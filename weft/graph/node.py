@@ -211,7 +211,14 @@ def handles(node: Node) -> list[Any]:
 def reachable(roots: Iterable[Node]) -> list[Node]:
     """All nodes that the roots are computed from, themselves included, in topological order. Evaluated nodes keep their
     inputs."""
-    return reachable_by(roots, _inputs)
+    seen = set(roots)
+    stack = list(seen)
+    while stack:
+        for node in stack.pop().inputs:
+            if node not in seen:
+                seen.add(node)
+                stack.append(node)
+    return sorted(seen, key=_by_id)
 
 
 def reachable_by(roots: Iterable[Node], operands: Callable[[Node], Iterable[Node]]) -> list[Node]:
@@ -226,11 +233,7 @@ def reachable_by(roots: Iterable[Node], operands: Callable[[Node], Iterable[Node
     return sorted(seen, key=_by_id)
 
 
-_inputs = attrgetter("inputs")
-
-
-def _by_id(node: Node) -> int:
-    return node.id
+_by_id = attrgetter("id")
 
 
 class Graph:

@@ -260,16 +260,16 @@ _divide = MAKERS.divide(_divide_by_python, _DIVISIONS, _division)
 
 def structure_of(order: Sequence[Node], outputs: Sequence[Node], layouts: Layouts) -> tuple[Any, ...]:
     """All that tells a closed graph from others but the numbers of its constants: for each node in order the numbers of
-    its operands, its operation and its kind, and the strides of an input that is not contiguous; then the results."""
+    its operands and its operation, the kind of a leaf, and the strides of an input that is not contiguous; then the
+    results. What is computed has the kind that follows from its operands, which is there only if it has symbols."""
     key: list[Any] = []
     number: dict[Node, int] = {}
-    for node in order:
-        number[node] = len(number)
+    for place, node in enumerate(order):
+        number[node] = place
         if node.inputs:
-            for x in node.inputs:
-                key.append(number[x])
-            key.append(node.op)
-            key.append(node.kind)
+            key += [*[number[x] for x in node.inputs], node.op]
+            if node.kind.symbolic:
+                key.append(node.kind)
             continue
         is_input = isinstance(node.op, Parameter)
         key += [DATA if is_input else node.op, node.kind]
