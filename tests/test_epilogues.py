@@ -35,7 +35,7 @@ APART = Apart()
 COSTLY = ("gelu", "two results")
 """Maps that machines with few registers compute apart."""
 PACKS = not machine(config.cpu).in_place
-"""Whether the machine packs the operands of every product, and so computes maps apart whose results cannot hold sums."""
+"""Whether the machine packs the operands of every product, and computes maps apart whose results cannot hold sums."""
 
 
 def run(f: Callable[..., Any], *args: Any, target: Cpu = CPU) -> tuple[list[bytes], Plan]:

@@ -110,7 +110,68 @@ exit:
 """One long unit: args[5] turns, of which it keeps count at args[1]; looks for Ctrl-C in each, and sends it at turn
 args[2], the first time."""
 
-TEXTS = {"add_one": ADDING, "ask": ASKING.replace("LOOK", str(threads.RUN["look"]))}
+LONG = """
+define void @long(ptr %args, i64 %begin, i64 %end, ptr %scratch, ptr %run) {
+entry:
+  %x_at = getelementptr i64, ptr %args, i64 1
+  %x = load ptr, ptr %x_at
+  %main_at = getelementptr i64, ptr %args, i64 2
+  %main = load i64, ptr %main_at
+  %kill_at = getelementptr i64, ptr %args, i64 3
+  %kill = load ptr, ptr %kill_at
+  %pid_at = getelementptr i64, ptr %args, i64 4
+  %pid = load i64, ptr %pid_at
+  %pid32 = trunc i64 %pid to i32
+  %turns_at = getelementptr i64, ptr %args, i64 5
+  %turns = load i64, ptr %turns_at
+  %self_at = getelementptr i64, ptr %args, i64 6
+  %who = load ptr, ptr %self_at
+  %self = call i64 %who()
+  %mine = icmp eq i64 %self, %main
+  br i1 %mine, label %first, label %signal
+first:
+  %is_first = icmp eq i64 %begin, 0
+  br i1 %is_first, label %exit, label %wait
+wait:
+  %i = phi i64 [ 0, %first ], [ %i1, %wait ]
+  %i1 = add i64 %i, 1
+  %there = load volatile i64, ptr %x
+  %begun = icmp ne i64 %there, 0
+  %late = icmp sge i64 %i1, %turns
+  %enough = or i1 %begun, %late
+  br i1 %enough, label %exit, label %wait
+signal:
+  store volatile i64 1, ptr %x
+  %r = call i32 %kill(i32 %pid32, i32 2)
+  br label %ask
+ask:
+  %j = phi i64 [ 0, %signal ], [ %j1, %go_on ]
+  %j1 = add i64 %j, 1
+  %function_at = getelementptr i64, ptr %run, i64 LOOK
+  %function = load ptr, ptr %function_at
+  %stop = call i1 %function(ptr %run)
+  br i1 %stop, label %stopped, label %go_on
+go_on:
+  %over = icmp sge i64 %j1, %turns
+  br i1 %over, label %whole, label %ask
+stopped:
+  store volatile i64 2, ptr %x
+  br label %exit
+whole:
+  store volatile i64 3, ptr %x
+  br label %exit
+exit:
+  ret void
+}
+"""
+"""Units that take long on threads other than the main one, which waits until one has begun: it sends Ctrl-C, and leaves
+2 at args[1] if it was stopped, 3 if it came to its end."""
+
+TEXTS = {
+    "add_one": ADDING,
+    "ask": ASKING.replace("LOOK", str(threads.RUN["look"])),
+    "long": LONG.replace("LOOK", str(threads.RUN["look"])),
+}
 KILL = ctypes.cast(ctypes.CDLL(None).kill, ctypes.c_void_p).value or 0
 
 
@@ -358,6 +419,18 @@ def test_a_long_unit_stops_in_the_middle() -> None:
     with handled(strike, signal.SIGINT), pytest.raises(Struck):
         run(asking(1000, 300), x)
     assert x[0] == 300
+
+
+def test_a_long_unit_of_another_thread_stops_in_the_middle(team: Callable[[int], None]) -> None:
+    """The thread that gets signals has no work left, and waits."""
+    team(2)
+    x = np.zeros(1, np.int64)
+    own = ctypes.cast(ctypes.CDLL(None).pthread_self, ctypes.c_void_p).value or 0
+    words = [1 << 20, 0, threading.get_ident(), KILL, os.getpid(), 1 << 28, own]
+    program = Program([Command(CommandKind.KERNEL, native("long"), 0, 1, 0, 0)], words, [Reloc(1, 1)], 0, 1)
+    with handled(strike, signal.SIGINT), pytest.raises(Struck):
+        run(program, x)
+    assert x[0] == 2
 
 
 def test_ctrl_c_of_python_stops_a_long_unit() -> None:

@@ -136,6 +136,7 @@ $declarations
 declare i64 @llvm.$clock()
 
 @name = private constant [12 x i8] c"weft-worker\00"
+@moment = private constant [2 x i64] [i64 0, i64 10000000]
 
 define internal i64 @now(ptr %context) {
   %time = alloca [2 x i64]
@@ -153,6 +154,13 @@ define internal i64 @now(ptr %context) {
 define internal void @sleep(ptr %context, ptr %futex, i32 %expected) {
   %syscall = get ptr %context.syscall
   %r = call i64 (i64, ...) %syscall(i64 $sys_futex, ptr %futex, i64 128, i32 %expected, ptr null, ptr null, i64 0)
+  ret void
+}
+
+; The same, but for a moment at most.
+define internal void @doze(ptr %context, ptr %futex, i32 %expected) {
+  %syscall = get ptr %context.syscall
+  %r = call i64 (i64, ...) %syscall(i64 $sys_futex, ptr %futex, i64 128, i32 %expected, ptr @moment, ptr null, i64 0)
   ret void
 }
 
@@ -528,8 +536,9 @@ define internal ptr @slot_of(ptr %state, i64 %index) {
   ret ptr %slot
 }
 
-; Wait until no worker is inside the closed gate: awake at first, then asleep.
-define internal void @drain(ptr %context, ptr %state) {
+; Wait until no worker is inside the closed gate: awake at first, then asleep. Units of workers may take long, and the
+; thread that gets signals may be the one that waits here: it looks for Ctrl-C on their behalf.
+define internal void @drain(ptr %context, ptr %state, ptr %run) {
 entry:
   %gate = at %state.gate
   %waiting = at %state.waiting
@@ -548,6 +557,7 @@ pause:
   br i1 %pausing, label %spin, label %between
 between:
   call void @yield(ptr %context)
+  %stops0 = call i1 @look(ptr %run)
   %tired = icmp sge i64 %round1, 2048
   br i1 %tired, label %wait, label %spin
 wait:
@@ -559,7 +569,8 @@ look:
   %empty2 = icmp eq i32 %inside2, 0
   br i1 %empty2, label %waited, label %asleep
 asleep:
-  call void @sleep(ptr %context, ptr %gate, i32 %inside2)
+  call void @doze(ptr %context, ptr %gate, i32 %inside2)
+  %stops = call i1 @look(ptr %run)
   br label %look
 waited:
   store atomic i64 0, ptr %waiting monotonic, align 8
@@ -651,7 +662,7 @@ wake_some:
 work:
   %reached_by_all = call i64 @lead(ptr %context, ptr %state, ptr %run, i64 %grain, i64 %most)
   %closing = atomicrmw add ptr %gate, i64 4294967296 seq_cst
-  call void @drain(ptr %context, ptr %state)
+  call void @drain(ptr %context, ptr %state, ptr %run)
   store atomic i64 0, ptr %busy release, align 8
   ret i64 %reached_by_all
 }
