@@ -55,7 +55,7 @@ def encoded(program: tree.Program) -> str:
     body = encoder.encode(program.body)
     whole = {
         "name": program.name,
-        "storages": [[x.name, x.dtype.name, x.space, x.ndim, x.size] for x in program.storages],
+        "storages": [[x.name, x.dtype.name, x.space, x.ndim, x.size, x.of] for x in program.storages],
         "variables": [[v.name, v.dtype.name] for v in encoder.variables],
         "places": [[at.file, at.line, at.column] for at in encoder.places],
         "body": body,
@@ -66,8 +66,8 @@ def encoded(program: tree.Program) -> str:
 class _Decoder:
     def __init__(self, whole: dict[str, Any]) -> None:
         self.storages = [
-            tree.Storage(name, dt.by_name(dtype), space, place, int(ndim), int(size))
-            for place, (name, dtype, space, ndim, size) in enumerate(whole["storages"])
+            tree.Storage(name, dt.by_name(dtype), space, place, int(ndim), int(size), *of)
+            for place, (name, dtype, space, ndim, size, *of) in enumerate(whole["storages"])
         ]
         self.variables = [tree.Variable(name, dt.by_name(t), k) for k, (name, t) in enumerate(whole["variables"])]
         self.places = [At(str(file), int(line), int(column)) for file, line, column in whole["places"]]

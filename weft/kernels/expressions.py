@@ -1,26 +1,29 @@
-"""Expressions of a kernel, places that they stand for, and assignments to these, with types."""
+"""Expressions of a kernel with types, and assignments among them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
 from weft.kernels import rules, tree
 from weft.kernels import syntax as s
-from weft.kernels.meanings import Address, Again, Kept, KeptTuple, Names, Sizes, Tuple, int64
-from weft.kernels.rules import Value
+from weft.kernels.meanings import Address, Alias, Closure, Elements, Kept, KeptRecord, KeptTuple, Record, Tuple
+from weft.kernels.places import PlaceRules
+from weft.kernels.rules import Value, VectorType
 from weft.kernels.syntax import At
 
 
-class Expressions(Names):
+class Expressions(PlaceRules):
     """Gives types to expressions. What has effects in them is written as statements."""
 
     def call(self, x: s.Call, wanted: bool) -> Any:
         raise NotImplementedError
 
     def convert(self, x: s.Convert) -> Any:
+        raise NotImplementedError
+
+    def operator(self, op: str, operands: list[Any], x: s.Expression) -> Any:
         raise NotImplementedError
 
     def effect(self, x: s.Expression) -> None:
@@ -34,34 +37,14 @@ class Expressions(Names):
         elif isinstance(x, s.Binary) and x.op == ",":
             self.effect(x.x)
             self.effect(x.y)
+        elif isinstance(x, s.Convert) and x.type.name == "void" and len(x.arguments) == 1:
+            self.effect(x.arguments[0])
         else:
             self.expression(x)
 
     def value(self, x: s.Expression) -> Value:
         """A number."""
         return self.number(self.expression(x), x.at)
-
-    def _is_number(self, meaning: Address) -> bool:
-        """Whether an address stands for the element there: an operand without axes, a variable of a threadgroup."""
-        storage = meaning.storage
-        plain = meaning.variable is None and not meaning.sizes and not meaning.whole
-        if storage.space == "input":
-            return plain and storage.ndim == 0
-        return plain and storage.space == "threadgroup" and storage.size == 1
-
-    def number(self, meaning: Any, at: At) -> Value:
-        if isinstance(meaning, Value):
-            return meaning
-        if isinstance(meaning, Kept):
-            return Value(tree.Read(meaning.variable.dtype, meaning.variable))
-        if isinstance(meaning, Address) and self._is_number(meaning):
-            return Value(tree.Load(meaning.storage.dtype, meaning.storage, meaning.index, at))
-        if isinstance(meaning, Tuple) and len(meaning.parts) == 1:
-            return meaning.parts[0]
-        what = {Address: "an array", Tuple: "a vector", KeptTuple: "a vector", Sizes: "sizes"}.get(
-            type(meaning), "a name"
-        )
-        return self.error(at, f"a number is needed here, and this is {what}.")
 
     def integer(self, x: s.Expression) -> Value:
         value = self.value(x)
@@ -78,9 +61,6 @@ class Expressions(Names):
     def truth(self, x: s.Expression) -> tree.Expression:
         return self.cast(self.value(x).expression, dt.bool_)
 
-    def cast(self, x: tree.Expression, dtype: Dtype) -> tree.Expression:
-        return rules.cast(x, dtype)
-
     def expression(self, x: s.Expression) -> Any:
         match x:
             case s.Number(_, value, suffix):
@@ -90,11 +70,7 @@ class Expressions(Names):
                     self.error(x.at, f"the number {value} is too large.")
             case s.Name(_, name):
                 meaning = self.find(name, x.at)
-                if isinstance(meaning, Kept):
-                    return self.number(meaning, x.at)
-                if isinstance(meaning, KeptTuple):
-                    return Tuple(tuple(Value(tree.Read(v.dtype, v)) for v in meaning.variables))
-                return meaning
+                return self.read(meaning, x.at) if isinstance(meaning, Kept | KeptTuple | KeptRecord | Alias) else meaning
             case s.Unary():
                 return self.unary(x)
             case s.Binary():
@@ -104,36 +80,72 @@ class Expressions(Names):
             case s.Call():
                 return self.call(x, wanted=True)
             case s.Member():
-                return self.member(x)
+                return self.read(self.member(x), x.at)
             case s.Index():
-                return self.load(self.place(x), x.at)
+                return self.read(self.place(x), x.at)
             case s.Convert():
                 return self.convert(x)
             case s.Assignment():
                 return self.assign(x)
             case s.Step():
                 return self.step(x)
+            case s.SizeOf(_, inner):
+                return self._size_of(inner)
+            case s.Lambda(_, function):
+                return Closure(function, tuple(self.scopes))
             case s.Braces():
-                self.error(x.at, "braces initialize arrays only.")
+                self.error(x.at, "braces initialize arrays and structs only.")
+            case s.TypeValue():
+                self.error(x.at, f"`{x.type.name}` is a type; a value is needed here.")
         raise AssertionError(x)
 
-    def load(self, place: Any, at: At) -> Any:
-        if isinstance(place, Address) and not place.sizes and not place.whole:
-            return Value(tree.Load(place.storage.dtype, place.storage, place.index, at))
-        return place
+    def _size_of(self, x: s.Expression) -> Value:
+        """sizeof: nothing is evaluated."""
+        if isinstance(x, s.TypeValue):
+            kind: Any = self.type(x.type)
+        else:
+            with self.collected():
+                found = self.owner(x) if not isinstance(x, s.Name) else self.find(x.name, x.at)
+            if isinstance(found, Alias):
+                found = found.place
+            if isinstance(found, Dtype):
+                kind = found
+            elif isinstance(found, Address | Elements):
+                if self.is_address(found) and not found.sizes:
+                    self.error(x.at, "`sizeof` is for types, numbers and arrays of the kernel's own.")
+                kind = found.type if isinstance(found, Elements) else found.storage.dtype
+                count = 1
+                for n in found.sizes:
+                    count *= n
+                return Value(tree.Constant(dt.uint64, self.layout(kind)[0] * count))
+            elif isinstance(found, KeptRecord | Record):
+                kind = found.type
+            elif isinstance(found, KeptTuple | Tuple):
+                value = self.read(found, x.at)
+                kind = rules.vector_of(value.parts[0].expression.dtype, len(value.parts), packed=False)
+            else:
+                kind = self.number(found, x.at).expression.dtype
+        return Value(tree.Constant(dt.uint64, self.layout(kind)[0]))
+
+    # ---- operators ----
 
     def unary(self, x: s.Unary) -> Any:
         if x.op == "*":
-            target = self.expression(x.x)
-            if not isinstance(target, Address):
-                self.error(x.at, "only pointers have something that they point at.")
-            return self.load(Address(target.storage, target.index), x.at)
+            return self.read(self.pointed(self.expression(x.x), x.at), x.at)
         if x.op == "&":
-            return self.place(x.x)
+            return self.pointer_to(self.place(x.x), x.at)
         given = self.expression(x.x)
         if isinstance(given, Tuple):
-            return Tuple(tuple(self._unary(x, part) for part in given.parts))
+            return Tuple(tuple(self._like(self._unary(x, part), part, x.op) for part in given.parts))
+        if isinstance(given, Record):
+            return self.operator(x.op, [given], x)
         return self._unary(x, self.number(given, x.x.at))
+
+    def _like(self, found: Value, part: Value, op: str) -> Value:
+        """A number of a vector stays of its type: small integers of vectors do not become ints."""
+        if op == "!" or found.expression.dtype.is_bool:
+            return found
+        return Value(self.cast(found.expression, part.expression.dtype), found.weak)
 
     def _unary(self, x: s.Unary, given: Value) -> Value:
         found = self.rules.unary(x.op, given)
@@ -146,11 +158,7 @@ class Expressions(Names):
         first = self.expression(x)
         at = len(self.out)
         second = self.expression(y)
-        if len(self.out) > at and isinstance(first, Value) and not isinstance(first.expression, tree.Constant):
-            kept = self.variable("kept", first.expression.dtype)
-            self.out.insert(at, tree.Assign(kept, first.expression, first=True))
-            first = Value(tree.Read(kept.dtype, kept), first.weak)
-        return first, second
+        return self.pinned(first, at) if len(self.out) > at else first, second
 
     def binary(self, x: s.Binary) -> Any:
         if x.op in ("&&", "||"):
@@ -158,18 +166,21 @@ class Expressions(Names):
         if x.op == ",":
             self.effect(x.x)
             return self.expression(x.y)
+        if x.op in "-+*&" and isinstance(x.x, s.Name) and self._is_type(x.x):
+            # (T)-1, where T is a type that a template gives.
+            return self.convert(s.Convert(x.at, s.TypeName(x.x.at, x.x.name), (s.Unary(x.at, x.op, x.y),)))
         first, second = self.pair(x.x, x.y)
         return self.combined(x.op, first, second, x)
 
+    def _is_type(self, x: s.Name) -> bool:
+        found = next((scope[x.name] for scope in reversed(self.scopes) if x.name in scope), None)
+        return isinstance(found, Dtype | VectorType) and self.source.language != "python"
+
     def combined(self, op: str, first: Any, second: Any, x: s.Binary) -> Any:
-        if isinstance(first, Address) and not self._is_number(first) and op in "+-":
-            if isinstance(second, Address) and not self._is_number(second):
-                if op == "-" and first.storage is second.storage:
-                    return Value(rules.operation("sub", dt.int64, first.index, second.index))
-                self.error(x.at, "these two addresses cannot be combined.")
-            return self.moved(first, op, self.number(second, x.y.at), x.at)
-        if isinstance(second, Address) and not self._is_number(second) and op == "+":
-            return self.moved(second, op, self.number(first, x.x.at), x.at)
+        if isinstance(first, Record) or isinstance(second, Record):
+            return self.operator(op, [first, second], x)
+        if self.is_address(first) or self.is_address(second):
+            return self._of_addresses(op, first, second, x)
         if isinstance(first, Tuple) or isinstance(second, Tuple):
             return self.elementwise(op, first, second, x)
         a, b = self.number(first, x.x.at), self.number(second, x.y.at)
@@ -178,32 +189,58 @@ class Expressions(Names):
             self.error(x.at, f"`{op}` is not for {a.expression.dtype.name} and {b.expression.dtype.name}.")
         return found
 
+    def _of_addresses(self, op: str, first: Any, second: Any, x: s.Binary) -> Any:
+        """Pointers that are moved, subtracted, or compared."""
+        if self.is_address(first) and self.is_address(second):
+            alike = (
+                isinstance(first, Address) and isinstance(second, Address) and first.storage is second.storage
+            ) or (isinstance(first, Elements) and isinstance(second, Elements) and first.leaves == second.leaves)
+            inner = first.sizes[1:] or second.sizes[1:]
+            if alike and not inner and op == "-":
+                return Value(rules.operation("sub", dt.int64, first.index, second.index))
+            if alike and op in ("==", "!=", "<", "<=", ">", ">="):
+                return self.rules.binary(op, Value(first.index), Value(second.index))
+            self.error(x.at, "these two addresses cannot be combined.")
+        if self.is_address(first) and op in "+-":
+            return self.moved(first, op, self.number(second, x.y.at), x.at)
+        if self.is_address(second) and op == "+":
+            return self.moved(second, op, self.number(first, x.x.at), x.at)
+        return self.error(x.at, f"`{op}` is not for arrays: a number is needed here, and this is an array.")
+
     def elementwise(self, op: str, first: Any, second: Any, x: s.Binary) -> Tuple:
+        """Of vectors, number by number. A number beside a vector takes its type."""
         size = len(first.parts) if isinstance(first, Tuple) else len(second.parts)
-        a = first.parts if isinstance(first, Tuple) else (self.number(first, x.x.at),) * size
-        b = second.parts if isinstance(second, Tuple) else (self.number(second, x.y.at),) * size
+        a, b = self._beside(first, second, size, x.x.at), self._beside(second, first, size, x.y.at)
         if len(a) != len(b):
             self.error(x.at, f"vectors of {len(a)} and {len(b)} numbers.")
-        parts = [self.rules.binary(op, p, q) for p, q in zip(a, b, strict=True)]
-        if any(part is None for part in parts):
-            self.error(x.at, f"`{op}` is not for these vectors.")
-        return Tuple(tuple(parts))  # type: ignore[arg-type]
+        parts: list[Value] = []
+        for p, q in zip(a, b, strict=True):
+            found = self.rules.binary(op, p, q)
+            if found is None:
+                self.error(x.at, f"`{op}` is not for these vectors.")
+            same = p.expression.dtype is q.expression.dtype
+            parts.append(self._like(found, p, op) if same else found)
+        return Tuple(tuple(parts))
 
-    def moved(self, address: Address, op: str, by: Value, at: At) -> Address:
-        if by.expression.dtype.is_float:
-            self.error(at, f"an address is moved by whole elements, not by {by.expression.dtype.name}.")
-        step = self.cast(by.expression, dt.int64)
-        if address.sizes[1:]:
-            inner = 1
-            for n in address.sizes[1:]:
-                inner *= n
-            step = rules.operation("mul", dt.int64, step, int64(inner))
-        index = rules.operation("add" if op == "+" else "sub", dt.int64, address.index, step)
-        return Address(address.storage, index, address.sizes)
+    def _beside(self, x: Any, other: Any, size: int, at: At) -> tuple[Value, ...]:
+        if isinstance(x, Tuple):
+            return x.parts
+        number = self.number(x, at)
+        if self.source.language != "python":
+            number = Value(self.cast(number.expression, other.parts[0].expression.dtype))
+        return (number,) * size
 
-    def logic(self, x: s.Binary) -> Value:
+    def logic(self, x: s.Binary) -> Any:
         """&& and ||: the second operand is evaluated only where it counts."""
-        first = self.truth(x.x)
+        given = self.expression(x.x)
+        if isinstance(given, Tuple):
+            both = given, self.expression(x.y)
+            cast = [
+                Tuple(tuple(Value(self.cast(p.expression, dt.bool_)) for p in v.parts)) if isinstance(v, Tuple) else v
+                for v in both
+            ]
+            return self.elementwise("&" if x.op == "&&" else "|", *cast, x)
+        first = self.cast(self.number(given, x.x.at).expression, dt.bool_)
         if isinstance(first, tree.Constant) and bool(first.value) == (x.op == "||"):
             return Value(first)
         with self.collected() as inside:
@@ -220,238 +257,128 @@ class Expressions(Names):
         self.write(tree.If(test, (*inside, tree.Assign(result, second))))
         return Value(here)
 
+    # ---- choices ----
+
     def choice(self, x: s.Choice) -> Any:
-        test = self.truth(x.test)
+        given = self.expression(x.test)
+        if isinstance(given, Tuple):
+            return self._chosen_parts(given, x)
+        test = self.cast(self.number(given, x.test.at).expression, dt.bool_)
         if isinstance(test, tree.Constant):
             return self.expression(x.x if test.value else x.y)
         with self.collected() as then:
             a = self.expression(x.x)
         with self.collected() as other:
             b = self.expression(x.y)
-        if isinstance(a, Tuple) and isinstance(b, Tuple) and len(a.parts) == len(b.parts):
-            self.out += then + other
-            both = [self.rules.matched(p, q) for p, q in zip(a.parts, b.parts, strict=True)]
-            return Tuple(tuple(Value(tree.Select(p.dtype, test, p, q)) for p, q, _ in both))
-        if isinstance(a, Address) and isinstance(b, Address) and not (self._is_number(a) and self._is_number(b)):
-            if a.storage is not b.storage or then or other:
-                self.error(x.at, "a pointer points into one array; choose between elements instead.")
-            return Address(a.storage, tree.Select(dt.int64, test, a.index, b.index))
-        first, second, weak = self.rules.matched(self.number(a, x.x.at), self.number(b, x.y.at))
-        if not then and not other and not rules.can_fail(first) and not rules.can_fail(second):
-            return Value(tree.Select(first.dtype, test, first, second), weak)
-        result = self.variable("chosen", first.dtype)
-        self.write(tree.Assign(result, tree.Constant(first.dtype, 0), first=True))
-        self.write(tree.If(test, (*then, tree.Assign(result, first)), (*other, tree.Assign(result, second))))
-        return Value(tree.Read(first.dtype, result), weak)
+        if self.is_address(a) or self.is_address(b):
+            return self._chosen_address(x, test, (a, b), bool(then or other))
+        if isinstance(a, Record) or isinstance(b, Record):
+            return self._chosen_record(x, test, (a, then), (b, other))
+        if isinstance(a, Tuple) or isinstance(b, Tuple):
+            size = len(a.parts) if isinstance(a, Tuple) else len(b.parts)
+            rows = self._beside(a, b, size, x.x.at), self._beside(b, a, size, x.y.at)
+            if len(rows[0]) != len(rows[1]):
+                self.error(x.at, f"vectors of {len(rows[0])} and {len(rows[1])} numbers.")
+            return Tuple(tuple(self._chosen_numbers(test, list(zip(*rows, strict=True)), then, other)))
+        pairs = [(self.number(a, x.x.at), self.number(b, x.y.at))]
+        return self._chosen_numbers(test, pairs, then, other)[0]
 
-    def member(self, x: s.Member) -> Any:
-        if isinstance(x.x, s.Name):
-            meaning = self.find(x.x.name, x.x.at)
-            if isinstance(meaning, Address):
-                return self._attribute(meaning, x)
-        owner = self.expression(x.x)
-        if isinstance(owner, Tuple):
-            parts = [self._part(owner, letter, x) for letter in x.name]
-            return parts[0] if len(parts) == 1 else Tuple(tuple(parts))
-        return self.error(x.at, f"this has no `{x.name}`.")
+    def _chosen_numbers(
+        self,
+        test: tree.Expression,
+        pairs: list[Any],
+        then: list[tree.Statement],
+        other: list[tree.Statement],
+    ) -> list[Value]:
+        """Numbers by a condition; what may fail is evaluated only where it counts."""
+        both = [self.rules.matched(p, q) for p, q in pairs]
+        fails = any(rules.can_fail(p) or rules.can_fail(q) for p, q, _ in both)
+        if not then and not other and not fails:
+            return [Value(tree.Select(p.dtype, test, p, q), weak) for p, q, weak in both]
+        results = [self.variable("chosen", p.dtype) for p, _, _ in both]
+        for v in results:
+            self.write(tree.Assign(v, tree.Constant(v.dtype, 0), first=True))
+        first = [tree.Assign(v, p) for v, (p, _, _) in zip(results, both, strict=True)]
+        second = [tree.Assign(v, q) for v, (_, q, _) in zip(results, both, strict=True)]
+        self.write(tree.If(test, (*then, *first), (*other, *second)))
+        return [Value(tree.Read(v.dtype, v), weak) for v, (_, _, weak) in zip(results, both, strict=True)]
 
-    def _part(self, owner: Tuple, letter: str, x: s.Member) -> Value:
-        place = "xyzw".find(letter) if letter in "xyzw" else "rgba".find(letter)
-        if not 0 <= place < len(owner.parts):
-            self.error(x.at, f"a vector of {len(owner.parts)} numbers has no `{x.name}`.")
-        return owner.parts[place]
+    def _chosen_parts(self, test: Tuple, x: s.Choice) -> Tuple:
+        """A vector of conditions."""
+        size = len(test.parts)
+        a, b = self.pair(x.x, x.y)
+        rows = [v.parts if isinstance(v, Tuple) else (self.number(v, x.at),) * size for v in (a, b)]
+        if any(len(row) != size for row in rows):
+            self.error(x.at, f"a condition of {size} numbers chooses between vectors of {size}.")
+        found = []
+        for t, p, q in zip(test.parts, *rows, strict=True):
+            first, second, weak = self.rules.matched(p, q)
+            found.append(Value(tree.Select(first.dtype, self.cast(t.expression, dt.bool_), first, second), weak))
+        return Tuple(tuple(found))
 
-    def _attribute(self, owner: Address, x: s.Member) -> Any:
-        storage = owner.storage
-        if self.source.language == "python" and storage.space in ("input", "output"):
-            if x.name in ("shape", "strides"):
-                return Sizes(storage, x.name)
-            if x.name == "size":
-                return Value(tree.Size(dt.int64, storage, "size", None))
-            if x.name == "ndim":
-                return self.rules.literal(storage.ndim, "")
-        return self.error(x.at, f"`{storage.name}` has no `{x.name}`.")
+    def _chosen_address(self, x: s.Choice, test: tree.Expression, both: tuple[Any, Any], effects: bool) -> Any:
+        a, b = both
+        if effects:
+            self.error(x.at, "pointers are chosen between without effects; choose between elements instead.")
+        if isinstance(a, Elements) and isinstance(b, Elements) and a.leaves == b.leaves:
+            return Elements(a.type, a.leaves, tree.Select(dt.int64, test, a.index, b.index))
+        if not isinstance(a, Address) or not isinstance(b, Address) or a.storage is not b.storage:
+            self.error(x.at, "a pointer points into one array; choose between elements instead.")
+        return Address(a.storage, tree.Select(dt.int64, test, a.index, b.index))
 
-    # ---- places ----
-
-    def place(self, x: s.Expression) -> Any:
-        """What an expression stands for, if it can be assigned or pointed at: an address, or a variable."""
-        if isinstance(x, s.Name):
-            return self.find(x.name, x.at)
-        if isinstance(x, s.Index):
-            return self.indexed(x)
-        if isinstance(x, s.Unary) and x.op == "*":
-            target = self.expression(x.x)
-            if isinstance(target, Address):
-                return Address(target.storage, target.index)
-        if isinstance(x, s.Member):
-            owner = self.place(x.x)
-            if isinstance(owner, KeptTuple) and len(x.name) == 1:
-                place = "xyzw".find(x.name)
-                if 0 <= place < len(owner.variables):
-                    return Kept(owner.variables[place])
-        return self.error(x.at, "this cannot be assigned.")
-
-    def indexed(self, x: s.Index) -> Any:
-        base = self.expression(x.x) if not isinstance(x.x, s.Name) else self.find(x.x.name, x.x.at)
-        if isinstance(base, Sizes):
-            return self._size(base, x)
-        if isinstance(base, KeptTuple) and len(x.indices) == 1:
-            k = self.constant_integer(x.indices[0], "which number of a vector")
-            if 0 <= k < len(base.variables):
-                return Kept(base.variables[k])
-        if isinstance(base, Tuple) and len(x.indices) == 1:
-            k = self.constant_integer(x.indices[0], "which number of a vector")
-            if 0 <= k < len(base.parts):
-                return base.parts[k]
-        if not isinstance(base, Address):
-            self.error(x.at, "only arrays are indexed.")
-        indices = [self.integer(i).expression for i in x.indices]
-        if base.sizes:
-            return self._element(base, indices, x)
-        if len(indices) == 1:
-            return Address(base.storage, rules.operation("add", dt.int64, base.index, indices[0]))
-        storage = base.storage
-        if not base.whole or len(indices) != storage.ndim:
-            self.error(x.at, f"`{storage.name}` has {storage.ndim} axes; give one index for each, or one for all.")
-        return self._along_axes(storage, indices, x)
-
-    def _size(self, base: Sizes, x: s.Index) -> Value:
-        if len(x.indices) != 1:
-            self.error(x.at, "sizes have one index.")
-        k = self.integer(x.indices[0]).expression
-        n = base.storage.ndim
-        if isinstance(k, tree.Constant):
-            number = int(k.value) + (n if int(k.value) < 0 and self.source.language == "python" else 0)
-            if not 0 <= number < n:
-                self.error(x.at, f"`{base.storage.name}` has {n} axes; there is no axis {k.value}.")
-            k = int64(number)
-        size = tree.Size(dt.int64, base.storage, base.what, k, x.at)
-        return Value(self.cast(size, self.rules.sizes[base.what]))
-
-    def _element(self, base: Address, indices: Sequence[tree.Expression], x: s.Index) -> Address:
-        """Into an array of the kernel's own: one index for each axis, in one or several pairs of brackets."""
-        if len(indices) > len(base.sizes):
-            self.error(x.at, f"`{base.storage.name}` has {len(base.sizes)} axes here.")
-        index, left = base.index, list(base.sizes)
-        for i in indices:
-            left.pop(0)
-            step = 1
-            for n in left:
-                step *= n
-            index = rules.operation("add", dt.int64, index, rules.operation("mul", dt.int64, i, int64(step)))
-        return Address(base.storage, index, tuple(left))
-
-    def _along_axes(self, storage: tree.Storage, indices: Sequence[tree.Expression], x: s.Index) -> Address:
-        """x[i, j]: an index that is not within its axis makes the whole one to be outside."""
-        strides = "strides" if storage.space == "input" else "rows"
-        index: tree.Expression = int64(0)
-        inside: tree.Expression | None = None
-        for axis, i in enumerate(indices):
-            place = int64(axis)
-            size = tree.Size(dt.int64, storage, "shape", place)
-            ok = tree.Operation(dt.bool_, "ult", (i, size))
-            inside = ok if inside is None else tree.Operation(dt.bool_, "and", (inside, ok))
-            step = tree.Size(dt.int64, storage, strides, place)
-            index = rules.operation("add", dt.int64, index, tree.Operation(dt.int64, "mul", (i, step)))
-        assert inside is not None
-        return Address(storage, tree.Operation(dt.int64, "within", (inside, index)))
+    def _chosen_record(self, x: s.Choice, test: tree.Expression, first: Any, second: Any) -> Record:
+        kind = first[0].type if isinstance(first[0], Record) else second[0].type
+        place = self.keep("chosen", kind, (), x.at)
+        for value, statements in (first, second):
+            with self.collected() as more:
+                self.put(place, self.converted(value, kind, x.at), x, x.at)
+            statements += more
+        self.write(tree.If(test, tuple(first[1]), tuple(second[1])))
+        found = self.read(place, x.at)
+        assert isinstance(found, Record)
+        return found
 
     # ---- assignments ----
 
     def assign(self, x: s.Assignment) -> Any:
         value: Any
         if x.op == "=":
-            value = self.expression(x.value)
-            place = self.place(x.target)
+            if isinstance(x.value, s.Braces):
+                place = self.place(x.target)
+                kind = place.type if isinstance(place, KeptRecord | Elements) else self._vector_of(place, x)
+                value = self.converted(x.value, kind, x.at)
+            else:
+                value = self.expression(x.value)
+                at = len(self.out)
+                place = self.place(x.target)
+                if len(self.out) > at:
+                    value = self.pinned(value, at)
         else:
             place = self.place(x.target)
-            old = self._held(place, x.target.at)
+            old = self.read(place, x.target.at)
+            if isinstance(old, Record):
+                return self.operator(f"{x.op}=", [place, self.expression(x.value)], x)
             at = len(self.out)
             other = self.expression(x.value)
-            if len(self.out) > at and isinstance(old, Value):
-                kept = self.variable("kept", old.expression.dtype)
-                self.out.insert(at, tree.Assign(kept, old.expression, first=True))
-                old = Value(tree.Read(kept.dtype, kept))
+            if len(self.out) > at:
+                old = self.pinned(old, at)
             value = self.combined(x.op, old, other, s.Binary(x.at, x.op, x.target, x.value))
         return self.put(place, value, x.target, x.at)
 
-    def _held(self, place: Any, at: At) -> Any:
-        if isinstance(place, Address) and (place.variable is not None or place.whole):
-            return place
+    def _vector_of(self, place: Any, x: s.Assignment) -> Any:
         if isinstance(place, KeptTuple):
-            return Tuple(tuple(Value(tree.Read(v.dtype, v)) for v in place.variables))
-        return self.load(place, at) if isinstance(place, Address) else self.number(place, at)
-
-    def put(self, place: Any, value: Any, target: s.Expression, at: At) -> Any:
-        """Assign to a place; gives what it holds then."""
+            return rules.vector_of(place.variables[0].dtype, len(place.variables), packed=False)
         if isinstance(place, Kept):
-            return self._put_variable(place, value, target, at)
-        if isinstance(place, KeptTuple):
-            parts = value.parts if isinstance(value, Tuple) else (self.number(value, at),) * len(place.variables)
-            if len(parts) != len(place.variables):
-                self.error(at, f"vectors of {len(place.variables)} and {len(parts)} numbers.")
-            values = [self.cast(self.rules.strong(p), v.dtype) for p, v in zip(parts, place.variables, strict=True)]
-            parts_of = [self.variable("part", v.dtype) for v in values]
-            for kept, expression in zip(parts_of, values, strict=True):
-                self.write(tree.Assign(kept, expression, first=True))
-            for variable, kept in zip(place.variables, parts_of, strict=True):
-                self.write(tree.Assign(variable, tree.Read(kept.dtype, kept)))
-            return Tuple(tuple(Value(tree.Read(v.dtype, v)) for v in place.variables))
-        if not isinstance(place, Address) or place.sizes:
-            self.error(at, "this cannot be assigned.")
-        if isinstance(value, Address) and not self._is_number(value):
-            return self._put_address(place, value, target, at)
-        if place.variable is not None or place.whole:
-            name = target.name if isinstance(target, s.Name) else "this"
-            self.error(at, f"`{name}` is an array: assign an element of it.")
-        if place.storage.space == "input":
-            self.error(at, f"`{place.storage.name}` is an input; kernels write to their outputs.")
-        number = self.number(value, at)
-        expression = self.cast(number.expression, place.storage.dtype)
-        if not isinstance(expression, tree.Constant | tree.Read):
-            kept = self.variable("stored", expression.dtype)
-            self.write(tree.Assign(kept, expression, first=True))
-            expression = tree.Read(kept.dtype, kept)
-        self.write(tree.Store(place.storage, place.index, expression, at))
-        return Value(expression)
-
-    def _put_variable(self, place: Kept, value: Any, target: s.Expression, at: At) -> Value:
-        name = target.name if isinstance(target, s.Name) else place.variable.name
-        if place.constant:
-            self.error(at, f"`{name}` does not change: it is constant, or counts a loop.")
-        number = self.number(value, at)
-        kind = place.variable.dtype
-        if place.guessed is not None:
-            joined = self.joined(place.guessed, number)
-            if joined is not kind:
-                raise Again
-        self.write(tree.Assign(place.variable, self.cast(number.expression, kind)))
-        return Value(tree.Read(kind, place.variable))
-
-    def _put_address(self, place: Address, value: Address, target: s.Expression, at: At) -> Address:
-        if not isinstance(target, s.Name) or value.storage is not place.storage or value.sizes:
-            self.error(at, "a pointer stays within the array that it was declared with.")
-        if place.variable is not None:
-            self.write(tree.Assign(place.variable, value.index))
-            return place
-        self.guesses["moves", place.storage.name] = dt.int64  # its name is a variable, from the beginning on
-        raise Again
+            return place.variable.dtype
+        return self.error(x.at, "braces initialize arrays and structs only.")
 
     def step(self, x: s.Step) -> Any:
         place = self.place(x.target)
         one = self.rules.literal(1, "")
-        old = self._held(place, x.target.at)
-        if x.after and isinstance(old, Value):
-            kept = self.variable("before", old.expression.dtype)
-            self.write(tree.Assign(kept, old.expression, first=True))
-            before: Any = Value(tree.Read(kept.dtype, kept))
-        elif x.after and isinstance(old, Address):
-            kept = self.variable("before", dt.int64)
-            self.write(tree.Assign(kept, old.index, first=True))
-            before = Address(old.storage, tree.Read(dt.int64, kept))
-        else:
-            before = None
+        old = self.read(place, x.target.at)
+        if isinstance(old, Record):
+            return self.operator(x.op, [place], x)
+        before = self.pinned(old, len(self.out)) if x.after else None
         value = self.combined(x.op[0], old, one, s.Binary(x.at, x.op[0], x.target, s.Number(x.at, 1)))
         after = self.put(place, value, x.target, x.at)
         return before if x.after else after

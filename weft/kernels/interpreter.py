@@ -56,6 +56,12 @@ def run(program: tree.Program, arrays: Sequence[Array], grid: Grid, apply: Apply
             _Group(program, arrays, grid, (x, y, z), apply, cast).run()
 
 
+def viewed(elements: np.ndarray, storage: tree.Storage) -> np.ndarray:
+    """The same memory as elements of a view's dtype: those that lie wholly in it."""
+    whole = elements.nbytes // storage.dtype.size * storage.dtype.size
+    return elements.view(np.uint8)[:whole].view(storage.dtype.np)
+
+
 class _Group:
     def __init__(
         self,
@@ -69,7 +75,12 @@ class _Group:
         self.program, self.arrays, self.grid, self.place = program, arrays, grid, place
         self.apply, self.cast = apply, cast
         self.size = tuple(min(g, n - p * g) for n, g, p in zip(grid.threads, grid.group, place, strict=True))
-        self.shared = {x: np.zeros(x.size, x.dtype.np) for x in program.storages if x.space == "threadgroup"}
+        self.shared: dict[tree.Storage, np.ndarray] = {}
+        for x in program.storages:
+            if x.space == "threadgroup" and x.of is None:
+                self.shared[x] = np.zeros(x.size, x.dtype.np)
+            elif x.space == "threadgroup":
+                self.shared[x] = viewed(self.shared[program.storages[x.of or 0]], x)
 
     def run(self) -> None:
         ex, ey, ez = self.size
@@ -121,8 +132,8 @@ class _Group:
                 else values[lane]
                 for lane, (_, a) in given.items()
             }
-        name = {"sum": "add", "product": "mul", "scan": "add", "scan_before": "add"}.get(x.op, x.op)
-        if x.op in ("scan", "scan_before"):
+        name = {"sum": "add", "product": "mul"}.get(x.op, x.op)
+        if x.op.startswith("scan"):
             return self._scan(x, values)
         lanes = [values.get(i, identity(x.op, dtype)) for i in range(tree.SIMD_WIDTH)]
         for step in (1, 2, 4, 8, 16):
@@ -130,18 +141,18 @@ class _Group:
         return {lane: lanes[lane] for lane in given}
 
     def _scan(self, x: tree.Together, values: Mapping[int, Any]) -> dict[int, Any]:
-        """Each thread's sum with those before it, by doubling distances."""
-        dtype = x.value.dtype
-        zero = dtype.np.type(0)
-        lanes = [values.get(i, zero) for i in range(tree.SIMD_WIDTH)]
+        """Each thread's sum, or product, with those before it, by doubling distances."""
+        dtype, product = x.value.dtype, "product" in x.op
+        nothing = dtype.np.type(int(product))
+        lanes = [values.get(i, nothing) for i in range(tree.SIMD_WIDTH)]
         for step in (1, 2, 4, 8, 16):
             lanes = [
-                self.apply("add", dtype, [lanes[i], lanes[i - step]]) if i >= step else lanes[i]
+                self.apply("mul" if product else "add", dtype, [lanes[i], lanes[i - step]]) if i >= step else lanes[i]
                 for i in range(tree.SIMD_WIDTH)
             ]
-        if x.op == "scan":
+        if not x.op.endswith("before"):
             return {lane: lanes[lane] for lane in values}
-        return {lane: lanes[lane - 1] if lane else zero for lane in values}
+        return {lane: lanes[lane - 1] if lane else nothing for lane in values}
 
 
 def identity(op: str, dtype: dt.Dtype) -> Any:
@@ -263,6 +274,10 @@ class _Thread:
         old = elements[place]
         if x.result is not None:
             self.values[x.result] = old
+        if x.expected is not None:
+            same = np.asarray(self.value(x.expected)).tobytes() == np.asarray(old).tobytes()
+            elements[place] = given if same else old
+            return
         new = given if x.op == "set" else self.group.apply(x.op, x.storage.dtype, [old, given])
         elements[place] = new
 
@@ -274,9 +289,12 @@ class _Thread:
             elements, low = self.own[storage], 0
         elif storage.space == "threadgroup":
             elements, low = self.group.shared[storage], 0
-        else:
+        elif storage.of is None:
             array = self.group.arrays[storage.place]
             elements, low = array.elements, array.first
+        else:
+            array = self.group.arrays[storage.of]
+            elements, low = viewed(array.elements, storage), 0
         if not 0 <= place + low < len(elements):
             raise OutOfRange(storage, place, len(elements), at)
         return elements, place + low

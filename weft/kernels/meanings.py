@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
@@ -71,7 +72,108 @@ class KeptTuple:
     variables: tuple[tree.Variable, ...]
 
 
-Meaning = Value | Address | Tuple | Sizes | Kept | KeptTuple | Dtype | s.Function
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a struct: of a type, or an array of `sizes` of it."""
+
+    name: str
+    type: Any
+    sizes: tuple[int, ...]
+    default: s.Expression | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StructType:
+    """A struct, its template parameters known: `scope` has them."""
+
+    name: str
+    fields: tuple[Field, ...]
+    source: s.Struct
+    scope: dict[str, Any]
+
+    def place(self, name: str) -> int:
+        """Which field has a name; -1 if none has."""
+        return next((k for k, field in enumerate(self.fields) if field.name == name), -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """Where the numbers of one kind in vectors, or structs, lie: `base`, and `step` more for each that follows."""
+
+    storage: tree.Storage
+    base: tree.Expression
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Vectors or structs in memory: an array or a pointer, or, if `one`, the element there. There is a leaf for all
+    numbers of a vector, and for each field of a struct."""
+
+    type: Any
+    leaves: tuple[Any, ...]
+    index: tree.Expression
+    sizes: tuple[int, ...] = ()
+    variable: tree.Variable | None = None
+    one: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A struct as a value: what its fields are."""
+
+    type: StructType
+    parts: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRecord:
+    """A variable that is a struct: a place for each field."""
+
+    type: StructType
+    places: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Some numbers of a vector that can be assigned: `v.xz`."""
+
+    parts: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One number of a vector, whose place in it is known when the kernel runs."""
+
+    of: KeptTuple
+    index: tree.Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A reference: its name is a place."""
+
+    place: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """The address of a variable."""
+
+    place: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """A function without a name, and the names that it sees."""
+
+    function: s.Function
+    scopes: tuple[dict[str, Any], ...]
+
+
+Meaning = Any
+"""Value, Address, Tuple, Sizes, Kept, KeptTuple, Elements, Record, KeptRecord, Alias, Pointer, Closure, a type, or a
+function."""
 
 
 class Again(Exception):
@@ -103,7 +205,17 @@ class Names:
         self.calls: list[Any] = []
         """The functions that are being written out."""
         self.loops = 0
-        self.functions = {function.name: function for function in source.functions}
+        self.switches: list[tree.Variable | None] = []
+        """The loops (None) and switches around a place; a switch in a loop has what says that the loop goes on."""
+        self.closures: dict[str, list[s.Function]] = {}
+        self.functions: dict[str, list[s.Function]] = {}
+        for function in source.functions:
+            self.functions.setdefault(function.name, []).append(function)
+        self.structs = {struct.name: struct for struct in source.structs}
+        self._struct_types: dict[Any, StructType] = {}
+        self._inside: list[str] = []
+        """The structs whose fields are being found."""
+        self._views: dict[tuple[tree.Storage, Dtype], tree.Storage] = {}
         self._constants(source.constants)
         for name, value in template.items():
             self._bind_template(name, value)
@@ -148,7 +260,7 @@ class Names:
             if name in scope:
                 return scope[name]
         if name in self.functions:
-            return self.functions[name]
+            return self.functions[name][0]
         if name in ("threads_per_simdgroup", "simd_size", "warpSize"):
             return self.rules.literal(tree.SIMD_WIDTH, "")
         position = self.rules.positions.get(name)
@@ -217,28 +329,79 @@ class Names:
         return joined
 
     def type(self, x: s.TypeName) -> Any:
-        """A dtype, or a type of vectors."""
+        """A dtype, a type of vectors, or a struct."""
         for scope in reversed(self.scopes):
             found = scope.get(x.name)
-            if isinstance(found, Dtype):
+            if isinstance(found, Dtype | rules.VectorType | StructType):
                 return found
         if x.name.endswith(".dtype"):
             whose = self.find(x.name.removesuffix(".dtype"), x.at)
             if isinstance(whose, Address):
                 return whose.storage.dtype
         known = self.rules.types.get(x.name)
-        if known is None:
-            vector = rules.vector_type(x.name, self.rules.types)
-            if vector is None:
-                self.error(x.at, f"`{x.name}` is no type that kernels know.")
+        if known is not None:
+            return known
+        if x.name in self.structs:
+            return self.struct_type(x)
+        if x.name == "vec":
+            return self._vector_type(x)
+        if x.name in ("atomic", "_atomic") and len(x.parameters) == 1 and isinstance(x.parameters[0], s.TypeName):
+            return self.type(x.parameters[0])
+        vector = rules.vector_type(x.name, self.rules.types)
+        if vector is not None:
             return vector
-        return known
+        if _MATRICES.fullmatch(x.name):
+            self.error(x.at, f"matrices (`{x.name}`) are not supported in kernels.")
+        if _TEXTURES.fullmatch(x.name):
+            self.error(x.at, f"textures and samplers (`{x.name}`) are not supported in kernels.")
+        return self.error(x.at, f"`{x.name}` is no type that kernels know.")
 
-    def keep_tuple(self, name: str, value: Tuple) -> None:
-        """A variable for each number of a vector."""
-        kept = []
-        for letter, part in zip("xyzw", value.parts, strict=False):
-            expression = self.rules.strong(part)
-            kept.append(self.variable(f"{name}.{letter}", expression.dtype))
-            self.write(tree.Assign(kept[-1], expression, first=True))
-        self.scopes[-1][name] = KeptTuple(tuple(kept))
+    def _vector_type(self, x: s.TypeName) -> rules.VectorType:
+        """vec<T, 4>"""
+        given = x.parameters
+        if len(given) != 2 or not isinstance(given[0], s.TypeName):
+            self.error(x.at, "`vec` takes a type and a number: `vec<float, 4>`.")
+        size = given[1] if isinstance(given[1], s.Expression) else s.Name(given[1].at, given[1].name)
+        dtype, number = self.type(given[0]), self.constant_integer(size, "the size of a vector")
+        if not isinstance(dtype, Dtype) or not 2 <= number <= 4:
+            self.error(x.at, "vectors have 2 to 4 numbers.")
+        return rules.vector_of(dtype, number, packed=False)
+
+    def struct_type(self, x: s.TypeName) -> StructType:
+        raise NotImplementedError
+
+    def constant_integer(self, x: s.Expression, what: str) -> int:
+        raise NotImplementedError
+
+    # ---- memory ----
+
+    def storage(self, name: str, dtype: Dtype, space: str, size: int) -> tree.Storage:
+        """Memory of a thread or of a threadgroup."""
+        made = tree.Storage(name, dtype, space, len(self.storages), 1, size)
+        self.storages.append(made)
+        return made
+
+    def view(self, storage: tree.Storage, dtype: Dtype, at: At) -> tree.Storage:
+        """The same memory as elements of another dtype."""
+        root = storage if storage.of is None else self.storages[storage.of]
+        if dtype is root.dtype:
+            return root
+        if root.space == "thread":
+            self.error(
+                at,
+                f"`{root.name}` is an array of a thread, of {root.dtype.name}: its memory is not read as "
+                f"{dtype.name}. Convert elements (`as_type`).",
+            )
+        if dt.bool_ in (dtype, root.dtype):
+            self.error(at, f"memory of {root.dtype.name} is not read as {dtype.name}; convert elements instead.")
+        found = self._views.get((root, dtype))
+        if found is None:
+            size = root.size * root.dtype.size // dtype.size
+            found = tree.Storage(root.name, dtype, root.space, len(self.storages), root.ndim, size, root.place)
+            self.storages.append(found)
+            self._views[root, dtype] = found
+        return found
+
+
+_MATRICES = re.compile(r"(simdgroup_)?(float|half|bfloat|double)\dx\d|simdgroup_matrix")
+_TEXTURES = re.compile(r"(texture|depth)(1d|2d|3d|cube|2d_array|_buffer).*|sampler|cudaTextureObject_t")

@@ -16,7 +16,7 @@ from weft import dtypes as dt
 from weft.dtypes import Dtype
 from weft.kernels import functions as f
 from weft.kernels import tree
-from weft.records import dataclass
+from weft.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,11 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class VectorType:
-    """float4, uint2: a few numbers of one dtype."""
+    """float4, uint2: a few numbers of one dtype. In memory one follows the other `step` numbers later."""
 
     dtype: Dtype
     size: int
+    step: int = field(compare=False)
 
 
 # ---- operations ----
@@ -129,9 +130,14 @@ _C_TYPES: Final = {
     "unsigned": dt.uint32, "signed": dt.int32, "unsigned int": dt.uint32, "signed int": dt.int32,
     "unsigned char": dt.uint8, "signed char": dt.int8, "unsigned short": dt.uint16, "unsigned long": dt.uint64,
     "long long": dt.int64, "unsigned long long": dt.uint64, "long int": dt.int64, "short int": dt.int16,
+    "signed short": dt.int16, "signed long": dt.int64, "long unsigned int": dt.uint64, "unsigned long int": dt.uint64,
+    "long long int": dt.int64, "unsigned long long int": dt.uint64, "unsigned short int": dt.uint16,
+    "short unsigned int": dt.uint16, "atomic_bool": dt.bool_, "intptr_t": dt.int64, "uintptr_t": dt.uint64,
+    "atomic_ulong": dt.uint64,
 }  # fmt: skip
 _CUDA_TYPES: Final = {
     **_C_TYPES, "double": dt.float64, "__half": dt.float16, "__nv_bfloat16": dt.bfloat16, "nv_bfloat16": dt.bfloat16,
+    "longlong": dt.int64, "ulonglong": dt.uint64, "__half_raw": dt.float16,
 }  # fmt: skip
 _PYTHON_TYPES: Final = {x.name: x for x in dt.ALL if not x.is_complex} | {"bool_": dt.bool_}
 
@@ -149,10 +155,17 @@ _NUMBERS: Final = {
 
 
 def vector_type(name: str, types: Mapping[str, Dtype]) -> VectorType | None:
-    """`float4`: a name of a type and a number from 2 to 4."""
-    found = re.fullmatch(r"([a-z_]+?)([234])", name)
-    dtype = types.get(found[1]) if found else None
-    return None if dtype is None or found is None else VectorType(dtype, int(found[2]))
+    """`float4`, `packed_float3`: a name of a type and a number from 2 to 4."""
+    found = re.fullmatch(r"(packed_)?(\w+?)([234])", name)
+    dtype = types.get(found[2]) if found else None
+    if found is None or dtype is None:
+        return None
+    return vector_of(dtype, int(found[3]), packed=found[1] is not None or "double" in types)
+
+
+def vector_of(dtype: Dtype, size: int, packed: bool) -> VectorType:
+    """Vectors of 3 have the room of 4, unless they are packed (in CUDA all are)."""
+    return VectorType(dtype, size, 4 if size == 3 and not packed else size)
 
 
 class Rules:
@@ -164,6 +177,8 @@ class Rules:
     position: Dtype = dt.uint32
     sizes: Mapping[str, Dtype] = {"shape": dt.int32, "strides": dt.int64}
     real: Dtype = dt.float32
+    packed = False
+    """Whether vectors of 3 have the room of 3."""
 
     def literal(self, value: int | float | bool, suffix: str) -> Value:
         suffix = suffix.lower()
@@ -276,18 +291,79 @@ class Rules:
             return None
         return self._of_numbers(name, list(given))
 
+    def knows(self, name: str) -> bool:
+        """Whether there is a function of a name."""
+        base = _FLOAT_NAMES.get(name, name)
+        tables = (f.MATH, f.BINARY_MATH, f.EXTREMES, f.TESTS, f.BITS, _ARITIES, _OF_VECTORS)
+        return any(base in table for table in tables)
+
     def _of_vectors(self, name: str, given: Sequence[Any], size: int) -> Value | tuple[Value, ...] | None:
         if any(isinstance(g, tuple) and len(g) != size for g in given):
             return None
-        rows = [g if isinstance(g, tuple) else (g,) * size for g in given]
-        if name == "dot" and len(rows) == 2:
-            terms = [self.binary("*", x, y) for x, y in zip(*rows, strict=True)]
-            total = terms[0]
-            for term in terms[1:]:
-                total = None if total is None or term is None else self.binary("+", total, term)
-            return total
-        found = [self._of_numbers(name, list(column)) for column in zip(*rows, strict=True)]
-        return None if any(x is None for x in found) else tuple(found)  # type: ignore[arg-type]
+        if name in _OF_VECTORS:
+            if len(given) != _OF_VECTORS[name] or not all(isinstance(g, tuple) for g in given):
+                return None
+            found: Value | tuple[Value, ...] | None = getattr(self, f"_vector_{name}")(*given)
+            return found
+        first = next(g for g in given if isinstance(g, tuple))
+        beside = first[0].expression.dtype
+        rows = [g if isinstance(g, tuple) else (self._beside(g, beside),) * size for g in given]
+        columns = [self._of_numbers(name, list(column)) for column in zip(*rows, strict=True)]
+        return None if any(x is None for x in columns) else tuple(columns)  # type: ignore[arg-type]
+
+    def _beside(self, x: Value, dtype: Dtype) -> Value:
+        """A number beside a vector takes the type of its numbers, as far as that is one of its kind."""
+        e = x.expression
+        return Value(cast(e, dtype)) if dtype.is_float or not e.dtype.is_float else x
+
+    def _vector_dot(self, x: Sequence[Value], y: Sequence[Value]) -> Value | None:
+        total: Value | None = None
+        for a, b in zip(x, y, strict=True):
+            term = self.binary("*", a, b)
+            total = term if total is None or term is None else self.binary("+", total, term)
+        return total
+
+    def _vector_length_squared(self, x: Sequence[Value]) -> Value | None:
+        return self._vector_dot(x, x)
+
+    def _vector_length(self, x: Sequence[Value]) -> Value | None:
+        square = self._vector_dot(x, x)
+        return None if square is None else self._of_numbers("sqrt", [square])
+
+    def _vector_distance(self, x: Sequence[Value], y: Sequence[Value]) -> Value | None:
+        apart = [self.binary("-", a, b) for a, b in zip(x, y, strict=True)]
+        return None if None in apart else self._vector_length(apart)  # type: ignore[arg-type]
+
+    def _vector_normalize(self, x: Sequence[Value]) -> tuple[Value, ...] | None:
+        square = self._vector_dot(x, x)
+        scale = None if square is None else self._of_numbers("rsqrt", [square])
+        if scale is None:
+            return None
+        return tuple(Value(self.binary("*", a, scale).expression) for a in x)  # type: ignore[union-attr]
+
+    def _vector_cross(self, x: Sequence[Value], y: Sequence[Value]) -> tuple[Value, ...] | None:
+        if len(x) != 3:
+            return None
+        found = []
+        for i, j in ((1, 2), (2, 0), (0, 1)):
+            a, b = self.binary("*", x[i], y[j]), self.binary("*", x[j], y[i])
+            both = None if a is None or b is None else self.binary("-", a, b)
+            if both is None:
+                return None
+            found.append(both)
+        return tuple(found)
+
+    def _vector_any(self, x: Sequence[Value]) -> Value:
+        return self._reduced("or", x)
+
+    def _vector_all(self, x: Sequence[Value]) -> Value:
+        return self._reduced("and", x)
+
+    def _reduced(self, name: str, x: Sequence[Value]) -> Value:
+        found = cast(x[0].expression, dt.bool_)
+        for y in x[1:]:
+            found = operation(name, dt.bool_, found, cast(y.expression, dt.bool_))
+        return Value(found)
 
     def _of_numbers(self, name: str, xs: list[Value]) -> Value | None:
         base = _FLOAT_NAMES.get(name, name)
@@ -321,6 +397,9 @@ class Rules:
         x = self.floating(x)
         return Value(tree.Operation(x.expression.dtype, "round", (x.expression,)))
 
+    def _negative(self, x: Value) -> Value | None:
+        return self.unary("-", x)
+
     def _sign(self, x: Value) -> Value:
         e = self.strong(x)
         return Value(tree.Operation(e.dtype, "sign", (e,)))
@@ -348,14 +427,137 @@ class Rules:
 
     def _fma(self, x: Value, y: Value, z: Value) -> Value | None:
         first, second, _ = self.matched(self.floating(x), self.floating(y))
-        if cast(self.strong(z), first.dtype).dtype in dt.HALVES:
-            return None
-        return Value(tree.Operation(first.dtype, "fma", (first, second, cast(self.strong(z), first.dtype))))
+        kind = self.matched(Value(first), self.floating(z))[0].dtype
+        return Value(tree.Operation(kind, "fma", (cast(first, kind), cast(second, kind), cast(self.strong(z), kind))))
 
     def _rcp(self, x: Value) -> Value | None:
         return self.binary("/", Value(tree.Constant(dt.float32, 1.0), True), self.floating(x))
 
-    _recip = _divide = _rcp
+    _recip = _rcp
+
+    def _divide(self, x: Value, y: Value) -> Value | None:
+        return self.binary("/", x, y)
+
+    def _add(self, x: Value, y: Value) -> Value | None:
+        return self.binary("+", x, y)
+
+    def _subtract(self, x: Value, y: Value) -> Value | None:
+        return self.binary("-", x, y)
+
+    def _multiply(self, x: Value, y: Value) -> Value | None:
+        return self.binary("*", x, y)
+
+    def _mad(self, x: Value, y: Value, z: Value) -> Value | None:
+        product = self.binary("*", x, y)
+        return None if product is None else self.binary("+", product, z)
+
+    def _min3(self, x: Value, y: Value, z: Value) -> Value | None:
+        return self._of_numbers("min", [x, y, z])
+
+    def _max3(self, x: Value, y: Value, z: Value) -> Value | None:
+        return self._of_numbers("max", [x, y, z])
+
+    def _median3(self, x: Value, y: Value, z: Value) -> Value | None:
+        low, high = self._of_numbers("min", [x, y]), self._of_numbers("max", [x, y])
+        inner = None if high is None else self._of_numbers("min", [high, z])
+        return None if low is None or inner is None else self._of_numbers("max", [low, inner])
+
+    def _step(self, edge: Value, x: Value) -> Value | None:
+        test = self.binary("<", x, edge)
+        one, zero = (Value(cast(tree.Constant(dt.float32, n), self.floating(x).expression.dtype)) for n in (1.0, 0.0))
+        return None if test is None else self._select(one, zero, test)
+
+    def _smoothstep(self, low: Value, high: Value, x: Value) -> Value | None:
+        """t * t * (3 - 2 * t), where t goes from 0 to 1 between the edges."""
+        low, high, x = map(self.floating, (low, high, x))
+        over, width = self.binary("-", x, low), self.binary("-", high, low)
+        ratio = None if over is None or width is None else self.binary("/", over, width)
+        t = None if ratio is None else self._saturate(ratio)
+        if t is None:
+            return None
+        kind = t.expression.dtype
+        two, three = (Value(cast(tree.Constant(dt.float32, n), kind)) for n in (2.0, 3.0))
+        square, twice = self.binary("*", t, t), self.binary("*", two, t)
+        rest = None if twice is None else self.binary("-", three, twice)
+        return None if square is None or rest is None else self.binary("*", square, rest)
+
+    def _fdim(self, x: Value, y: Value) -> Value | None:
+        difference = self.binary("-", self.floating(x), self.floating(y))
+        zero = Value(tree.Constant(dt.float32, 0.0), True)
+        return None if difference is None else self._of_numbers("max", [difference, zero])
+
+    def _ldexp(self, x: Value, k: Value) -> Value | None:
+        power = self._of_numbers("exp2", [Value(cast(k.expression, self.floating(x).expression.dtype))])
+        return None if power is None else self.binary("*", self.floating(x), power)
+
+    def _signbit(self, x: Value) -> Value:
+        """Whether the sign is there, also that of a zero or a NaN."""
+        e = self.floating(x).expression
+        bits = tree.Cast({2: dt.int16, 4: dt.int32, 8: dt.int64}[e.dtype.size], e, bits=True)
+        return Value(operation("lt", dt.bool_, bits, tree.Constant(bits.dtype, 0)))
+
+    def _isnormal(self, x: Value) -> Value | None:
+        e = self.floating(x).expression
+        finite = tree.Operation(dt.bool_, "isfinite", (e,))
+        least = dt.finfo(e.dtype)
+        smallest = cast(tree.Constant(dt.float32, float(getattr(least, "smallest_normal", 0.0))), e.dtype)
+        large = operation("ge", dt.bool_, tree.Operation(e.dtype, "abs", (e,)), smallest)
+        return Value(operation("and", dt.bool_, finite, large))
+
+    def _rotate(self, x: Value, by: Value) -> Value | None:
+        """Bits that leave at the top come in at the bottom."""
+        e = x.expression
+        if e.dtype.is_float or e.dtype.is_bool:
+            return None
+        kind = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}[e.dtype.size]
+        bits, count = cast(e, kind), cast(self.strong(by), kind)
+        left = operation("shl", kind, bits, count)
+        right = operation("shr", kind, bits, operation("sub", kind, tree.Constant(kind, 0), count))
+        return Value(cast(operation("or", kind, left, right), e.dtype))
+
+    def _mulhi(self, x: Value, y: Value) -> Value | None:
+        """The upper half of a product of 32 bits."""
+        first, second, _ = self.matched(x, y)
+        if first.dtype not in (dt.int32, dt.uint32):
+            return None
+        kind = dt.int64 if first.dtype is dt.int32 else dt.uint64
+        product = operation("mul", kind, cast(first, kind), cast(second, kind))
+        return Value(cast(operation("shr", kind, product, tree.Constant(kind, 32)), first.dtype))
+
+    def _absdiff(self, x: Value, y: Value) -> Value | None:
+        high, low = self._of_numbers("max", [x, y]), self._of_numbers("min", [x, y])
+        return None if high is None or low is None else self.binary("-", high, low)
+
+    def _extract_bits(self, x: Value, offset: Value, bits: Value) -> Value | None:
+        """Some bits of an integer; signed ones have the sign of the highest."""
+        e = x.expression
+        if e.dtype.is_float or e.dtype.is_bool or e.dtype.size < 4:
+            return None
+        kind, whole = e.dtype, tree.Constant(e.dtype, e.dtype.bits)
+        begin, count = cast(self.strong(offset), kind), cast(self.strong(bits), kind)
+        gap = operation("sub", kind, whole, count)
+        left = operation("shl", kind, e, operation("sub", kind, gap, begin))
+        found = operation("shr", kind, left, gap)
+        none = operation("eq", dt.bool_, count, tree.Constant(kind, 0))
+        return Value(tree.Select(kind, none, tree.Constant(kind, 0), found))
+
+    def _ffs(self, x: Value) -> Value | None:
+        """The place of the lowest bit, from 1; 0 if there is none."""
+        e = self.promoted(x)
+        if e.dtype.is_float:
+            return None
+        place = operation("add", e.dtype, tree.Operation(e.dtype, "ctz", (e,)), tree.Constant(e.dtype, 1))
+        none = operation("eq", dt.bool_, e, tree.Constant(e.dtype, 0))
+        return Value(cast(tree.Select(e.dtype, none, tree.Constant(e.dtype, 0), place), dt.int32))
+
+    def _hypot(self, x: Value, y: Value) -> Value | None:
+        return self._vector_length([self.floating(x), self.floating(y)])
+
+    def _degrees(self, x: Value) -> Value | None:
+        return self.binary("*", self.floating(x), Value(tree.Constant(dt.float32, 180 / math.pi), True))
+
+    def _radians(self, x: Value) -> Value | None:
+        return self.binary("*", self.floating(x), Value(tree.Constant(dt.float32, math.pi / 180), True))
 
     def _fdividef(self, x: Value, y: Value) -> Value | None:
         return self.binary("/", self.floating(x), self.floating(y))
@@ -373,15 +575,33 @@ class Rules:
 
 
 _ARITIES: Final = {
-    "abs": 1, "round": 1, "sign": 1, "clamp": 3, "clip": 3, "saturate": 1, "select": 3, "where": 3, "mix": 3, "fma": 3,
-    "ceildiv": 2, "rcp": 1, "recip": 1, "fdividef": 2, "fract": 1,
+    "abs": 1, "round": 1, "sign": 1, "negative": 1, "clamp": 3, "clip": 3, "saturate": 1, "select": 3, "where": 3, "mix": 3, "fma": 3,
+    "ceildiv": 2, "rcp": 1, "recip": 1, "fdividef": 2, "fract": 1, "divide": 2, "add": 2, "subtract": 2, "multiply": 2,
+    "mad": 3, "min3": 3, "max3": 3, "median3": 3, "step": 2, "smoothstep": 3, "fdim": 2, "ldexp": 2, "signbit": 1,
+    "isnormal": 1, "rotate": 2, "mulhi": 2, "absdiff": 2, "extract_bits": 3, "ffs": 1, "hypot": 2, "degrees": 1,
+    "radians": 1,
 }  # fmt: skip
 _FLOAT_NAMES: Final = {
     **{name + "f": name for name in (*f.MATH, "pow", "fmin", "fmax", "fmod", "atan2", "copysign", "round", "fma")},
     **{"__" + name + "f": name for name in ("exp", "log", "sin", "cos", "tan", "pow", "exp10", "log2", "log10")},
-    "fabs": "abs", "fabsf": "abs", "__ldg": "ldg", "__fdividef": "fdividef", "__popc": "popcount", "__clz": "clz",
+    "fabs": "abs", "fabsf": "abs", "__fdividef": "fdividef", "__popc": "popcount", "__clz": "clz",
+    **{f"__h{a}": b for a, b in (("add", "add"), ("sub", "subtract"), ("mul", "multiply"), ("div", "divide"),
+                                 ("fma", "fma"), ("max", "max"), ("min", "min"), ("neg", "negative"), ("abs", "abs"))},
+    **{f"h{name}": name for name in ("exp", "log", "sqrt", "rsqrt", "sin", "cos", "exp2", "log2", "floor", "ceil",
+                                     "rint", "trunc", "rcp")},
+    "__fmul_rn": "multiply", "__fadd_rn": "add", "__fsub_rn": "subtract", "__fdiv_rn": "divide", "__fmaf_rn": "fma",
+    "__fsqrt_rn": "sqrt", "__frsqrt_rn": "rsqrt", "__saturatef": "saturate", "__popcll": "popcount", "__clzll": "clz",
+    "__ffs": "ffs", "__ffsll": "ffs", "__brev": "reverse_bits", "__umulhi": "mulhi", "__mulhi": "mulhi",
+    "mul24": "multiply", "__mul24": "multiply", "__umul24": "multiply", "mad24": "mad", "hypotf": "hypot",
+    "__exp2f": "exp2", "__fmaf": "fma", "fdimf": "fdim", "ldexpf": "ldexp", "isnanf": "isnan", "__hisnan": "isnan",
     "fminf": "fmin", "fmaxf": "fmax", "__frcp_rn": "rcp", "gamma_ln": "lgamma", "square": "square", "absolute": "abs",
 }  # fmt: skip
+
+
+_OF_VECTORS: Final = {
+    "dot": 2, "length": 1, "length_squared": 1, "distance": 2, "normalize": 1, "cross": 2, "any": 1, "all": 1,
+}  # fmt: skip
+"""Functions of whole vectors, and of how many."""
 
 
 class CudaRules(Rules):
@@ -390,6 +610,7 @@ class CudaRules(Rules):
     types = _CUDA_TYPES
     positions = _POSITIONS | _CUDA_POSITIONS
     real = dt.float64
+    packed = True
 
 
 class PythonRules(Rules):

@@ -121,9 +121,30 @@ class Step(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Braces(Expression):
-    """The elements of an array, at its declaration."""
+    """The elements of an array, or the fields of a struct."""
 
     items: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TypeValue(Expression):
+    """A type where a value may stand: before `::`, or as an argument of `sizeof`."""
+
+    type: TypeName
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOf(Expression):
+    """The bytes of a type, or of what an expression is of."""
+
+    x: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Lambda(Expression):
+    """A function without a name: `[&](float x) { return x; }`. It sees the names around it."""
+
+    function: Function
 
 
 # ---- statements ----
@@ -131,14 +152,15 @@ class Braces(Expression):
 
 @dataclass(frozen=True, slots=True)
 class TypeName:
-    """A type as written: `auto` is that of the value. `pointer` and `reference` follow the name."""
+    """A type as written: `auto` is that of the value. `pointer` and `reference` follow the name; `parameters` are those
+    in angle brackets."""
 
     at: At
     name: str
     pointer: bool = False
     reference: bool = False
     space: str = "thread"
-    parameters: tuple[TypeName, ...] = ()
+    parameters: tuple[TypeName | Expression, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +211,28 @@ class For(Statement):
 
 
 @dataclass(frozen=True, slots=True)
+class Case(Statement):
+    """Statements of a `switch`, and the numbers that lead to them (None: `default`). Those of the next case follow."""
+
+    labels: tuple[Expression | None, ...]
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Switch(Statement):
+    value: Expression
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assertion(Statement):
+    """`static_assert`: a condition that is known when the kernel is compiled."""
+
+    test: Expression
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Range(Statement):
     """Python's `for name in range(start, stop, step)`."""
 
@@ -218,18 +262,44 @@ class Return(Statement):
 class Parameter:
     name: str
     type: TypeName | None
+    default: Expression | None = None
+    sizes: tuple[Expression, ...] = ()
+    """Those of an array behind its first axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generic:
+    """A template parameter: a type, or a number."""
+
+    name: str
+    is_type: bool
+    default: Expression | TypeName | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function that kernels call. `generics` are its template parameters: (name, whether a type)."""
+    """A function that kernels call. `generics` are its template parameters. `begins` are fields that a constructor
+    gives a value before its body."""
 
     at: At
     name: str
     parameters: tuple[Parameter, ...]
     body: Block
     result: TypeName | None = None
-    generics: tuple[tuple[str, bool], ...] = ()
+    generics: tuple[Generic, ...] = ()
+    begins: tuple[tuple[str, tuple[Expression, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A struct: its fields, its functions (constructors have its name), its static constants."""
+
+    at: At
+    name: str
+    fields: tuple[Declare, ...]
+    functions: tuple[Function, ...] = ()
+    constants: tuple[Declare, ...] = ()
+    generics: tuple[Generic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,3 +314,6 @@ class Source:
     functions: tuple[Function, ...]
     constants: tuple[tuple[str, object], ...]
     text: str
+    structs: tuple[Struct, ...] = ()
+    header: tuple[Statement, ...] = ()
+    """Constants that its functions see, too."""

@@ -31,7 +31,7 @@ class Variable:
 @dataclass(frozen=True, slots=True, eq=False)
 class Storage:
     """Elements in a row: an operand or a result of the kernel (`place` counts both), memory of a threadgroup, or of a
-    thread (of `size` elements)."""
+    thread (of `size` elements). One that is a view has the memory of another (`of`: its place), and another dtype."""
 
     name: str
     dtype: Dtype
@@ -39,6 +39,7 @@ class Storage:
     place: int
     ndim: int = 1
     size: int = 0
+    of: int | None = None
 
     def __repr__(self) -> str:
         return f"{self.space}.{self.name}.{self.place}"
@@ -234,16 +235,26 @@ class Together(Statement):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A kernel with types. `storages` are its operands, then its results, then memory of threadgroups and threads."""
+    """A kernel with types. `storages` are its operands, then its results, then memory of threadgroups and threads, and
+    views."""
 
     name: str
     body: tuple[Statement, ...]
     storages: tuple[Storage, ...]
 
     @property
+    def operands(self) -> list[Storage]:
+        """Its operands, then its results."""
+        return [x for x in self.storages if x.space in ("input", "output") and x.of is None]
+
+    @property
+    def views(self) -> list[Storage]:
+        return [x for x in self.storages if x.of is not None]
+
+    @property
     def text(self) -> str:
         """All that code is made of, without the places in the source: equal texts are equal kernels."""
-        sizes = " ".join(f"{x!r}:{x.dtype.name}[{x.ndim},{x.size}]" for x in self.storages)
+        sizes = " ".join(f"{x!r}:{x.dtype.name}[{x.ndim},{x.size},{x.of}]" for x in self.storages)
         return "\n".join([sizes, *map(repr, self.body)])
 
 

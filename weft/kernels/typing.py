@@ -7,27 +7,35 @@ comes before the statement that the expression is in; operands that were read be
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
-from weft.kernels import rules, tree
+from weft.kernels import tree
 from weft.kernels import syntax as s
-from weft.kernels.calls import Calls
+from weft.kernels.builtins import Builtins
 from weft.kernels.meanings import (
-    MOST_MEMORY,
     Address,
     Again,
+    Alias,
+    Closure,
+    Elements,
     Kept,
+    KeptRecord,
+    KeptTuple,
     Operand,
+    Part,
+    Places,
+    Pointer,
+    Record,
     Sizes,
+    StructType,
     Tuple,
-    int64,
 )
-from weft.kernels.rules import Value
+from weft.kernels.rules import Value, VectorType, wrapped
 from weft.kernels.syntax import At, KernelError
-from weft.records import fields
+from weft.kernels.walking import assigns, leaves, names, parts, size
 
 
 def typed(
@@ -50,13 +58,15 @@ MOST_UNROLLED: Final = 600
 """Turns of a loop that is written out, and parts of its source times these."""
 
 
-class _Typer(Calls):
+class _Typer(Builtins):
     """Gives types to statements."""
 
     turns = 1
     """How often the statements here are written out."""
 
     def program(self) -> tree.Program:
+        for statement in self.source.header:
+            self.statement(statement)
         self.scopes.append({})
         self.block(self.source.body.body)
         return tree.Program(self.source.name, tuple(self.out), tuple(self.storages))
@@ -83,7 +93,7 @@ class _Typer(Calls):
             chosen = self._chosen(x, body[later])
             if chosen is None or not self._is_input(x.value):
                 continue
-            between = [y for y in body[k + 1 : later] if assigns(y, self.functions) & names(x)]
+            between = [y for y in body[k + 1 : later] if self.changes(y) & names(x)]
             if not between:
                 found[k] = s.Block(x.at, ())
                 found[later] = s.Declare(x.at, x.type, x.name, (), chosen)
@@ -104,6 +114,10 @@ class _Typer(Calls):
             return False
         found = next((scope[x.x.name] for scope in reversed(self.scopes) if x.x.name in scope), None)
         return isinstance(found, Address) and found.storage.space == "input"
+
+    def changes(self, x: object) -> set[str]:
+        """The names that a statement may assign."""
+        return assigns(x, self.functions | self.closures)
 
     def inner(self, statement: s.Statement | None) -> tuple[tree.Statement, ...]:
         if statement is None:
@@ -132,10 +146,13 @@ class _Typer(Calls):
             case s.Range():
                 with self.scope():
                     self.range(x)
+            case s.Switch():
+                self.switch(x)
             case s.Break() | s.Continue():
-                if not self.loops:
-                    self.error(x.at, f"`{type(x).__name__.lower()}` stands in no loop.")
-                self.write(tree.Break() if isinstance(x, s.Break) else tree.Continue())
+                self.jump(x)
+            case s.Assertion(_, test, text):
+                if not self.constant_integer(test, "what `static_assert` says"):
+                    self.error(x.at, f"`static_assert` does not hold{': ' + text if text else ''}.")
             case s.Return():
                 self.leave(x)
             case _:
@@ -151,12 +168,118 @@ class _Typer(Calls):
             return
         self.write(tree.If(test, self.inner(x.then), self.inner(x.other)))
 
+    # ---- switches ----
+
+    def jump(self, x: s.Break | s.Continue) -> None:
+        """`break` is about a loop or a `switch`, `continue` about a loop."""
+        if not self.loops and not (isinstance(x, s.Break) and self.switches):
+            self.error(x.at, f"`{type(x).__name__.lower()}` stands in no loop.")
+        again = self.switches[-1] if self.switches and isinstance(x, s.Continue) else None
+        if again is not None:  # the loop around the `switch` goes on behind it
+            self.write(tree.Assign(again, tree.Constant(dt.bool_, True)))
+        self.write(tree.Continue() if isinstance(x, s.Continue) and again is None else tree.Break())
+
+    def switch(self, x: s.Switch) -> None:
+        """A chain of branches, where each case ends; else a loop of one turn, in which one case goes on to the next."""
+        if sum(label is None for case in x.cases for label in case.labels) > 1:
+            self.error(x.at, "a `switch` has one `default`.")
+        value = self.rules.promoted(self.integer_value(x.value))
+        if not isinstance(value, tree.Constant):
+            kept = self.variable("switch", value.dtype)
+            self.write(tree.Assign(kept, value, first=True))
+            value = tree.Read(value.dtype, kept)
+        tests = [self._labels(value, case) for case in x.cases]
+        if isinstance(value, tree.Constant):
+            self._known_case(x, tests)
+        elif all(_ends(case) for case in x.cases[:-1]) and not any(_breaks(_body(case)) for case in x.cases):
+            self._chain(x, tests)
+        else:
+            self._cases(x, tests)
+
+    def integer_value(self, x: s.Expression) -> Value:
+        value = self.value(x)
+        if value.expression.dtype.is_float:
+            self.error(x.at, f"an integer is needed here; this is {value.expression.dtype.name}.")
+        return value
+
+    def _labels(self, value: tree.Expression, case: s.Case) -> tree.Expression:
+        """Whether a value is that of a case, its `default` aside."""
+        found: tree.Expression = tree.Constant(dt.bool_, False)
+        for label in case.labels:
+            if label is None:
+                continue
+            number = self.constant_integer(label, "a case")
+            test = self.rules.binary("==", Value(value), Value(tree.Constant(value.dtype, wrapped(number, value.dtype))))
+            assert test is not None
+            if isinstance(found, tree.Constant):
+                found = found if found.value else test.expression
+            else:
+                found = tree.Operation(dt.bool_, "or", (found, test.expression))
+        return found
+
+    def _known_case(self, x: s.Switch, tests: Sequence[tree.Expression]) -> None:
+        """Which case it is, is known: those before are not there."""
+        chosen = next((k for k, t in enumerate(tests) if isinstance(t, tree.Constant) and t.value), None)
+        if chosen is None:
+            chosen = next((k for k, case in enumerate(x.cases) if None in case.labels), None)
+        if chosen is None:
+            return
+        body: list[s.Statement] = []
+        for case in x.cases[chosen:]:
+            body += _body(case)
+            if _ends(case):
+                break
+        if not _breaks(body):
+            with self.scope():
+                self.block(body)
+            return
+        cases = (s.Case(x.at, (None,), tuple(body)),)
+        self._cases(s.Switch(x.at, x.value, cases), [tree.Constant(dt.bool_, False)])
+
+    def _chain(self, x: s.Switch, tests: Sequence[tree.Expression]) -> None:
+        """if, else if, else: `default` comes last, wherever it stands."""
+        written: tuple[tree.Statement, ...] = ()
+        for default in (True, False):
+            for case, test in reversed(list(zip(x.cases, tests, strict=True))):
+                if (None in case.labels) is not default:
+                    continue
+                body = self.inner(s.Block(case.at, tuple(_body(case))))
+                written = body if default else (tree.If(test, body, written),)
+        for statement in written:
+            self.write(statement)
+
+    def _cases(self, x: s.Switch, tests: Sequence[tree.Expression]) -> None:
+        """A loop that is left at its end."""
+        other: tree.Expression = tree.Constant(dt.bool_, False)
+        for test in tests:
+            other = test if isinstance(other, tree.Constant) else tree.Operation(dt.bool_, "or", (other, test))
+        nothing = tree.Operation(dt.bool_, "not", (other,))
+        again = self.variable("again", dt.bool_) if self.loops else None
+        if again is not None:
+            self.write(tree.Assign(again, tree.Constant(dt.bool_, False), first=True))
+        entered = self.variable("entered", dt.bool_)
+        here = tree.Read(dt.bool_, entered)
+        self.switches.append(again)
+        with self.collected() as body, self.scope():
+            for case, test in zip(x.cases, tests, strict=True):
+                comes = tree.Operation(dt.bool_, "or", (test, nothing)) if None in case.labels else test
+                self.write(tree.Assign(entered, tree.Operation(dt.bool_, "or", (here, comes))))
+                self.write(tree.If(here, self.inner(s.Block(case.at, case.body))))
+            self.write(tree.Break())
+        self.switches.pop()
+        first = (tree.Assign(entered, tree.Constant(dt.bool_, False), first=True),)
+        self.write(tree.Loop(first, (), tree.Constant(dt.bool_, True), tuple(body), ()))
+        if again is not None:
+            self.write(tree.If(tree.Read(dt.bool_, again), (tree.Continue(),)))
+
+    # ---- loops ----
+
     def unrolled(self, name: str, at: At, numbers: Sequence[tree.Constant], body: s.Statement) -> bool:
         """Write the body of a loop once for each number, if that is little: what depends on the number is then known.
         False if it is better a loop."""
-        if len(numbers) > MOST_TURNS or _size(body) * len(numbers) * self.turns > MOST_UNROLLED:
+        if len(numbers) > MOST_TURNS or size(body) * len(numbers) * self.turns > MOST_UNROLLED:
             return False
-        if name in assigns(body, self.functions) or _leaves(body):
+        if name in self.changes(body) or leaves(body):
             return False
         self.turns *= max(1, len(numbers))
         for number in numbers:
@@ -189,7 +312,7 @@ class _Typer(Calls):
         return (name, [tree.Constant(dtype, n) for n in numbers]) if len(numbers) <= MOST_TURNS else None
 
     def _known(self, x: s.Expression) -> int | None:
-        if any(isinstance(y, s.Call | s.Assignment | s.Step | s.Index) for y in _parts(x)):
+        if any(isinstance(y, s.Call | s.Assignment | s.Step | s.Index) for y in parts(x)):
             return None
         try:
             found = self.expression(x)
@@ -220,10 +343,17 @@ class _Typer(Calls):
                 if x.step is not None:
                     self.effect(x.step)
             step = tuple(written)
-        self.loops += 1
-        body = self.inner(x.body)
-        self.loops -= 1
+        body = self.looped(x.body)
         self.write(tree.Loop(tuple(first), before, test, (*body_first, *body), step))
+
+    def looped(self, body: s.Statement) -> tuple[tree.Statement, ...]:
+        """The body of a loop."""
+        self.loops += 1
+        self.switches.append(None)
+        found = self.inner(body)
+        self.switches.pop()
+        self.loops -= 1
+        return found
 
     def tested(self, test: s.Expression | None) -> tuple[tuple[tree.Statement, ...], tree.Expression]:
         if test is None:
@@ -255,9 +385,7 @@ class _Typer(Calls):
         self.bind(x.name, Kept(counter, constant=True), x.at)
         here = tree.Read(kind, counter)
         test = tree.Operation(dt.bool_, "lt" if step.value > 0 else "gt", (here, end))
-        self.loops += 1
-        body = self.inner(x.body)
-        self.loops -= 1
+        body = self.looped(x.body)
         more = (tree.Assign(counter, tree.Operation(kind, "add", (here, step))),)
         self.write(tree.Loop((tree.Assign(counter, start, first=True),), (), test, body, more))
 
@@ -272,7 +400,7 @@ class _Typer(Calls):
             if call.result_type is not None:
                 self.error(x.at, f"`{call.name}` returns a value here without one.")
         else:
-            call.give(self, self.value(x.value), x.at)
+            call.give(self, x.value, x.at)
         self.write(tree.Leave())
 
     # ---- declarations ----
@@ -281,51 +409,129 @@ class _Typer(Calls):
         if x.sizes:
             self.declare_array(x)
             return
-        if x.type is not None and x.type.space == "threadgroup" and not x.type.pointer:
-            self.declare_array(s.Declare(x.at, x.type, x.name, (s.Number(x.at, 1),), None))
-            found = self.scopes[-1][x.name]
-            assert isinstance(found, Address)
-            self.scopes[-1][x.name] = Address(found.storage, int64(0), ())
+        kind = x.type
+        if kind is not None and kind.space == "threadgroup" and not kind.pointer and not kind.reference:
+            if x.value is not None:
+                self.error(x.at, "memory of a threadgroup is not initialized where it is declared; it begins with zeros.")
+            found = self.memory(x.name, self.type(kind), (1,), "threadgroup", x.at)
+            self.bind(x.name, Alias(self.pointed(found, x.at)), x.at)
             return
-        guessed = self._guessed(x)
         if x.value is None:
-            if x.type is None:
-                dtype = self.guesses.get(guessed, dt.bool_)
-            elif x.type.pointer or x.type.name == "auto":
-                self.error(x.at, f"`{x.name}` needs a value that says where it points or of what type it is.")
-            else:
-                kind = self.type(x.type)
-                if isinstance(kind, rules.VectorType):
-                    self.keep_tuple(x.name, Tuple(tuple(Value(tree.Constant(kind.dtype, 0)) for _ in range(kind.size))))
-                    return
-                dtype = kind
-            self._keep(x, tree.Constant(dtype, 0), guessed, empty=True)
+            self._declare_empty(x)
+            return
+        if kind is not None and kind.reference and self._declare_reference(x):
             return
         value = self.expression(x.value)
-        if isinstance(value, Address) and not self._is_number(value):
-            if x.type is not None and not (x.type.pointer or x.type.reference or x.type.name == "auto"):
-                self.error(x.at, f"`{x.name}` is no pointer, and is given an array.")
-            self._keep_address(x, value)
-            return
-        if x.type is not None and x.type.pointer:
+        if isinstance(value, Closure):
+            self.closures[x.name] = [value.function]
+            self.bind(x.name, value, x.at)
+        elif isinstance(value, Sizes):
+            self.bind(x.name, value, x.at)
+        elif self.is_address(value) or isinstance(value, Pointer):
+            self._declare_pointer(x, value)
+        elif kind is not None and kind.pointer:
             self.error(x.at, f"`{x.name}` is a pointer, and is given a number.")
-        if isinstance(value, Sizes):
+        elif isinstance(value, Tuple | Record) or (kind is not None and kind.name != "auto"):
+            self._declare_typed(x, value)
+        else:
+            self._declare_number(x, self.number(value, x.value.at))
+
+    def _declare_empty(self, x: s.Declare) -> None:
+        """A variable without a value."""
+        guessed = self._guessed(x)
+        if x.type is None:
+            dtype = self.guesses.get(guessed, dt.bool_)
+            self._keep(x, tree.Constant(dtype, 0), guessed, empty=True)
+            return
+        if x.type.pointer or x.type.reference or x.type.name == "auto":
+            self.error(x.at, f"`{x.name}` needs a value that says where it points or of what type it is.")
+        kind = self.type(x.type)
+        if isinstance(kind, StructType):
+            place = self.keep(x.name, kind, (), x.at)
+            if any(f.name == kind.source.name for f in kind.source.functions) or any(f.default for f in kind.fields):
+                self.fill(place, kind, (), (), x.at)
+            self.bind(x.name, place, x.at)
+        elif isinstance(kind, Dtype):
+            self._keep(x, tree.Constant(kind, 0), guessed, empty=True)
+        else:
+            self.bind(x.name, self.keep(x.name, kind, (), x.at), x.at)
+
+    def _declare_reference(self, x: s.Declare) -> bool:
+        """Another name for a place; False if the value has none."""
+        assert x.type is not None
+        assert x.value is not None
+        placed = isinstance(x.value, s.Name | s.Index | s.Member) or (
+            isinstance(x.value, s.Unary) and x.value.op == "*"
+        )
+        if not placed:
+            return False
+        place = self.place(x.value)
+        if not isinstance(place, Kept | KeptTuple | KeptRecord | Address | Elements | Part | Places):
+            return False
+        if isinstance(place, Address) and (place.whole or self.is_number(place)):
+            return False
+        if x.type.name != "auto" and self.type(x.type) != self.type_of(place):
+            if not x.constant:
+                self.error(x.at, f"`{x.name}` is a reference to another type.")
+            return False
+        place = self.pinned(place, len(self.out))
+        element = isinstance(place, Address | Elements | Part | Places) and not getattr(place, "sizes", ())
+        self.bind(x.name, Alias(place) if element else place, x.at)
+        return True
+
+    def _declare_pointer(self, x: s.Declare, value: Any) -> None:
+        kind = x.type
+        if kind is not None and not (kind.pointer or kind.reference or kind.name == "auto"):
+            self.error(x.at, f"`{x.name}` is no pointer, and is given an array.")
+        if kind is not None and kind.pointer and kind.name not in ("auto", "void"):
+            wanted, actual = self.type(kind), self.type_of(value)
+            if wanted != actual:
+                self.error(x.at, f"`{x.name}` points at another type than this; convert the pointer.")
+        if isinstance(value, Pointer) or value.sizes[1:] or (value.sizes and kind is None):
+            self.bind(x.name, value, x.at)  # an array of the kernel's own, or a part of one
+            return
+        if value.sizes and kind is not None and not kind.pointer:
             self.bind(x.name, value, x.at)
             return
-        if isinstance(value, Tuple):
-            kind = None if x.type is None or x.type.name == "auto" else self.type(x.type)
-            if kind is not None and not isinstance(kind, rules.VectorType):
-                self.error(x.at, f"`{x.name}` is one number, and is given {len(value.parts)}.")
-            self.keep_tuple(x.name, value if kind is None else self._converted(value, kind, x.at))
+        kept = self.variable(x.name, dt.int64)
+        self.write(tree.Assign(kept, value.index, first=True))
+        index = tree.Read(dt.int64, kept)
+        if isinstance(value, Elements):
+            self.bind(x.name, Elements(value.type, value.leaves, index, (), kept), x.at)
+        else:
+            self.bind(x.name, Address(value.storage, index, (), kept), x.at)
+
+    def _declare_typed(self, x: s.Declare, value: Any) -> None:
+        """A variable of a type that is declared, or of a vector or a struct."""
+        known = x.type is not None and x.type.name != "auto"
+        kind = self.type(x.type) if known and x.type is not None else self.type_of(value)
+        if isinstance(kind, Dtype):
+            if isinstance(value, Tuple | Record):
+                many = f"{len(value.parts)}" if isinstance(value, Tuple) else "a struct"
+                self.error(x.at, f"`{x.name}` is one number, and is given {many}.")
+            assert x.value is not None
+            expression = self.cast(self.number(value, x.value.at).expression, kind)
+            if x.constant and isinstance(expression, tree.Constant):
+                self.bind(x.name, Value(expression), x.at)
+            else:
+                self._keep(x, expression)
             return
-        number = self.number(value, x.value.at)
-        if x.type is not None and x.type.name != "auto":
-            kind = self.type(x.type)
-            if isinstance(kind, rules.VectorType):
-                self.keep_tuple(x.name, self._converted(Tuple((number,) * kind.size), kind, x.at))
-                return
-            expression = self.cast(number.expression, kind)
-        elif x.type is not None:
+        value = self.converted(value, kind, x.at)
+        if isinstance(kind, VectorType):
+            kept = []
+            for letter, part in zip("xyzw", value.parts, strict=False):
+                kept.append(self.variable(f"{x.name}.{letter}", kind.dtype))
+                self.write(tree.Assign(kept[-1], part.expression, first=True))
+            self.bind(x.name, KeptTuple(tuple(kept)), x.at)
+            return
+        place = self.keep(x.name, kind, (), x.at)
+        self.put(place, value, s.Name(x.at, x.name), x.at)
+        self.bind(x.name, place, x.at)
+
+    def _declare_number(self, x: s.Declare, number: Value) -> None:
+        """A variable of the type of its value: of C's `auto`, or of Python."""
+        guessed = self._guessed(x)
+        if x.type is not None:
             expression = self.rules.strong(number)
         else:
             expression = self.cast(number.expression, self.joined(guessed, number))
@@ -342,96 +548,48 @@ class _Typer(Calls):
         self.write(tree.Assign(variable, value, True, empty))
         self.bind(x.name, Kept(variable, guessed, x.constant), x.at)
 
-    def _keep_address(self, x: s.Declare, value: Address) -> None:
-        if value.sizes:
-            self.bind(x.name, value, x.at)  # an array of the kernel's own, or a part of one
-            return
-        kept = self.variable(x.name, dt.int64)
-        self.write(tree.Assign(kept, value.index, first=True))
-        self.bind(x.name, Address(value.storage, tree.Read(dt.int64, kept), (), kept), x.at)
-
     def declare_array(self, x: s.Declare) -> None:
         if x.type is None or x.type.name == "auto":
             self.error(x.at, f"the array `{x.name}` needs a type.")
+        if x.type.pointer or x.type.reference:
+            self.error(x.at, f"`{x.name}`: arrays of pointers are not supported in kernels.")
         kind = self.type(x.type)
-        if isinstance(kind, rules.VectorType):
-            self.error(x.at, f"`{x.name}`: arrays of vectors are not supported; use arrays of numbers.")
-        sizes = tuple(self.constant_integer(size, f"the size of `{x.name}`") for size in x.sizes)
-        total = 1
-        for n in sizes:
-            total *= n
-        if min(sizes) < 1 or total * kind.size > MOST_MEMORY:
-            self.error(
-                x.at, f"`{x.name}` has {total} elements; arrays of kernels have 1 to {MOST_MEMORY // kind.size}."
-            )
+        sizes = tuple(self.constant_integer(n, f"the size of `{x.name}`") for n in x.sizes)
         space = "threadgroup" if x.type.space == "threadgroup" else "thread"
         if space == "threadgroup" and x.value is not None:
             self.error(x.at, "memory of a threadgroup is not initialized where it is declared; it begins with zeros.")
-        storage = tree.Storage(x.name, kind, space, len(self.storages), 1, total)
-        self.storages.append(storage)
-        self.bind(x.name, Address(storage, int64(0), sizes), x.at)
-        if space == "thread":
-            self.write(tree.Clear(storage))
-            items = x.value.items if isinstance(x.value, s.Braces) else ()
-            if x.value is not None and not isinstance(x.value, s.Braces):
-                self.error(x.value.at, "an array is initialized with braces.")
-            flat = [*_flat(items)]
-            if len(flat) > total:
-                self.error(x.at, f"`{x.name}` has {total} elements and is given {len(flat)}.")
-            for k, item in enumerate(flat):
-                value = self.cast(self.value(item).expression, kind)
-                if not (isinstance(value, tree.Constant) and value.value == 0):
-                    self.write(tree.Store(storage, int64(k), value, item.at))
+        found = self.memory(x.name, kind, sizes, space, x.at)
+        self.bind(x.name, found, x.at)
+        if x.value is None:
+            return
+        if not isinstance(x.value, s.Braces):
+            self.error(x.value.at, "an array is initialized with braces.")
+        self.fill(found, kind, sizes, x.value.items, x.at)
 
 
-def _flat(items: Sequence[s.Expression]) -> Iterator[s.Expression]:
-    for item in items:
-        if isinstance(item, s.Braces):
-            yield from _flat(item.items)
-        else:
-            yield item
+def _body(case: s.Case) -> list[s.Statement]:
+    """The statements of a case without the `break` at its end."""
+    body = list(case.body)
+    while len(body) == 1 and isinstance(body[0], s.Block):
+        body = list(body[0].body)
+    return body[:-1] if body and isinstance(body[-1], s.Break) else body
 
 
-def _parts(x: object) -> Iterator[object]:
-    """All expressions and statements in one, itself included."""
-    todo = [x]
-    while todo:
-        y = todo.pop()
-        if isinstance(y, tuple):
-            todo += y
-        elif isinstance(y, s.Expression | s.Statement):
-            yield y
-            todo += [getattr(y, field.name) for field in fields(y)]
+def _ends(case: s.Case) -> bool:
+    """Whether nothing goes on from a case to the next."""
+    body: Sequence[s.Statement] = case.body
+    while body and isinstance(body[-1], s.Block):
+        body = body[-1].body
+    return bool(body) and isinstance(body[-1], s.Break | s.Continue | s.Return)
 
 
-def _size(x: object) -> int:
-    return sum(1 for _ in _parts(x))
-
-
-def _leaves(x: object) -> bool:
-    """Whether a body may leave the loop that it is of, or begin it anew."""
-    if isinstance(x, s.For | s.Range):
-        return any(isinstance(y, s.Return) for y in _parts(x))
-    if isinstance(x, s.Break | s.Continue | s.Return):
-        return True
-    if isinstance(x, s.Block):
-        return any(_leaves(y) for y in x.body)
-    return isinstance(x, s.If) and (_leaves(x.then) or _leaves(x.other))
-
-
-def names(x: object) -> set[str]:
-    """The names in an expression or a statement."""
-    return {y.name for y in _parts(x) if isinstance(y, s.Name)}
-
-
-def assigns(x: object, functions: Container[str]) -> set[str]:
-    """The names that a statement assigns, or declares; `functions` are those that may take them by reference."""
-    found: set[str] = set()
-    for y in _parts(x):
-        if isinstance(y, s.Assignment | s.Step):
-            found |= names(y.target)
-        elif isinstance(y, s.Declare | s.Range):
-            found.add(y.name)
-        elif isinstance(y, s.Call) and y.name in functions:
-            found |= names(y.arguments)
-    return found
+def _breaks(body: Sequence[s.Statement]) -> bool:
+    """Whether statements leave the `switch` that they are in."""
+    for x in body:
+        if isinstance(x, s.Break):
+            return True
+        if isinstance(x, s.Block) and _breaks(x.body):
+            return True
+        if isinstance(x, s.If) and _breaks([y for y in (x.then, x.other) if y is not None]):
+            return True
+    return False

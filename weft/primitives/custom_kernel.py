@@ -44,11 +44,11 @@ class KernelProgram:
 
     @property
     def inputs(self) -> list[tree.Storage]:
-        return [x for x in self.tree.storages if x.space == "input"]
+        return [x for x in self.tree.operands if x.space == "input"]
 
     @property
     def outputs(self) -> list[tree.Storage]:
-        return [x for x in self.tree.storages if x.space == "output"]
+        return [x for x in self.tree.operands if x.space == "output"]
 
     @property
     def knows_groups(self) -> bool:
@@ -199,7 +199,7 @@ class CustomKernel(MultiOutput, KernelOperation):
     def _out_of_range(self, storage: Any, index: int, size: int, at: Any, axis: bool = False) -> KernelIndexError:
         what = f"axis {index} of `{storage.name}`, which has {size}"
         if not axis:
-            within = index if index >= -(1 << 62) else "outside of an axis"
+            within = index if index >= -(1 << 62) else "outside of an axis, or between two elements,"
             what = f"index {within} is out of range for `{storage.name}`, which has {size} elements"
         error = KernelIndexError(f"[{self.kernel.name}] at {at}: {what}.")
         error.operation = self

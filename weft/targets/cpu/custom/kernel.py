@@ -65,7 +65,7 @@ class Threadgroups(NativeKernel):
         return f"custom {flags} lead={self.lead} strided={self.strided} {results}\n{self.key}"
 
     def operands(self) -> list[tree.Storage]:
-        return [x for x in self.program.storages if x.space in ("input", "output")]
+        return self.program.operands
 
     def fields(self) -> list[str]:
         names = ["units", *(letter + axis for letter in "gtm" for axis in "xyz"), "*status", "vectors"]
@@ -86,6 +86,8 @@ class Threadgroups(NativeKernel):
         own: dict[tree.Storage, int] = {}
         ends = [0, 0]
         for x in self.program.storages:
+            if x.of is not None:
+                continue
             if x.space == "threadgroup":
                 shared[x] = ends[0]
                 ends[0] += padded(x.size * x.dtype.size)
@@ -130,6 +132,8 @@ def _slots(program: tree.Program, levels: Levels, lanes: int) -> tuple[dict[tree
 
 def is_written_once(program: tree.Program, x: tree.Storage) -> bool:
     """Whether a kernel does nothing with a result but to write it, outside of loops."""
+    if any(view.of == x.place for view in program.views):
+        return False
     todo: list[tuple[object, bool]] = [(y, False) for y in program.body]
     while todo:
         y, again = todo.pop()
@@ -144,6 +148,8 @@ def gathering(program: tree.Program, x: tree.Storage) -> str:
     """The one operation by which a kernel uses a result of integers, and nothing comes of what was there; "" if it does
     more with it."""
     found: set[str] = set()
+    if any(view.of == x.place for view in program.views):
+        return ""
     for y in tree.walk(*program.body):
         if isinstance(y, tree.Atomic) and y.storage is x:
             found.add(y.op if y.result is None else "")
@@ -251,6 +257,9 @@ class _Writer:
                 self.memory.numbers[x] = number
         for x, offset in self.shared.items():
             self.memory.pointers[x] = b.gep(frame.scratch, offset)
+        for x in self.kernel.program.views:
+            assert x.of is not None
+            self.memory.pointers[x] = self.memory.pointers[self.kernel.program.storages[x.of]]
         if self.shared:
             b.call_void("llvm.memset.p0.i64", frame.scratch, "i8 0", b.i64(self.shared_bytes), "i1 false")
         self._vector_memory(None)

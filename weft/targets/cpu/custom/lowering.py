@@ -101,7 +101,7 @@ def is_ordered(program: tree.Program) -> bool:
     what an atomic operation found. Such kernels run on one thread."""
     return any(
         isinstance(x, tree.Atomic) and x.storage.space == "output"
-        and (x.storage.dtype.is_float or x.result is not None or x.op == "set")
+        and (x.storage.dtype.is_float or x.result is not None or x.op in ("set", "exchange"))
         for x in tree.walk(*program.body)
     )  # fmt: skip
 

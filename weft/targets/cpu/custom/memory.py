@@ -59,10 +59,10 @@ class Memory:
         """Results of which each thread has its own copy, to be combined at the end."""
         self.numbers: dict[tree.Storage, Value] = {}
         """Operands without axes, read once for each threadgroup."""
+        self._ranges = {x: self._given(program, x) for x in program.storages if x.space in ("input", "output")}
+        """(how many elements there are, the index of the first one if that is not 0)."""
         self._limits = {
-            x: frame.b.intrinsic("smax", frame[f"n{x.place}"] - (lanes - 1), frame.b.i64(0))
-            for x in program.storages
-            if x.space in ("input", "output")
+            x: frame.b.intrinsic("smax", count - (lanes - 1), frame.b.i64(0)) for x, (count, _) in self._ranges.items()
         }
         """How many vectors of neighbouring elements there are in an array."""
         self.streamed: frozenset[tree.Storage] = frozenset()
@@ -90,12 +90,25 @@ class Memory:
             found = self.b.choose(place.eq(a), self.b.splat(frame[f"{letter}{k}.{a}"], place.lanes), found)
         return found
 
+    def _given(self, program: tree.Program, storage: tree.Storage) -> tuple[Value, Value | None]:
+        """How many elements an operand has, and the first one. Of a view, those that lie wholly in the operand."""
+        frame = self.frame
+        root = storage if storage.of is None else program.storages[storage.of]
+        count = frame[f"n{root.place}"]
+        low = frame[f"lo{root.place}"] if f"lo{root.place}" in frame._words else None
+        old, new = root.dtype.size, storage.dtype.size
+        if old >= new:
+            return count * (old // new), None if low is None else low * (old // new)
+        bits = (new // old).bit_length() - 1
+        if low is None:
+            return count >> bits, None
+        first = (low + (new // old - 1)) >> bits
+        return ((low + count) >> bits) - first, first
+
     def _range(self, storage: tree.Storage) -> tuple[Value, Value | None]:
         """(how many elements there are, the index of the first one if that is not 0)."""
-        if storage.space in ("input", "output"):
-            k = storage.place
-            return self.frame[f"n{k}"], self.frame[f"lo{k}"] if f"lo{k}" in self.frame._words else None
-        return self.b.i64(storage.size), None
+        found = self._ranges.get(storage)
+        return (self.b.i64(storage.size), None) if found is None else found
 
     # ---- places ----
 
@@ -332,9 +345,9 @@ class Memory:
                 with b.when(_value(b.load(b.gep(flags, loop.index), dt.bool_, 1))):
                     one(loop.index)
 
-    def _buffer(self, dtype: Dtype) -> Value:
+    def _buffer(self, dtype: Dtype, what: str = "lanes") -> Value:
         """Room for a vector on the stack."""
-        name = f"lanes.{dtype.name}"
+        name = f"{what}.{dtype.name}"
         if name not in self._buffers:
             nbytes = self.lanes * dtype.size
             self.entry(f"%{name} = alloca [{nbytes} x i8], align 64")
@@ -482,6 +495,9 @@ class Memory:
         b, storage, dtype = self.b, x.storage, x.storage.dtype
         value = b.splat(e.plain(e.value(x.value)), self.lanes)
         where = self._checked_spread(e, storage, self.place(e, x.index), self.sites[id(x)])
+        if x.expected is not None:
+            self._exchange(e, x, where, value, b.splat(e.plain(e.value(x.expected)), self.lanes))
+            return
         if x.result is None and e.active is None and not dtype.is_float:
             for lane in range(self.lanes):
                 self._combine(x, storage, b.extract(where, lane), b.extract(value, lane))
@@ -500,6 +516,27 @@ class Memory:
         self._each(e, one)
         if x.result is not None:
             e.assign(x.result, _value(b.load(elements, dtype, self.lanes)), False)
+
+    def _exchange(self, e: Emitter, x: tree.Atomic, where: Value, value: Value, expected: Value) -> None:
+        """One lane after the other exchanges what is there, if it has the bits that it expects."""
+        b, bits = self.b, _BITS[x.storage.dtype.size]
+        indices, elements = self._buffer(dt.int64), self._buffer(bits)
+        wanted = self._buffer(bits, "expected")
+        b.store(where, indices)
+        b.store(value, elements)
+        b.store(expected, wanted)
+
+        def one(lane: Value) -> None:
+            at = self.address(x.storage, _value(b.load(b.gep(indices, lane * 8), dt.int64, 1)))
+            new, like = b.gep(elements, lane * bits.size), b.gep(wanted, lane * bits.size)
+            old = _value(b.load(at, bits, 1))
+            same = old.eq(_value(b.load(like, bits, 1)))
+            b.store(b.choose(same, _value(b.load(new, bits, 1)), old), at)
+            b.store(old, new)
+
+        self._each(e, one)
+        if x.result is not None:
+            e.assign(x.result, _value(b.load(elements, x.storage.dtype, self.lanes)), False)
 
     def _combine(self, x: tree.Atomic, storage: tree.Storage, index: Value, value: Value) -> Value:
         """storage[index] op= value; gives what was there. What one thread alone can see is not locked."""

@@ -16,7 +16,7 @@ from weft.targets.cpu.custom.values import identity, operate
 if TYPE_CHECKING:
     from weft.targets.cpu.custom.emit import Emitter
 
-_COMBINE = {"sum": "add", "product": "mul", "scan": "add", "scan_before": "add"}
+_COMBINE = {"sum": "add", "product": "mul"}
 
 
 def together(e: Emitter, x: tree.Together) -> Value:
@@ -31,8 +31,8 @@ def together(e: Emitter, x: tree.Together) -> Value:
         return _shuffled(e, x, _or(e, value, b.const(dtype, 0, lanes)))
     if x.op == "first":
         return b.splat(_first(e, value), lanes)
-    if x.op in ("scan", "scan_before"):
-        return _scanned(e, x, _or(e, value, b.const(dtype, 0, lanes)))
+    if x.op.startswith("scan"):
+        return _scanned(e, x, _or(e, value, b.const(dtype, int("product" in x.op), lanes)))
     value = _or(e, value, identity(b, x.op, dtype, lanes))
     for step in (1, 2, 4, 8, 16):
         other = b.shuffle(value, None, [i ^ step for i in range(lanes)])
@@ -60,14 +60,15 @@ def _first(e: Emitter, value: Value) -> Value:
 
 def _scanned(e: Emitter, x: tree.Together, value: Value) -> Value:
     b, lanes, dtype = e.b, e.lanes, x.value.dtype
-    zero = b.const(dtype, 0, lanes)
+    product = "product" in x.op
+    nothing = b.const(dtype, int(product), lanes)
     for step in (1, 2, 4, 8, 16):
-        moved = b.shuffle(zero, value, [lanes + i - step if i >= step else i for i in range(lanes)])
-        added = operate(b, "add", dtype, [value, moved])
+        moved = b.shuffle(nothing, value, [lanes + i - step if i >= step else i for i in range(lanes)])
+        added = operate(b, "mul" if product else "add", dtype, [value, moved])
         value = b.shuffle(value, added, [i if i < step else lanes + i for i in range(lanes)])
-    if x.op == "scan":
+    if not x.op.endswith("before"):
         return value
-    return b.shuffle(zero, value, [lanes + i - 1 if i else 0 for i in range(lanes)])
+    return b.shuffle(nothing, value, [lanes + i - 1 if i else 0 for i in range(lanes)])
 
 
 def _shuffled(e: Emitter, x: tree.Together, value: Value) -> Value:
