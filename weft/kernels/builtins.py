@@ -12,7 +12,7 @@ from weft.kernels import functions as f
 from weft.kernels import rules, tree
 from weft.kernels import syntax as s
 from weft.kernels.calls import Calls
-from weft.kernels.meanings import Address, Elements, Kept, KeptTuple, Pointer, Sizes, Tuple, int64
+from weft.kernels.meanings import Address, Kept, Pointer, Sizes, Tuple, int64
 from weft.kernels.rules import Value
 from weft.kernels.syntax import At
 

@@ -36,7 +36,8 @@ UNSUPPORTED: Final = {
     "goto": "`goto` is", "class": "classes are", "try": "exceptions are", "throw": "exceptions are",
     "new": "memory from the heap (`new`) is", "delete": "memory from the heap (`delete`) is", "asm": "assembly is",
     "__asm__": "assembly is", "union": "unions are", "virtual": "virtual functions are", "decltype": "`decltype` is",
-    "dynamic_cast": "`dynamic_cast` is", "typeid": "`typeid` is", "co_await": "coroutines are", "concept": "concepts are",
+    "dynamic_cast": "`dynamic_cast` is", "typeid": "`typeid` is", "co_await": "coroutines are",
+    "concept": "concepts are",
     "requires": "concepts are",
 }  # fmt: skip
 _CASTS: Final = ("static_cast", "reinterpret_cast", "const_cast", "as_type", "bit_cast")

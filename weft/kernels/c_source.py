@@ -78,7 +78,6 @@ class _Parser(Reader):
 
     def _function_or_constant(self, generics: tuple[s.Generic, ...]) -> None:
         at = self.now.at
-        _, constant = self.qualifiers_seen()
         kind = self.type()
         if kind is None:
             self.error(at, f"`{self.now.text}`: a function or a constant is expected in a header.")

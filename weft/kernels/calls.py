@@ -187,9 +187,11 @@ class Calls(Expressions):
     def _defaults_of(self, place: KeptRecord, kind: StructType, first: int, at: At) -> None:
         for field, one in list(zip(kind.fields, place.places, strict=True))[first:]:
             if field.default is None:
+                if self.begins(field.type) and not field.sizes:
+                    self.fill(one, field.type, (), (), at)
                 continue
             outer, self.scopes = self.scopes, [self.scopes[0], kind.scope]
-            if field.sizes or isinstance(field.default, s.Convert) and isinstance(field.type, StructType):
+            if field.sizes or (isinstance(field.default, s.Convert) and isinstance(field.type, StructType)):
                 items = field.default.items if isinstance(field.default, s.Braces) else field.default.arguments  # type: ignore[attr-defined]
                 self.fill(one, field.type, field.sizes, items, at)
             else:
@@ -327,9 +329,7 @@ class Calls(Expressions):
     def _fitting(self, functions: Sequence[s.Function], x: s.Call) -> s.Function:
         """The function of a name that takes these arguments best."""
         count = len(x.arguments)
-        fitting = [
-            f for f in functions if sum(p.default is None for p in f.parameters) <= count <= len(f.parameters)
-        ]
+        fitting = [f for f in functions if sum(p.default is None for p in f.parameters) <= count <= len(f.parameters)]
         if not fitting:
             takes = " or ".join(sorted({str(len(f.parameters)) for f in functions}))
             self.error(x.at, f"`{x.name}` takes {takes} arguments; got {count}.")
@@ -350,7 +350,7 @@ class Calls(Expressions):
         """(the type of an argument, whether it is a pointer or an array)."""
         if isinstance(x, s.Braces):
             return None, False
-        found = self.owner(x)
+        found = self.expression(x)
         return self.type_of(found), self.is_address(found) or isinstance(found, Pointer)
 
     def type_of(self, x: Any) -> Any:

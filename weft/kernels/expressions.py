@@ -70,7 +70,9 @@ class Expressions(PlaceRules):
                     self.error(x.at, f"the number {value} is too large.")
             case s.Name(_, name):
                 meaning = self.find(name, x.at)
-                return self.read(meaning, x.at) if isinstance(meaning, Kept | KeptTuple | KeptRecord | Alias) else meaning
+                return (
+                    self.read(meaning, x.at) if isinstance(meaning, Kept | KeptTuple | KeptRecord | Alias) else meaning
+                )
             case s.Unary():
                 return self.unary(x)
             case s.Binary():
@@ -105,9 +107,7 @@ class Expressions(PlaceRules):
             kind: Any = self.type(x.type)
         else:
             with self.collected():
-                found = self.owner(x) if not isinstance(x, s.Name) else self.find(x.name, x.at)
-            if isinstance(found, Alias):
-                found = found.place
+                found = self.expression(x)
             if isinstance(found, Dtype):
                 kind = found
             elif isinstance(found, Address | Elements):
@@ -118,11 +118,10 @@ class Expressions(PlaceRules):
                 for n in found.sizes:
                     count *= n
                 return Value(tree.Constant(dt.uint64, self.layout(kind)[0] * count))
-            elif isinstance(found, KeptRecord | Record):
+            elif isinstance(found, Record):
                 kind = found.type
-            elif isinstance(found, KeptTuple | Tuple):
-                value = self.read(found, x.at)
-                kind = rules.vector_of(value.parts[0].expression.dtype, len(value.parts), packed=False)
+            elif isinstance(found, Tuple):
+                kind = rules.vector_of(found.parts[0].expression.dtype, len(found.parts), self.rules.packed)
             else:
                 kind = self.number(found, x.at).expression.dtype
         return Value(tree.Constant(dt.uint64, self.layout(kind)[0]))
@@ -234,28 +233,29 @@ class Expressions(PlaceRules):
         """&& and ||: the second operand is evaluated only where it counts."""
         given = self.expression(x.x)
         if isinstance(given, Tuple):
-            both = given, self.expression(x.y)
-            cast = [
-                Tuple(tuple(Value(self.cast(p.expression, dt.bool_)) for p in v.parts)) if isinstance(v, Tuple) else v
-                for v in both
-            ]
-            return self.elementwise("&" if x.op == "&&" else "|", *cast, x)
+            second = self.expression(x.y)
+            return self.elementwise("&" if x.op == "&&" else "|", self._tests(given), self._tests(second), x)
         first = self.cast(self.number(given, x.x.at).expression, dt.bool_)
         if isinstance(first, tree.Constant) and bool(first.value) == (x.op == "||"):
             return Value(first)
         with self.collected() as inside:
-            second = self.truth(x.y)
+            then = self.truth(x.y)
         if isinstance(first, tree.Constant):
             self.out.extend(inside)
-            return Value(second)
-        if not inside and not rules.can_fail(second):
-            return Value(tree.Operation(dt.bool_, "and" if x.op == "&&" else "or", (first, second)))
+            return Value(then)
+        if not inside and not rules.can_fail(then):
+            return Value(tree.Operation(dt.bool_, "and" if x.op == "&&" else "or", (first, then)))
         result = self.variable("both" if x.op == "&&" else "either", dt.bool_)
         self.write(tree.Assign(result, first, first=True))
         here = tree.Read(dt.bool_, result)
         test = here if x.op == "&&" else rules.operation("not", dt.bool_, here)
-        self.write(tree.If(test, (*inside, tree.Assign(result, second))))
+        self.write(tree.If(test, (*inside, tree.Assign(result, then))))
         return Value(here)
+
+    def _tests(self, x: Any) -> Any:
+        if not isinstance(x, Tuple):
+            return x
+        return Tuple(tuple(Value(self.cast(p.expression, dt.bool_)) for p in x.parts))
 
     # ---- choices ----
 

@@ -122,7 +122,7 @@ class PlaceRules(Structs):
             case Places(parts):
                 return Tuple(tuple(self.number(self.read(p, at), at) for p in parts))
             case Part(of, index):
-                return self._chosen(of, index)
+                return self._number_at(of, index)
             case Address() if not place.sizes and not place.whole and place.variable is None:
                 return Value(tree.Load(place.storage.dtype, place.storage, place.index, at))
             case Elements() if place.one:
@@ -130,7 +130,7 @@ class PlaceRules(Structs):
                 return Tuple(parts) if isinstance(place.type, VectorType) else Record(place.type, parts)
         return place
 
-    def _chosen(self, of: KeptTuple, index: tree.Expression) -> Value:
+    def _number_at(self, of: KeptTuple, index: tree.Expression) -> Value:
         first = of.variables[0]
         found: tree.Expression = tree.Read(first.dtype, first)
         for k, v in enumerate(of.variables[1:], 1):
@@ -386,10 +386,10 @@ class PlaceRules(Structs):
                 return self._put_record(kind, list(places), value, target, at)
             case Elements() if place.one:
                 self._writable(place, at)
-                parts = self.parts(place)
+                inner = self.parts(place)
                 if isinstance(place.type, VectorType):
-                    return self._put_all(parts, [place.type.dtype] * len(parts), value, target, at)
-                return self._put_record(place.type, parts, value, target, at)
+                    return self._put_all(inner, [place.type.dtype] * len(inner), value, target, at)
+                return self._put_record(place.type, inner, value, target, at)
             case Elements() | Address() if self.is_address(value):
                 return self._put_address(place, value, target, at)
         if not isinstance(place, Address) or place.sizes:

@@ -575,11 +575,11 @@ class Rules:
 
 
 _ARITIES: Final = {
-    "abs": 1, "round": 1, "sign": 1, "negative": 1, "clamp": 3, "clip": 3, "saturate": 1, "select": 3, "where": 3, "mix": 3, "fma": 3,
-    "ceildiv": 2, "rcp": 1, "recip": 1, "fdividef": 2, "fract": 1, "divide": 2, "add": 2, "subtract": 2, "multiply": 2,
-    "mad": 3, "min3": 3, "max3": 3, "median3": 3, "step": 2, "smoothstep": 3, "fdim": 2, "ldexp": 2, "signbit": 1,
-    "isnormal": 1, "rotate": 2, "mulhi": 2, "absdiff": 2, "extract_bits": 3, "ffs": 1, "hypot": 2, "degrees": 1,
-    "radians": 1,
+    "abs": 1, "round": 1, "sign": 1, "negative": 1, "clamp": 3, "clip": 3, "saturate": 1, "select": 3, "where": 3,
+    "mix": 3, "fma": 3, "ceildiv": 2, "rcp": 1, "recip": 1, "fdividef": 2, "fract": 1, "divide": 2, "add": 2,
+    "subtract": 2, "multiply": 2, "mad": 3, "min3": 3, "max3": 3, "median3": 3, "step": 2, "smoothstep": 3, "fdim": 2,
+    "ldexp": 2, "signbit": 1, "isnormal": 1, "rotate": 2, "mulhi": 2, "absdiff": 2, "extract_bits": 3, "ffs": 1,
+    "hypot": 2, "degrees": 1, "radians": 1,
 }  # fmt: skip
 _FLOAT_NAMES: Final = {
     **{name + "f": name for name in (*f.MATH, "pow", "fmin", "fmax", "fmod", "atan2", "copysign", "round", "fma")},

@@ -47,6 +47,7 @@ class Structs(Names):
         missing = [x.name for x in source.generics if x.name not in scope and x.default is None]
         if missing:
             self.error(x.at, f"`{x.name}` needs its template parameters: {', '.join(missing)}.")
+        self.defaults(source.generics, scope, x.name, x.at)
         key = (x.name, tuple(_key(argument) for argument in scope.values()))
         found = self._struct_types.get(key)
         if found is None:
@@ -91,7 +92,6 @@ class Structs(Names):
     def _made_struct(self, source: s.Struct, scope: dict[str, Any]) -> StructType:
         outer = self.scopes
         self.scopes = [outer[0], *outer[1:2], scope]
-        self.defaults(source.generics, scope, source.name, source.at)
         if len(self._inside) > 16:
             self.error(source.at, f"the struct `{source.name}` is nested too deeply.")
         self._inside.append(source.name)
@@ -121,6 +121,13 @@ class Structs(Names):
         self._inside.pop()
         self.scopes = outer
         return StructType(source.name, tuple(fields), source, scope)
+
+    def begins(self, kind: Any) -> bool:
+        """Whether a struct has something to do where it is declared: a constructor, or defaults of its fields."""
+        if not isinstance(kind, StructType):
+            return False
+        made = any(f.name == kind.source.name for f in kind.source.functions)
+        return made or any(field.default is not None or self.begins(field.type) for field in kind.fields)
 
     def layout(self, kind: Any) -> tuple[int, int]:
         """(bytes of a type, its alignment)."""
@@ -277,15 +284,16 @@ class Structs(Names):
         if isinstance(kind, VectorType):
             return Tuple((Value(tree.Constant(kind.dtype, 0)),) * kind.size)
         if isinstance(kind, StructType):
-            return Record(
-                kind, tuple(None if field.sizes else self.nothing(field.type, at) for field in kind.fields)
-            )
+            return Record(kind, tuple(None if field.sizes else self.nothing(field.type, at) for field in kind.fields))
         return Value(tree.Constant(kind, 0))
 
 
 def _key(argument: Any) -> Any:
     """A template parameter, as far as it tells types apart."""
-    return argument.expression.value if isinstance(argument, Value) else argument
+    if isinstance(argument, Value):
+        assert isinstance(argument.expression, tree.Constant)
+        return argument.expression.value
+    return argument
 
 
 def _moved(leaves: Sequence[Any], index: tree.Expression, at: Any) -> tuple[Any, ...]:

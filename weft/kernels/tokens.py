@@ -243,9 +243,7 @@ class Preprocessor:
         if macro.variadic and len(found) == len(macro.parameters) - 1:
             found.append([])
         if len(found) != len(macro.parameters):
-            self.error(
-                name.at, f"the macro `{name.text}` takes {len(macro.parameters)} arguments; got {len(found)}."
-            )
+            self.error(name.at, f"the macro `{name.text}` takes {len(macro.parameters)} arguments; got {len(found)}.")
         return found
 
     def _filled(self, macro: Macro, given: Sequence[Sequence[Token]]) -> list[Token]:

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
-from weft.kernels import tree
 from weft.kernels import syntax as s
+from weft.kernels import tree
 from weft.kernels.builtins import Builtins
 from weft.kernels.meanings import (
     Address,
@@ -209,7 +209,9 @@ class _Typer(Builtins):
             if label is None:
                 continue
             number = self.constant_integer(label, "a case")
-            test = self.rules.binary("==", Value(value), Value(tree.Constant(value.dtype, wrapped(number, value.dtype))))
+            test = self.rules.binary(
+                "==", Value(value), Value(tree.Constant(value.dtype, wrapped(number, value.dtype)))
+            )
             assert test is not None
             if isinstance(found, tree.Constant):
                 found = found if found.value else test.expression
@@ -412,7 +414,9 @@ class _Typer(Builtins):
         kind = x.type
         if kind is not None and kind.space == "threadgroup" and not kind.pointer and not kind.reference:
             if x.value is not None:
-                self.error(x.at, "memory of a threadgroup is not initialized where it is declared; it begins with zeros.")
+                self.error(
+                    x.at, "memory of a threadgroup is not initialized where it is declared; it begins with zeros."
+                )
             found = self.memory(x.name, self.type(kind), (1,), "threadgroup", x.at)
             self.bind(x.name, Alias(self.pointed(found, x.at)), x.at)
             return
@@ -448,7 +452,7 @@ class _Typer(Builtins):
         kind = self.type(x.type)
         if isinstance(kind, StructType):
             place = self.keep(x.name, kind, (), x.at)
-            if any(f.name == kind.source.name for f in kind.source.functions) or any(f.default for f in kind.fields):
+            if self.begins(kind):
                 self.fill(place, kind, (), (), x.at)
             self.bind(x.name, place, x.at)
         elif isinstance(kind, Dtype):
@@ -560,6 +564,8 @@ class _Typer(Builtins):
             self.error(x.at, "memory of a threadgroup is not initialized where it is declared; it begins with zeros.")
         found = self.memory(x.name, kind, sizes, space, x.at)
         self.bind(x.name, found, x.at)
+        if x.value is None and self.begins(kind):
+            self.error(x.at, f"`{x.name}`: arrays of structs with defaults or constructors are given in braces.")
         if x.value is None:
             return
         if not isinstance(x.value, s.Braces):
