@@ -44,8 +44,8 @@ def cast(x, dtype):
     return x.astype(getattr(jnp, dtype))
 
 
-def name_of(x):
-    return x.dtype.name
+def to_other_float(x):
+    return x.astype(jnp.float16 if x.dtype == jnp.float32 else jnp.float32)
 
 
 def reversed(x):

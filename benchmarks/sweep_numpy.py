@@ -46,8 +46,8 @@ def cast(x, dtype):
     return x.astype(dtype)
 
 
-def name_of(x):
-    return x.dtype.name
+def to_other_float(x):
+    return x.astype(np.float16 if x.dtype == np.float32 else np.float32)
 
 
 def reversed(x):

@@ -54,7 +54,7 @@ COMPUTED = {
     "add_column": lambda x, column: x + column,
     "multiply_add": lambda x, y, z: x * y + z,
     "where": lambda x, y: xp.where(x > y, x, y),
-    "cast": lambda x: xp.cast(x, "float32" if xp.name_of(x) != "float32" else "float16"),
+    "cast": lambda x: xp.to_other_float(x),
     "exp": lambda x: xp.exp(x),
     "gelu": lambda x: xp.gelu(x),
     "chain": lambda x, y: xp.sqrt(xp.abs(x * y + 1)) / (xp.abs(y) + 1) - x,

@@ -28,8 +28,8 @@ def cast(x, dtype):
     return x.to(getattr(torch, dtype))
 
 
-def name_of(x):
-    return str(x.dtype).rpartition(".")[2]
+def to_other_float(x):
+    return x.to(torch.float16 if x.dtype == torch.float32 else torch.float32)
 
 
 def transpose(x):

@@ -53,8 +53,8 @@ def cast(x, dtype):
     return x.astype(dtype_named(dtype))
 
 
-def name_of(x):
-    return str(x.dtype).rpartition(".")[2]
+def to_other_float(x):
+    return x.astype(mx.float16 if x.dtype == mx.float32 else mx.float32)
 
 
 def reversed(x):

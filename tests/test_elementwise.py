@@ -515,3 +515,19 @@ def test_polygamma_says_what_it_takes() -> None:
     assert mx.polygamma(1, mx.array([1, 2])).dtype is mx.float32
     with pytest.raises(ValueError, match=r"\[polygamma\] orders go up to 128; got 500"):
         mx.polygamma(500, mx.array([1.0]))
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float64, mx.float16, mx.bfloat16, mx.int8, mx.int32, mx.uint64])
+def test_powers_do_not_depend_on_their_neighbours(dtype: Any) -> None:
+    """Exponents 1 and 2 are multiplications where all of a vector are; among others they give the same bits."""
+    special = [0, 1, 2, 3, 100] if dtype.is_integer else [0.0, -0.0, inf, -inf, nan, 1e-30, -3.7, 1.5, 1e30]
+    x = mx.array(np.array(special * 5), dtype)
+    for exponent in (1, 2):
+        alone = mx.power(x, mx.array(exponent, dtype))
+        mixed = mx.array(np.array([exponent, 3, 0, exponent, exponent] * len(special)), dtype)
+        among = mx.power(x, mixed)
+        wanted = x if exponent == 1 else x * x
+        picked = np.asarray(mx.equal(mixed, mx.array(exponent, dtype)))
+        for got in (alone, among):
+            left, right = (values_of(a).view(f"u{dtype.size}")[picked] for a in (got, wanted))
+            np.testing.assert_array_equal(left, right)

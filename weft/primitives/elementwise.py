@@ -218,6 +218,12 @@ class Power(Elementwise):
 
 
 def _integer_power(b: Builder, x: Value, y: Value) -> Value:
+    """x ** y. Where all exponents are 1 or 2, that is a multiplication."""
+    (result,) = b.rarely(b.any(y.ne(1) & y.ne(2)), (b.choose(y.eq(2), x * x, x),), lambda: (_any_power(b, x, y),))
+    return result
+
+
+def _any_power(b: Builder, x: Value, y: Value) -> Value:
     """Square and multiply over all bits of the exponent, lane by lane without branches."""
     result, square, exponent = b.like(x, 1), x, y
     for _ in range(min(x.dtype.bits, 64)):

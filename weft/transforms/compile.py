@@ -272,7 +272,7 @@ class Compiled:
             walk.key.append(current())
         return Seen(walk, tuple(walk.key), buffers, kinds, symbolic)
 
-    def _visit(self, walk: Walk, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    def _visit(self, walk: Walk, args: tuple[Any, ...], kwargs: dict[str, Any], whole: bool = False) -> int:
         visit = walk.visit
         walk.live = True
         for i, argument in enumerate(args):
@@ -287,7 +287,7 @@ class Compiled:
         if self._open is None:
             self._bindings = closed_bindings(self.__wrapped_function__) if self._roots[1:] == (None, None) else None
             self._open = self._bindings is None
-        if self._open or not self._bindings.hold():  # type: ignore[union-attr]
+        if whole or self._open or not self._bindings.hold():  # type: ignore[union-attr]
             fun, inputs, outputs = self._roots
             visit(fun)
             drawn_from = RANDOM_STATE[0]
@@ -303,7 +303,7 @@ class Compiled:
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Seen] | str | None:
         """Make a trace. None if the call should look again: captured numbers turned out to change, or there is a trace
         by now. ELSEWHERE while another thread traces a function that may change what this one sees."""
-        if self._open and self._found_varying(args, kwargs):
+        if self._found_varying(args, kwargs):
             return None
         seen = self._see(args, kwargs)
         if seen is None or seen.walk.opaque is not None or self._find(seen) is not None:
@@ -369,7 +369,7 @@ class Compiled:
     def _found_varying(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a captured number is not what it was at the last trace: it is a run-time scalar from now on."""
         walk = Walk(self._shapeless, self._varying, record=True)
-        self._visit(walk, args, kwargs)
+        self._visit(walk, args, kwargs, whole=True)
         numbers, before = walk.numbers or {}, self._numbers
         changed = {
             slot

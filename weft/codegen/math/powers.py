@@ -54,10 +54,15 @@ LIMIT = Constant(2.0**40, 2.0**66)
 
 
 def power(b: Builder, x: Value, y: Value) -> Value:
-    """x**y."""
+    """x**y. Where all exponents are 1 or 2, as in `x ** 2` and its derivative, that is a multiplication."""
+    (result,) = b.rarely(b.any(y.ne(1.0) & y.ne(2.0)), (b.choose(y.eq(2.0), x * x, x),), lambda: (_general(b, x, y),))
+    return result
+
+
+def _general(b: Builder, x: Value, y: Value) -> Value:
     a, limit = b.abs(x), LIMIT.of(x)
     result = pick(x, _magnitude32, _magnitude64)(b, a, at_most(b, at_least(b, y, -limit), limit))
-    ordinary = (x > 0.0) & (x < math.inf) & y.ne(2.0) & y.ne(-1.0) & y.eq(y)
+    ordinary = (x > 0.0) & (x < math.inf) & y.ne(1.0) & y.ne(2.0) & y.ne(-1.0) & y.eq(y)
     (result,) = b.rarely(b.any(~ordinary), (result,), lambda: (_by_the_letter(b, x, y, result),))
     return result
 
@@ -73,7 +78,7 @@ def _by_the_letter(b: Builder, x: Value, y: Value, result: Value) -> Value:
     result = b.copysign(result, b.choose(odd, x, 1.0))
     result = b.choose((x < 0.0) & (x > -math.inf) & ~whole, math.nan, result)
     result = b.choose(b.isnan(x) | b.isnan(y), x + y, result)
-    result = b.choose(y.eq(2.0), x * x, result)
+    result = b.choose(y.eq(1.0), x, b.choose(y.eq(2.0), x * x, result))
     result = b.choose(y.eq(-1.0), 1.0 / x, result)
     return b.choose(y.eq(0.0) | x.eq(1.0), 1.0, result)
 
