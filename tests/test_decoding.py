@@ -3,6 +3,7 @@ before the one before has ended. One program, in place, and the same bits as in 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -22,10 +23,13 @@ from tests.test_fusion_property import Program, built, operands, programs, resul
 from weft import evaluate
 from weft.evaluate import later, reach, running, together
 from weft.evaluate import structure as structures
-from weft.graph.node import Node
+from weft.graph.node import Node, Tape
 from weft.graph.overlay import Overlay
 from weft.passes import families
 from weft.passes.executable import Executable
+from weft.primitives.base import DATA, Bundled
+from weft.primitives.views import Slice, SliceUpdate
+from weft.runtime.object_table import PLACES
 from weft.runtime.objects import MAKERS
 
 native = pytest.mark.skipif(not MAKERS._has_nodes, reason="this interpreter's objects are laid out in another way")
@@ -170,24 +174,24 @@ def test_only_what_lies_between_steps_has_other_sizes() -> None:
 # ---- machine code and Python ----
 
 
-def walked(reach_one: Any, describe: Any, divide: Any, roots: list[Node], wanted: Any) -> list[Any]:
+def walked(sweep: Any, describe: Any, divide: Any, roots: list[Node], wanted: Any) -> list[Any]:
     """What three functions find out about the nodes behind some."""
-    order, seen, bundles = list(roots), set(roots), []
-    updates = reach_one(order, seen, bundles)
-    order.sort(key=lambda node: node.id)
+    swept: tuple[list[Node], ...] = ([], [], [])
+    found = sweep(list(roots), *swept)
+    order = list(swept[0])
     index: dict[Node, int] = {}
     lists: tuple[list[Any], ...] = ([], [], [], [])
     describe(order, wanted, index, *lists)
     form: list[int] = []
     sizes: list[Any] = []
     divided = divide(tuple(lists[0]), form, sizes)
-    return [updates, order, seen, bundles, list(index.items()), *lists, divided, form, sizes]
+    return [found, *swept, order, list(index.items()), *lists, divided, form, sizes]
 
 
 def both_ways(arrays: list[mx.array], wanted: Any = None) -> None:
     roots = list(dict.fromkeys([x._node for x in arrays if x._node.value is None]))
-    by_python = (reach._reach_by_python, structures._describe_by_python, families._divide_by_python)
-    by_machine = (reach._reach, structures._describe, families._divide)
+    by_python = (reach._sweep_by_python, structures._describe_by_python, families._divide_by_python)
+    by_machine = (reach._sweep, structures._describe, families._divide)
     wanted = set(roots) if wanted is None else wanted
     assert walked(*by_machine, roots, wanted) == walked(*by_python, roots, wanted)
 
@@ -222,8 +226,50 @@ def test_machine_code_sees_updates_bundles_slices_and_handles() -> None:
 
 
 @native
+def test_nodes_that_are_too_old_for_machine_code() -> None:
+    """What is put off for long, and what was made lately, in one evaluation."""
+    x = normal(8)
+    old = x[2:4] * 2.0
+    for _ in range(PLACES // 2 + 2):
+        Node(DATA, (), x._node.kind)
+    between = old + 1.0
+    both_ways([between])
+    for _ in range(PLACES // 2 + 2):
+        Node(DATA, (), x._node.kind)
+    new = between * old
+    both_ways([new])
+    both_ways([old, new])
+    mx.eval(new, old)
+    assert new.tolist() == (np.array(old) * (np.array(old) + 1)).tolist()
+
+
+@native
+def test_a_sweep_that_is_interrupted_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an exception, and by another one in the midst of it."""
+    x = normal(8)
+    y = (x[2:4] * 2.0)[1:] + x[:1]
+    roots = [y._node]
+
+    def fail(node: Node) -> bool:
+        raise KeyError(str(node))
+
+    def again(node: Node) -> bool:
+        both_ways([y + 1.0])
+        return reach.slice_data(node)
+
+    for instead in (fail, again):
+        sweep = MAKERS.sweep(reach._sweep_by_python, Slice, SliceUpdate, Bundled, Tape, instead)
+        lists: tuple[list[Node], ...] = ([], [], [])
+        with pytest.raises(KeyError) if instead is fail else contextlib.nullcontext():
+            sweep(roots, *lists)
+        both_ways([y])
+    expected = contract.values_of(x)[3:4] * 2 + contract.values_of(x)[:1]
+    assert contract.values_of(y).tolist() == expected.tolist()
+
+
+@native
 def test_machine_code_is_used() -> None:
-    for function in (reach._reach, structures._describe, families._divide):
+    for function in (reach._sweep, structures._describe, families._divide):
         assert type(function).__name__ == "builtin_function_or_method"
 
 

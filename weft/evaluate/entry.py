@@ -14,7 +14,7 @@ from weft.evaluate.programs import Recipe, in_place, plain_recipe
 from weft.evaluate.reach import reached
 from weft.evaluate.running import prepare, run_program, run_windows
 from weft.evaluate.structure import SHORT, leaf_key, places
-from weft.evaluate.together import prepare_together
+from weft.evaluate.together import is_of_data, prepare_together
 from weft.evaluate.turns import ENTRIES, LOCK, Disturbed, enter, still
 from weft.evaluate.updates import in_stages, is_plain_update, write_update
 from weft.graph.node import Node, has_handle
@@ -24,6 +24,7 @@ from weft.graph.trace import OPEN, following, keeps_inputs
 from weft.primitives.base import ConstantValue
 from weft.primitives.views import SliceUpdate
 from weft.runtime.data import Buffer, Busy, Taken
+from weft.runtime.object_table import READ, TAPED
 
 if config.compare:
     import weft.checking  # noqa: F401  (it puts itself around all programs; others need not wait for it)
@@ -75,11 +76,15 @@ def _evaluate(roots: Sequence[Node], at_once: bool = True) -> None:
                     node.value.refuse()
             if not pending:
                 return None
-            order, updates, taped = reached(pending)
+            order, updates, found = reached(pending)
             if OPEN:
                 follow_others([x for node in order for x in (node, *node.inputs)])
-            prepared = prepare_together(order, pending, mine) if updates and not taped else None
-            stages = in_stages(order, pending) if updates and not taped and prepared is None else None
+            prepared, stages, taped = None, None, found & TAPED
+            if updates and not taped:
+                read = found & READ and is_of_data(updates)
+                updates.clear()  # what is held here would not be free to be overwritten
+                prepared = prepare_together(order, pending, mine) if read else None
+                stages = in_stages(order, pending) if prepared is None else None
             if stages is None and prepared is None:
                 if len(order) > reach.WINDOW and not taped:
                     return run_windows(order, pending, mine)

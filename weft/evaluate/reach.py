@@ -5,6 +5,7 @@ Slices of computed data are found on the way, without a program that knows where
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Container, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from weft.lazy import lazy
 from weft.primitives.base import DATA, Bundled, GetResult
 from weft.primitives.views import Slice, SliceUpdate
 from weft.runtime.data import Buffer
+from weft.runtime.object_table import READ, TAPED
 from weft.runtime.objects import MAKERS
 
 if TYPE_CHECKING:
@@ -29,49 +31,56 @@ WINDOW = 1024
 _by_id = attrgetter("id")
 
 
-def reached(pending: set[Node]) -> tuple[list[Node], bool, bool]:
-    """What has no value yet and is to be computed for these nodes, themselves included, in order; whether there are
-    slice updates, and tapes. Results that should be computed now although nobody asked for them join the pending
-    ones."""
-    seen = pending.copy()
-    order = list(pending)
-    bundles: list[Node] = []
-    updates = _reach(order, seen, bundles)
-    for whole in bundles:
-        needed = _needed_elsewhere(whole, seen)  # type: ignore[arg-type]
-        pending.update(needed)
-        order += needed
-    order.sort(key=_by_id)
-    return order, updates, bool(bundles) and any(node.kind.__class__ is Tape for node in order)
+def reached(pending: set[Node]) -> tuple[list[Node], list[Node], int]:
+    """What has no value yet and is to be computed for these nodes, themselves included, in order; slice updates among
+    it; and what `READ` and `TAPED` say of it. Results that should be computed now although nobody asked for them join
+    the pending ones."""
+    order: list[Node] = []
+    bundles: list[Bundled] = []
+    updates: list[Node] = []
+    found = _sweep([*pending], order, bundles, updates)
+    if bundles:
+        needed = [pick for whole in bundles for pick in _needed_elsewhere(whole, order)]
+        if needed:
+            pending.update(needed)
+            order += needed
+            order.sort(key=_by_id)
+    return order, updates, found
 
 
-def _reach_by_python(found: list[Node], seen: set[Node], bundles: list[Node]) -> bool:
-    """Add to `found` all operands of its items, and theirs, that have no value and are not in `seen`; and to `bundles`
-    the items that have several results. Whether there are slice updates."""
-    updates = False
-    see, add = seen.add, found.append
-    for current in found:  # which grows meanwhile
-        if current.__class__ is Bundled:
-            bundles.append(current)
-        elif current.op.__class__ is SliceUpdate:
-            updates = True
+def _sweep_by_python(roots: list[Node], order: list[Node], bundles: list[Node], updates: list[Node]) -> int:
+    """Fill `order` with these nodes and all operands of what is there that have no value, from the oldest on; `bundles`
+    with those that have several results, and `updates` with slice updates. `READ` if one of these is an operand of
+    something, `TAPED` if there are tapes, or both."""
+    found = 0
+    seen = set(roots)
+    order[:] = roots
+    for current in order:  # which grows meanwhile
         for node in current.inputs:
+            if node.value is None and node.op.__class__ is SliceUpdate:
+                found |= READ
             if node not in seen:
-                see(node)
+                seen.add(node)
                 if node.value is None and not (node.op.__class__ is Slice and slice_data(node)):
-                    add(node)
-    return updates
+                    order.append(node)
+    order.sort(key=_by_id)
+    bundles[:] = [node for node in reversed(order) if node.__class__ is Bundled]
+    updates[:] = [node for node in reversed(order) if node.op.__class__ is SliceUpdate]
+    return found | (TAPED if any(node.kind.__class__ is Tape for node in order) else 0)
 
 
-def _needed_elsewhere(whole: Bundled, seen: set[Node]) -> list[Node]:
+def _needed_elsewhere(whole: Bundled, order: Sequence[Node]) -> list[Node]:
     """Results of an operation with several that this evaluation does not ask for, but somebody still can: computing
     them now saves running a loop twice."""
     found = [pick() for pick in whole.picks]
-    return [pick for pick in found if pick is not None and _is_needed(pick, seen)]
+    return [pick for pick in found if pick is not None and _is_needed(pick, order)]
 
 
-def _is_needed(pick: Node, seen: set[Node]) -> bool:
-    return pick.value is None and pick not in seen and pick.kind.__class__ is not Tape
+def _is_needed(pick: Node, order: Sequence[Node]) -> bool:
+    if pick.value is not None or pick.kind.__class__ is Tape:
+        return False
+    place = bisect.bisect_left(order, pick.id, key=_by_id)
+    return place == len(order) or order[place] is not pick
 
 
 def in_windows(order: Sequence[Node], wanted: Container[Node]) -> list[tuple[list[Node], set[Node]]]:
@@ -130,4 +139,4 @@ def slice_data(node: Node) -> bool:
     return True
 
 
-_reach = MAKERS.reach(_reach_by_python, Slice, SliceUpdate, Bundled, slice_data)
+_sweep = MAKERS.sweep(_sweep_by_python, Slice, SliceUpdate, Bundled, Tape, slice_data)

@@ -42,7 +42,7 @@ def prepare_together(order: list[Node], wanted: Container[Node], mine: int) -> P
     stages. `order` is left as it was then, but for nodes that have values."""
     if not COUNTED or not may_write() or pipeline.WRAPPERS or config.dump or USED:
         return None
-    if len(order) > MOST_NODES * reach.WINDOW or not _reads_updates_of_data(order):
+    if len(order) > MOST_NODES * reach.WINDOW:
         return None
     count = len(order)
     key, results, leaves, constants = structure(order, wanted)
@@ -58,13 +58,10 @@ def prepare_together(order: list[Node], wanted: Container[Node], mine: int) -> P
     return recipe, results, leaves, constants, claim
 
 
-def _reads_updates_of_data(order: Sequence[Node]) -> bool:
-    """Whether the slice updates are all of computed data, and something is computed from what they leave: otherwise
-    they are best written one by one."""
-    updates = {node for node in order if node.op.__class__ is SliceUpdate}
-    if not all(node.inputs[0].value.__class__ is Buffer and not node.kind.symbolic for node in updates):
-        return False
-    return any(not updates.isdisjoint(node.inputs) for node in order)
+def is_of_data(updates: Sequence[Node]) -> bool:
+    """Whether slice updates are all of computed data. If something is computed from what they leave, they may be in one
+    program with it; otherwise they are best written one by one."""
+    return all(node.inputs[0].value.__class__ is Buffer and not node.kind.symbolic for node in updates)
 
 
 def _recipe(

@@ -54,6 +54,9 @@ class Integers(Typed):
     def __getitem__(self, index: Operand) -> Value:
         return _number(self.past(index))
 
+    def __setitem__(self, index: Operand, value: Value) -> None:
+        self.b.store(value, self.past(index))
+
     def past(self, count: Operand) -> Self:
         """The address of the one so many places on."""
         return type(self).of(_word_at(self, count))

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from weft.dtypes import int64
 from weft.llvm.builder import Value
-from weft.llvm.functions import Int, Long, native
+from weft.llvm.functions import Int, Integers, Long, Void, native
+from weft.runtime.object_table import PLACES, READ, TAPED
 from weft.runtime.object_values import (
     Array,
     Buffer,
@@ -17,7 +17,6 @@ from weft.runtime.object_values import (
     Node,
     Object,
     Objects,
-    Set,
     Tuple,
     boolean,
     call,
@@ -27,6 +26,7 @@ from weft.runtime.object_values import (
     integer,
     integer_object,
     is_subtype,
+    otherwise,
     truth_of,
     unless,
 )
@@ -40,49 +40,136 @@ def _fail(c: Code) -> None:
 # ---- what is to be computed ----
 
 
-@native(Int, x=Node, slice_type=Object, slice_data=Object)
-def is_known_slice(c: Code, x: Node, slice_type: Object, slice_data: Object) -> None:
-    """Whether a node is a slice whose value needs no program: 1, 0, or -1 with an exception."""
-    with c.when(x.op.cls.ne(slice_type)):
-        c.ret(c.const(Int.held_as, 0))
-    c.ret(truth_of(c, slice_data, x))
+_LEFT: Final = 0
+_LOWEST: Final = 1
+_FOUND: Final = 2
+_STATUS: Final = 3
+_CELLS: Final = 4
+"""The numbers of a sweep: how many nodes it has yet to look at, the lowest place of one, what it has found, and how it
+goes: 0, -1 if an exception is set, `_OTHERWISE` if Python's form has to do it."""
+
+_OTHERWISE: Final = -2
+
+
+@native(Void, node=Node, table=Objects, cells=Integers, place=Long)
+def put(c: Code, node: Node, table: Objects, cells: Integers, place: Value) -> None:
+    """Put a node into the table of a sweep, unless it is there."""
+    with c.when(table[place].is_null()):
+        table[place] = node.hold()
+        cells[_LEFT] = cells[_LEFT] + 1
+        with c.when(place < cells[_LOWEST]):
+            cells[_LOWEST] = place
+
+
+@native(Long, bound=Tuple, x=Node, table=Objects, cells=Integers, first=Long, below=Long)
+def meet(c: Code, bound: Tuple, x: Node, table: Objects, cells: Integers, first: Value, below: Value) -> None:
+    """Put an operand into the table of a sweep, unless it has a value or is there: 0, -1 or `_OTHERWISE`. Its place is
+    its id from `first` on, which is lower than that of the node that reads it."""
+    with c.when(x.value.ne(c.none)):
+        c.ret(c.i64(0))
+    with c.when(x.op.cls.eq(bound.item(2))):
+        cells[_FOUND] = cells[_FOUND] | READ
+    place = integer(c, x.id) - first
+    with c.when((place < 0) | (place >= below)):
+        c.ret(c.i64(_OTHERWISE))
+    with c.when(table[place].exists()):
+        c.ret(c.i64(0))
+    with c.when(x.op.cls.eq(bound.item(1))):
+        known = truth_of(c, bound.item(5), x)
+        with c.when(known < 0):
+            c.ret(c.i64(-1))
+        with c.when(known.ne(0)):
+            c.ret(c.i64(0))
+    put(c, x, table, cells, place)
+    c.ret(c.i64(0))
+
+
+@native(Long, bound=Tuple, node=Node, table=Objects, cells=Integers, first=Long, place=Long, bundles=List, updates=List)
+def look_at(
+    c: Code, bound: Tuple, node: Node, table: Objects, cells: Integers, first: Value, place: Value, bundles: List,
+    updates: List,
+) -> None:  # fmt: skip
+    """What a sweep does with the node at a place: 0, -1 or `_OTHERWISE`."""
+    with c.when(node.cls.eq(bound.item(3))), c.when(bundles.append(node).ne(0)):
+        c.ret(c.i64(-1))
+    with c.when(node.op.cls.eq(bound.item(2))), c.when(updates.append(node).ne(0)):
+        c.ret(c.i64(-1))
+    with c.when(node.kind.cls.eq(bound.item(4))):
+        cells[_FOUND] = cells[_FOUND] | TAPED
+    inputs = node.inputs.hold()  # what is called may be interrupted, and the node evaluated
+    with c.loop(0, inputs.size(), 1) as operands:
+        status = meet(c, bound, Node.of(inputs.item(operands.index)), table, cells, first, place)
+        with c.when(status.ne(0)):
+            inputs.release()
+            c.ret(status)
+    inputs.release()
+    c.ret(c.i64(0))
+
+
+@native(Long, bound=Tuple, table=Objects, cells=Integers, first=Long, bundles=List, updates=List)
+def sweep_down(
+    c: Code, bound: Tuple, table: Objects, cells: Integers, first: Value, bundles: List, updates: List
+) -> None:
+    """Look at the nodes in the table from the last one on; each adds its operands, which are older: 0, -1 or
+    `_OTHERWISE`."""
+    with c.repeat(c.i64(PLACES - 1)) as loop:
+        (place,) = loop.carried
+        loop.stop_when(cells[_LEFT].eq(0))
+        node = Node.of(table[place])
+        with c.when(node.exists()):
+            cells[_LEFT] = cells[_LEFT] - 1
+            status = look_at(c, bound, node, table, cells, first, place, bundles, updates)
+            with c.when(status.ne(0)):
+                c.ret(status)
+        loop.carry(place - 1)
+    c.ret(c.i64(0))
+
+
+@native(Void, table=Objects, cells=Integers, order=List)
+def empty(c: Code, table: Objects, cells: Integers, order: List) -> None:
+    """Take the nodes out of the table, and add them to `order` as long as the status is 0."""
+    with c.loop(cells[_LOWEST], PLACES, 1) as loop:
+        node = table[loop.index]
+        with c.when(node.exists()):
+            table[loop.index] = c.null
+            with c.when(cells[_STATUS].eq(0)), c.when(order.append(node).ne(0)):
+                cells[_STATUS] = c.i64(-1)
+            node.release()
 
 
 @entry
-def reach(c: Code, self: Object, arguments: Objects, count: Value) -> None:
-    """reach(found, seen, bundles): adds to `found` all operands of its items, and theirs, that have no value and are
-    not in `seen`; and to `bundles` the items that have several results. Whether there are slice updates. `self` is
-    (instead, slice, slice update, bundled, slice_data): three classes, and what finds the value of a slice without a
-    program."""
+def sweep(c: Code, self: Object, arguments: Objects, count: Value) -> None:
+    """sweep(roots, order, bundles, updates); see `instead`, which is the same. `self` is (instead, slice, slice update,
+    bundled, tape, slice_data): four classes, and what finds the value of a slice without a program.
+
+    Operands are older than what reads them. So nodes are put into a table by their ids, and one walk from the last to
+    the first finds all, sorted. If some are too old for the table, Python's form does it."""
     bound = Tuple.of(self)
-    unless(c, arguments, count, lambda: bound.item(0))(count.eq(3))
-    found, seen, bundles = List.of(arguments[0]), Set.of(arguments[1]), List.of(arguments[2])
-    slice_type, slice_update, bundled, slice_data = (bound.item(place) for place in range(1, 5))
-    with c.repeat(c.i64(0), c.i64(0)) as loop:
-        i, updates = loop.carried
-        loop.stop_when(i >= found.size())
-        node = Node.of(found.item(i))
-        update = c.cast(node.op.cls.eq(slice_update), int64)
-        with c.when(node.cls.eq(bundled)), c.when(bundles.append(node).ne(0)):
-            c.fail()
-        inputs = node.inputs.hold()  # what is called may be interrupted, and the node evaluated
-        with c.loop(0, inputs.size(), 1) as operands:
-            x = Node.of(inputs.item(operands.index))
-            with c.when(seen.has(x).eq(0)):
-                with c.when(seen.add(x).ne(0)):
-                    inputs.release()
-                    c.fail()
-                with c.when(x.value.eq(c.none)):
-                    known = is_known_slice(c, x, slice_type, slice_data)
-                    with c.when(known.eq(0)), c.when(found.append(x).ne(0)):
-                        inputs.release()
-                        c.fail()
-                    with c.when(known < 0):
-                        inputs.release()
-                        c.fail()
-        inputs.release()
-        loop.carry(i + 1, updates | update)
-    c.ret(boolean(c, updates))
+    unless(c, arguments, count, lambda: bound.item(0))(count.eq(4) & c.state("sweeping").eq(0))
+    roots, order, bundles, updates = (List.of(arguments[place]) for place in range(4))
+    table, cells = c.places(Objects), c.room(Integers, _CELLS)
+    with c.loop(0, roots.size(), 1, c.i64(-1)) as loop:
+        number = integer(c, Node.of(roots.item(loop.index)).id)
+        loop.carry(c.choose(number > loop.carried[0], number, loop.carried[0]))
+    first = loop.carried[0] - (PLACES - 1)
+    cells[_LEFT], cells[_LOWEST], cells[_FOUND], cells[_STATUS] = c.i64(0), c.i64(PLACES), c.i64(0), c.i64(0)
+    c.set_state("sweeping", 1)
+    with c.loop(0, roots.size(), 1) as loop:
+        root = Node.of(roots.item(loop.index))
+        place = integer(c, root.id) - first
+        with c.when(place < 0):
+            cells[_STATUS] = c.i64(_OTHERWISE)
+        with c.when((place >= 0) & cells[_STATUS].eq(0)):
+            put(c, root, table, cells, place)
+    with c.when(cells[_STATUS].eq(0)):
+        cells[_STATUS] = sweep_down(c, bound, table, cells, first, bundles, updates)
+    empty(c, table, cells, order)
+    c.set_state("sweeping", 0)
+    with c.when(cells[_STATUS].eq(-1)):
+        c.fail()
+    with c.when(cells[_STATUS].ne(0)):
+        c.ret(otherwise(c, bound.item(0), arguments, count))
+    c.ret(integer_object(c, cells[_FOUND]))
 
 
 # ---- how it is described ----

@@ -5,8 +5,15 @@ from __future__ import annotations
 
 from typing import Final
 
-STATE: Final = ("watched", "overlaid")
-"""Numbers: whether Python's forms shall be used, everywhere, or where the node of an array is read."""
+STATE: Final = ("watched", "overlaid", "sweeping", "places")
+"""Numbers: whether Python's forms shall be used, everywhere, or where the node of an array is read, or where places are
+used; and the address of these."""
+PLACES: Final = 1 << 14
+"""How many nodes can be found by their ids at once: the oldest and the youngest of an evaluation lie no further apart,
+or Python's forms are used."""
+READ: Final = 1
+TAPED: Final = 2
+"""What a sweep finds beside nodes: some slice update is an operand, some node is a tape."""
 OBJECTS: Final = (
     "device", "node_type", "array_type", "counter", "none", "float_type", "int_type", "bool_type", "str_type",
 )  # fmt: skip
@@ -20,7 +27,7 @@ FUNCTIONS: Final = (
 )  # fmt: skip
 NODE_SLOTS: Final = ("op", "inputs", "kind", "value", "device", "handle", "id")
 ENTRIES: Final = (
-    "wrap", "unary", "binary", "reflected", "forward", "backward", "spread", "follow", "pull", "recall", "reach",
+    "wrap", "unary", "binary", "reflected", "forward", "backward", "spread", "follow", "pull", "recall", "sweep",
     "describe", "divide",
 )  # fmt: skip
 """The functions. Without any of them some figure of `benchmarks/tracing.py` is worse by at least 3 % (`divide`: the

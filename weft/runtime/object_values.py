@@ -47,6 +47,14 @@ class Code(Function):
         """A number of the table."""
         return self.word(self.known, TABLE[name], int64)
 
+    def set_state(self, name: str, value: int) -> None:
+        self.store(self.i64(value), self.gep(self.known, 8 * TABLE[name]))
+
+    def places(self, kind: type[T]) -> T:
+        """The places that all of evaluation shares, by which nodes are found by their ids: `PLACES` words, all 0. Who
+        uses them sets the state "sweeping" meanwhile, and leaves them as they were."""
+        return kind.of(self.word(self.known, TABLE["places"], PTR))
+
     @property
     def none(self) -> Object:
         return self.object("none")

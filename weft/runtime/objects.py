@@ -18,7 +18,7 @@ from weft.errors import CompileError, ConfigError
 from weft.lazy import lazy
 from weft.llvm import engine
 from weft.runtime.cpython import builtin, keep
-from weft.runtime.object_table import FUNCTIONS, HEAD_WORDS, MOST_ARRAYS, NODE_SLOTS, TABLE
+from weft.runtime.object_table import FUNCTIONS, HEAD_WORDS, MOST_ARRAYS, NODE_SLOTS, PLACES, TABLE
 
 if TYPE_CHECKING:
     from weft.runtime import object_module
@@ -146,10 +146,11 @@ class Makers:
         self._table[TABLE["at_run"]] = places["run"]
         return self._function("recall", (known, function, arrays, wrap, instead))
 
-    def reach(self, instead: Callable[..., Any], *known: Any) -> Callable[..., Any]:
-        """`reach(found, seen, bundles)`; see `instead`, which is the same. `known` are the classes of slices, of slice
-        updates and of nodes with several results, and the function that finds the value of a slice."""
-        return self._function("reach", (instead, *known)) if self._has_nodes else instead
+    def sweep(self, instead: Callable[..., Any], *known: Any) -> Callable[..., Any]:
+        """`sweep(roots, order, bundles, updates)`; see `instead`, which is the same. `known` are the classes of slices,
+        of slice updates, of nodes with several results and of tapes, and the function that finds the value of a
+        slice."""
+        return self._function("sweep", (instead, *known)) if self._has_nodes else instead
 
     def describe(self, instead: Callable[..., Any], buffer: type, *known: Any) -> Callable[..., Any]:
         """`describe(order, wanted, index, key, leaves, constants, results)`; see `instead`, which is the same. `known`
@@ -197,6 +198,9 @@ class Makers:
             ("none", None), ("float_type", float), ("int_type", int), ("bool_type", bool), ("str_type", str),
         ):  # fmt: skip
             self._hold(name, value)
+        places = (ctypes.c_int64 * PLACES)()
+        keep(places)
+        self._table[TABLE["places"]] = ctypes.addressof(places)
         keep(self._table)
         bind(ctypes.addressof(self._table))
         return True
