@@ -7,6 +7,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tests.processes import in_threads, run_alone
 from tests.test_families import NEVER, decoded_in_place, normal
 from tests.test_fusion_property import Program, built, operands, programs, results
 from weft import evaluate
+from weft.config import config
 from weft.evaluate import later, reach, running, together
 from weft.evaluate import structure as structures
 from weft.graph.node import Node, Tape
@@ -39,6 +41,7 @@ native = pytest.mark.skipif(not MAKERS._has_nodes, reason="this interpreter's ob
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate.programs, "PROGRAMS", {})
     monkeypatch.setattr(families, "FAMILIES", {})
+    monkeypatch.setattr(together, "_OUTLINES", {})
 
 
 @pytest.fixture
@@ -225,6 +228,78 @@ def test_machine_code_sees_updates_bundles_slices_and_handles() -> None:
         overlay.close()
 
 
+# ---- evaluations that resemble each other ----
+
+
+def pending(program: Program) -> tuple[list[Node], set[Node], list[mx.array]]:
+    """What is to be computed for a program, for which nodes, and the arrays that hold them."""
+    asked = results(program, built(program, operands(program)))
+    wanted = {x._node for x in asked if x._node.value is None}
+    order = reach.reached(wanted)[0] if wanted else []
+    return order, wanted, asked
+
+
+@given(programs(), programs(), st.integers(0, 3), st.booleans())
+def test_what_resembles_an_outline_has_its_form(program: Program, other: Program, mix: int, by_python: bool) -> None:
+    """And what does not has another one: comparing part by part is as good as describing and dividing as a whole."""
+    kinds = [
+        program,
+        replace(program, inputs=other.inputs),
+        replace(program, kept=other.kept),
+        replace(program, steps=(*program.steps[:-2], *other.steps[-2:])),
+    ]
+    order, wanted, held = pending(program)
+    key = structures.structure([*order], wanted)[0]
+    divided = families.divided(key)
+    assert divided is not None
+    outline = families.Outline(key, divided[1])
+    order, wanted, held = pending(kinds[mix])
+    found: structures.Found = ({}, [], [], [], [], [])
+    resembles = structures._resembles_by_python if by_python else structures._resembles
+    alike = resembles(order, wanted, outline.parts, outline.numbers, found)
+    sizes = outline.sizes_with(found[-1]) if alike else None
+    described = [*order]
+    key, *others = structures.structure(described, wanted)
+    form = families.divided(key)
+    assert form is not None
+    assert sizes == (form[1] if form[0] == divided[0] else None)
+    if sizes is not None:
+        assert found[1] == described
+        assert [found[4], found[2], found[3]] == others
+    del held
+
+
+def test_tokens_are_found_by_their_outline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Describing them as a whole is needed for the first ones, and where something else is held."""
+    described: list[int] = []
+    real = together.structure
+    monkeypatch.setattr(config, "check", False)
+    monkeypatch.setattr(together, "structure", lambda *a: [described.append(1), real(*a)][1])
+    decoder = Decoder()
+    for n in range(10, 10 + families.PATIENCE + 1):
+        mx.eval(decoder.step(n))
+    described.clear()
+    for n in range(20, 30):
+        mx.eval(decoder.step(n))
+    assert not described
+    held = decoder.keys  # it is not free to be overwritten, but read
+    mx.eval(held + 1.0)
+    before = contract.values_of(held).tobytes()
+    old, decoder.keys = decoder.keys, mx.array(decoder.keys)
+    mx.eval(decoder.step(30))
+    assert contract.values_of(old).tobytes() == before
+
+
+def test_the_check_finds_an_evaluation_that_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "check", True)
+    decoder = Decoder()
+    for n in range(10, 10 + families.PATIENCE + 1):
+        mx.eval(decoder.step(n))
+    monkeypatch.setattr(families.Outline, "sizes_with", lambda self, changes: self._sizes)
+    with pytest.raises(AssertionError, match="resembles"):
+        mx.eval(decoder.step(30))
+
+
 @native
 def test_nodes_that_are_too_old_for_machine_code() -> None:
     """What is put off for long, and what was made lately, in one evaluation."""
@@ -269,7 +344,7 @@ def test_a_sweep_that_is_interrupted_leaves_nothing_behind(monkeypatch: pytest.M
 
 @native
 def test_machine_code_is_used() -> None:
-    for function in (reach._sweep, structures._describe, families._divide):
+    for function in (reach._sweep, structures._describe, structures._resembles, families._divide):
         assert type(function).__name__ == "builtin_function_or_method"
 
 
@@ -278,7 +353,7 @@ def test_forms_tell_parameters_apart_that_are_no_sizes() -> None:
 
     def form(x: mx.array) -> Any:
         graph, layouts = contract.closed(x)
-        divided = families._divided(families.structure_of(graph.order(), graph.outputs, layouts))
+        divided = families.divided(families.structure_of(graph.order(), graph.outputs, layouts))
         assert divided is not None
         return divided[0]
 

@@ -15,6 +15,7 @@ from weft.graph.node import Node, has_handle
 from weft.graph.placement import USED, device_of
 from weft.primitives.base import DATA, ConstantValue
 from weft.runtime.data import Buffer, Taken
+from weft.runtime.object_table import NO_NUMBER
 from weft.runtime.objects import MAKERS
 
 ELSEWHERE = "elsewhere"
@@ -87,7 +88,45 @@ def _refuse(value: Any) -> NoReturn:
     raise AssertionError(f"{value} is no value")
 
 
-_describe = MAKERS.describe(_describe_by_python, Buffer, ConstantValue, ref, has_handle, DATA, -1, _refuse)
+_KNOWN = (Buffer, ConstantValue, ref, has_handle, DATA, -1, _refuse)
+_describe = MAKERS.describe(_describe_by_python, *_KNOWN)
+
+
+Found = tuple[dict[Node, int], list[Node], list[Buffer], list[ConstantValue], list[Node], list[Any]]
+"""(numbers of leaves, nodes, leaves, constants, results, changes), filled in by a comparison."""
+
+
+def resembling(order: list[Node], wanted: Container[Node], parts: tuple[Any, ...], numbers: bytes) -> Found | None:
+    """What `structure` finds, if the key of these nodes is as long as another one, `parts`, and has the same numbers at
+    the same places; None if not. The changes are other parts that are not the same objects as there: the place of each,
+    and the part. `numbers` are those among the parts, `NO_NUMBER` elsewhere, as int64. `order` is left as it is."""
+    found: Found = ({}, [], [], [], [], [])
+    return found if _resembles(order, wanted, parts, numbers, found) else None
+
+
+def _resembles_by_python(
+    order: list[Node], wanted: Container[Node], parts: tuple[Any, ...], numbers: bytes, found: Found
+) -> bool:
+    index: dict[Node, int] = {}
+    key: list[Any] = []
+    numbered, nodes, leaves, constants, results, changes = found
+    _describe_by_python(order, wanted, index, key, leaves, constants, results)
+    for node, number in index.items():
+        if node.value is not None:
+            numbered[node] = number
+    nodes.extend(index)
+    expected = memoryview(numbers).cast("q")
+    if len(key) != len(parts):
+        return False
+    for at, (part, number) in enumerate(zip(key, expected, strict=True)):
+        if (part if part.__class__ is int else NO_NUMBER) != number:
+            return False
+        if number == NO_NUMBER and part is not parts[at]:
+            changes += (at, part)
+    return True
+
+
+_resembles = MAKERS.resembles(_resembles_by_python, *_KNOWN)
 
 
 def leaf_key(node: Node, value: Any) -> tuple[Any, Any, Any]:

@@ -9,13 +9,13 @@ What no template serves is computed in stages as before, so no program is planne
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weft.config import config
 from weft.evaluate import programs, reach
 from weft.evaluate.overwriting import claimed
 from weft.evaluate.running import Prepared
-from weft.evaluate.structure import structure
+from weft.evaluate.structure import resembling, structure
 from weft.evaluate.turns import still
 from weft.evaluate.updates import may_write
 from weft.graph.node import Node
@@ -45,17 +45,85 @@ def prepare_together(order: list[Node], wanted: Container[Node], mine: int) -> P
     if len(order) > MOST_NODES * reach.WINDOW:
         return None
     count = len(order)
+    for number, (outline, donated, family) in enumerate(known := _OUTLINES.get(count, ())):
+        alike = _alike(outline, order, wanted)
+        if alike is None:
+            continue
+        sizes, results, leaves, constants = alike
+        bases = _free_bases(order, leaves, results)
+        if tuple(bases) != donated:
+            order[:] = [node for node in order if node.value is None]
+            continue
+        if number:
+            _OUTLINES[count] = [known[number], *(x for x in known if x is not known[number])]
+        recipe = _recipe(family, sizes, order, results, constants, donated, mine)
+        return _prepared(recipe, order, results, leaves, constants, bases, mine)
     key, results, leaves, constants = structure(order, wanted)
     bases = _free_bases(order, leaves, results)
     donated = tuple(bases)
     found = families.family_of(key, targets.CPU, donated)
     recipe = None if found is None else _recipe(*found, order, results, constants, donated, mine)
+    if found is not None and recipe is not None:
+        _outline(count, families.Outline(key, found[1]), donated, found[0])
+    return _prepared(recipe, order, results, leaves, constants, bases, mine)
+
+
+def _prepared(
+    recipe: programs.Recipe | None,
+    order: list[Node],
+    results: list[Node],
+    leaves: list[Buffer],
+    constants: list[ConstantValue],
+    bases: dict[int, Node],
+    mine: int,
+) -> Prepared | None:
+    """A program, with what it is run on; None, and `order` without leaves, if there is none."""
     if recipe is None:
         order[:] = [node for node in order if node.value is None]
-        assert len(order) == count
         return None
     claim = claimed([bases[i] for i in recipe.spent], mine) if recipe.spent else None
     return recipe, results, leaves, constants, claim
+
+
+# ---- the same as before, in other sizes ----
+
+_OUTLINES: dict[int, list[tuple[families.Outline, tuple[int, ...], Family]]] = {}
+"""Evaluations that were one program, by how many nodes they computed, those used last first: each with the leaves that
+were free to be overwritten, and its family."""
+_MOST_ALIKE = 4
+_MOST_COUNTS = 64
+
+
+def _outline(count: int, outline: families.Outline, donated: tuple[int, ...], family: Family) -> None:
+    """Remember an evaluation: the next one that looks like it is found at once."""
+    if len(_OUTLINES) >= _MOST_COUNTS:
+        _OUTLINES.clear()
+    _OUTLINES[count] = [(outline, donated, family), *_OUTLINES.get(count, [])[: _MOST_ALIKE - 1]]
+
+
+def _alike(
+    outline: families.Outline, order: list[Node], wanted: Container[Node]
+) -> tuple[Sizes, list[Node], list[Buffer], list[ConstantValue]] | None:
+    """The sizes of an evaluation, its results, leaves and constants, if it has the form of an outline. Then leaves join
+    `order`, as `structure` has it."""
+    found = resembling(order, wanted, outline.parts, outline.numbers)
+    sizes = None if found is None else outline.sizes_with(found[-1])
+    if found is None or sizes is None:
+        return None
+    _, nodes, leaves, constants, results, _ = found
+    if config.check:
+        _check(outline, sizes, order, wanted, results, leaves, constants)
+    order[:] = nodes
+    return sizes, results, leaves, constants
+
+
+def _check(
+    outline: families.Outline, sizes: Sizes, order: Sequence[Node], wanted: Container[Node], *found: Sequence[Any]
+) -> None:
+    """Raise if describing an evaluation as a whole says something else than comparing it with an outline did."""
+    key, *others = structure([*order], wanted)
+    if others != [*found] or families.divided(key) != (families.divided(outline.parts)[0], sizes):  # type: ignore[index]
+        raise AssertionError("[check] an evaluation was taken for another one, which it resembles.")
 
 
 def is_of_data(updates: Sequence[Node]) -> bool:

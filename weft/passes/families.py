@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
@@ -33,6 +34,7 @@ from weft.passes.verify import verify_plan
 from weft.passes.views import Strides
 from weft.primitives.base import DATA, Constant, ConstantValue, Parameter, bind
 from weft.primitives.filling import fill_kind, with_sizes, without_sizes
+from weft.runtime.object_table import NO_NUMBER
 from weft.runtime.objects import MAKERS
 
 PATIENCE = 3
@@ -154,16 +156,16 @@ FAMILIES: dict[tuple[Form, Target, Collection[int]], Family] = {}
 def family_of(key: Sequence[Any], target: Target, donated: Collection[int] = ()) -> tuple[Family, Sizes] | None:
     """The family of a program, and its sizes; None if some are symbols of a trace, which nobody may read. The key
     (`structure_of` says what is in it) tells the program from others."""
-    divided = _divided(key)
-    if divided is None:
-        return None
-    form, sizes = divided
-    name = (form, target, donated)
-    found = FAMILIES.get(name)
+    found = divided(key)
     if found is None:
+        return None
+    form, sizes = found
+    name = (form, target, donated)
+    family = FAMILIES.get(name)
+    if family is None:
         _make_room(len(form))
-        found = FAMILIES[name] = Family(target, donated)
-    return found, sizes
+        family = FAMILIES[name] = Family(target, donated)
+    return family, sizes
 
 
 _PARTS = [0]
@@ -187,7 +189,7 @@ def _make_room(parts: int) -> None:
     _PARTS[0] = left
 
 
-def _divided(key: Sequence[Any]) -> tuple[Form, Sizes] | None:
+def divided(key: Sequence[Any]) -> tuple[Form, Sizes] | None:
     """(form, sizes) of a program; None if some sizes are symbols. In the form a part of the key is a number below -1,
     the same one for parts that differ in nothing but sizes, and among these only in such that are alike to rules."""
     form: list[int] = []
@@ -258,6 +260,42 @@ def _division(part: Any) -> Division:
 _divide = MAKERS.divide(_divide_by_python, _DIVISIONS, _division)
 
 
+class Outline:
+    """A key, to be compared with others part by part: those of its form are found without hashing them as a whole."""
+
+    __slots__ = ("_places", "_sizes", "numbers", "parts")
+
+    def __init__(self, parts: tuple[Any, ...], sizes: Sizes) -> None:
+        self.parts, self._sizes = parts, sizes
+        self.numbers = struct.pack(f"{len(parts)}q", *[p if p.__class__ is int else NO_NUMBER for p in parts])
+        self._places: dict[int, tuple[int, int]] = {}
+        """Of each part of the form that is no number: what stands for it there, and where its sizes begin."""
+        leaf, before = False, 0
+        for at, part in enumerate(parts):
+            if part.__class__ is not int:
+                number, more, role = _DIVISIONS.get(part) or _division(part)
+                leaf = role == _LEAF if role <= _LEAF else leaf
+                if role != _KIND or leaf:
+                    self._places[at] = number, before
+                    before += len(more)
+
+    def sizes_with(self, changes: Sequence[Any]) -> Sizes | None:
+        """The sizes of a key that differs from this one in some parts, each with its place in front; None if it is of
+        another form."""
+        sizes = [*self._sizes]
+        for at, part in zip(changes[::2], changes[1::2], strict=True):
+            number, more, role = _DIVISIONS.get(part) or _division(part)
+            known = self._places.get(at)
+            if known is None:
+                if role != _KIND:
+                    return None
+            elif known[0] != number:
+                return None
+            elif more:
+                sizes[known[1] : known[1] + len(more)] = more
+        return tuple(sizes)
+
+
 def structure_of(order: Sequence[Node], outputs: Sequence[Node], layouts: Layouts) -> tuple[Any, ...]:
     """All that tells a closed graph from others but the numbers of its constants: for each node in order the numbers of
     its operands and its operation, the kind of a leaf, and the strides of an input that is not contiguous; then the
@@ -320,7 +358,7 @@ def _new(
     seen: Sequence[Sizes], sizes: Sizes, graph: Graph, layouts: Layouts, target: Target, donated: Collection[int]
 ) -> _Template | None:
     """A template for sizes that change as those seen have; None if these are better planned for themselves."""
-    found = _divided(structure_of(graph.order(), graph.outputs, layouts))
+    found = divided(structure_of(graph.order(), graph.outputs, layouts))
     if found is None or found[1] != sizes or holds_tapes(graph):
         return None
     env = DimEnv()

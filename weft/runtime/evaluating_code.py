@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from weft.dtypes import int64
 from weft.llvm.builder import Value
 from weft.llvm.functions import Int, Integers, Long, Void, native
-from weft.runtime.object_table import PLACES, READ, TAPED
+from weft.runtime.object_table import NO_NUMBER, PLACES, READ, TAPED
 from weft.runtime.object_values import (
     Array,
     Buffer,
@@ -19,6 +20,7 @@ from weft.runtime.object_values import (
     Objects,
     Tuple,
     boolean,
+    bytes_of,
     call,
     contains,
     entry,
@@ -272,6 +274,184 @@ def describe(c: Code, self: Object, arguments: Objects, count: Value) -> None:
                 with c.when(status.ne(0)):
                     c.fail()
     c.ret(c.none.hold())
+
+
+# ---- whether it is as it was before ----
+
+_AT: Final = 0
+_NODES: Final = 1
+"""Numbers of a comparison: at which part of the key it is, and how many nodes it has counted."""
+_NO: Final = 1
+"""It is something else. 0: so far it is the same; -1: an exception is set."""
+
+
+@native(Long, parts=Tuple, numbers=Integers, cells=Integers, part=Object, changes=List)
+def compare_part(c: Code, parts: Tuple, numbers: Integers, cells: Integers, part: Object, changes: List) -> None:
+    """Go on to the next part of a key, which is no number. One that is not the same object is added to `changes`, with
+    its place in front: 0, -1 or `_NO`."""
+    at = cells[_AT]
+    with c.when(at >= parts.size()):
+        c.ret(c.i64(_NO))
+    with c.when(numbers[at].ne(NO_NUMBER)):
+        c.ret(c.i64(_NO))
+    cells[_AT] = at + 1
+    with c.when(parts.item(at).ne(part)):
+        place = integer_object(c, at)
+        with c.when(place.is_null()):
+            c.ret(c.i64(-1))
+        status = changes.append(place) | changes.append(part)
+        place.release()
+        c.ret(c.cast(status, int64))
+    c.ret(c.i64(0))
+
+
+@native(Long, parts=Tuple, numbers=Integers, cells=Integers, number=Long)
+def compare_number(c: Code, parts: Tuple, numbers: Integers, cells: Integers, number: Value) -> None:
+    """Go on to the next part of a key, which is a number: 0 or `_NO`."""
+    at = cells[_AT]
+    with c.when(at >= parts.size()):
+        c.ret(c.i64(_NO))
+    cells[_AT] = at + 1
+    c.ret(c.choose(numbers[at].eq(number), c.i64(0), c.i64(_NO)))
+
+
+@native(Long, bound=Tuple, x=Node, parts=Tuple, numbers=Integers, cells=Integers, found=Tuple)
+def compare_leaf(
+    c: Code, bound: Tuple, x: Node, parts: Tuple, numbers: Integers, cells: Integers, found: Tuple
+) -> None:
+    """Count a node that has a value, and compare what describes it: 0, -1 or `_NO`. `found` is as `resembles` says."""
+    index, nodes, leaves, constants, changes = (
+        Dict.of(found.item(0)), *(List.of(found.item(place)) for place in (1, 2, 3, 5)),
+    )  # fmt: skip
+    number = integer_object(c, cells[_NODES])
+    with c.when(number.is_null()):
+        c.ret(c.i64(-1))
+    status = index.put(x, number) | nodes.append(x)
+    number.release()
+    with c.when(status.ne(0)):
+        c.ret(c.i64(-1))
+    cells[_NODES] = cells[_NODES] + 1
+    value = x.value
+    with c.when(value.cls.eq(bound.item(1))):
+        with c.when(leaves.append(value).ne(0)):
+            c.ret(c.i64(-1))
+        differs = compare_part(c, parts, numbers, cells, bound.item(5), changes)
+        with c.when(differs.ne(0)):
+            c.ret(differs)
+        differs = compare_part(c, parts, numbers, cells, x.kind, changes)
+        strides = Buffer.of(value).strides
+        with c.when(differs.ne(0) | strides.eq(c.none)):
+            c.ret(differs)
+        c.ret(compare_part(c, parts, numbers, cells, strides, changes))
+    with c.when(is_subtype(c, value.cls, bound.item(2)).eq(0)):
+        c.ret(c.i64(_NO))  # describing it says what is wrong
+    with c.when(constants.append(value).ne(0)):
+        c.ret(c.i64(-1))
+    differs = compare_part(c, parts, numbers, cells, x.op, changes)
+    with c.when(differs.ne(0)):
+        c.ret(differs)
+    c.ret(compare_part(c, parts, numbers, cells, x.kind, changes))
+
+
+@native(Long, bound=Tuple, x=Node, parts=Tuple, numbers=Integers, cells=Integers, found=Tuple, first=Long, last=Long)
+def compare_operand(
+    c: Code, bound: Tuple, x: Node, parts: Tuple, numbers: Integers, cells: Integers, found: Tuple, first: Value,
+    last: Value,
+) -> None:  # fmt: skip
+    """Compare which node an operand is, or what describes it: 0, -1 or `_NO`."""
+    with c.when(x.value.eq(c.none)):  # it is computed before, or this piece is none
+        place = integer(c, x.id) - first
+        with c.when((place < 0) | (place > last)):
+            c.ret(c.i64(_NO))
+        number = c.places(Integers)[place]
+        with c.when(number.eq(0)):
+            c.ret(c.i64(_NO))
+        c.ret(compare_number(c, parts, numbers, cells, number - 1))
+    known = Dict.of(found.item(0)).find(x)
+    with c.when(known.exists()):
+        c.ret(compare_number(c, parts, numbers, cells, integer(c, known)))
+    with c.when(exception(c).exists()):
+        c.ret(c.i64(-1))
+    c.ret(compare_leaf(c, bound, x, parts, numbers, cells, found))
+
+
+@native(Long, bound=Tuple, node=Node, wanted=Object, parts=Tuple, numbers=Integers, cells=Integers, found=Tuple,
+        first=Long, last=Long)  # fmt: skip
+def compare_node(
+    c: Code, bound: Tuple, node: Node, wanted: Object, parts: Tuple, numbers: Integers, cells: Integers, found: Tuple,
+    first: Value, last: Value,
+) -> None:  # fmt: skip
+    """Compare what describes a node that is to be computed: 0, -1 or `_NO`."""
+    nodes, results, changes = (List.of(found.item(place)) for place in (1, 4, 5))
+    inputs = node.inputs.hold()
+    with c.loop(0, inputs.size(), 1) as operands:
+        x = Node.of(inputs.item(operands.index))
+        differs = compare_operand(c, bound, x, parts, numbers, cells, found, first, last)
+        with c.when(differs.ne(0)):
+            inputs.release()
+            c.ret(differs)
+    inputs.release()
+    for part in (node.op, node.kind):
+        differs = compare_part(c, parts, numbers, cells, part, changes)
+        with c.when(differs.ne(0)):
+            c.ret(differs)
+    place = integer(c, node.id) - first
+    with c.when((place < 0) | (place > last)):
+        c.ret(c.i64(_NO))
+    cells[_NODES] = cells[_NODES] + 1
+    c.places(Integers)[place] = cells[_NODES]
+    with c.when(nodes.append(node).ne(0)):
+        c.ret(c.i64(-1))
+    remains = is_result(c, bound, node, wanted)
+    with c.when(remains < 0):
+        c.ret(c.i64(-1))
+    with c.when(remains.eq(0)):
+        c.ret(c.i64(0))
+    with c.when(results.append(node).ne(0)):
+        c.ret(c.i64(-1))
+    c.ret(compare_number(c, parts, numbers, cells, c.i64(-1)))
+
+
+@native(Long, bound=Tuple, order=List, wanted=Object, parts=Tuple, numbers=Integers, cells=Integers, found=Tuple,
+        first=Long, last=Long)  # fmt: skip
+def compare_all(
+    c: Code, bound: Tuple, order: List, wanted: Object, parts: Tuple, numbers: Integers, cells: Integers, found: Tuple,
+    first: Value, last: Value,
+) -> None:  # fmt: skip
+    """Compare what describes some nodes with a key: 0, -1 or `_NO`."""
+    with c.loop(0, order.size(), 1) as loop:
+        node = Node.of(order.item(loop.index))
+        with c.when(node.value.eq(c.none)):
+            differs = compare_node(c, bound, node, wanted, parts, numbers, cells, found, first, last)
+            with c.when(differs.ne(0)):
+                c.ret(differs)
+    c.ret(c.choose(cells[_AT].eq(parts.size()), c.i64(0), c.i64(_NO)))
+
+
+@entry
+def resembles(c: Code, self: Object, arguments: Objects, count: Value) -> None:
+    """resembles(order, wanted, parts, numbers, found); see `instead`, which is the same. `found` is (index, nodes,
+    leaves, constants, results, changes). `self` is what `describe` is made with."""
+    bound = Tuple.of(self)
+    needed = unless(c, arguments, count, lambda: bound.item(0))
+    needed(count.eq(5) & c.state("sweeping").eq(0))
+    order, wanted, parts, found = List.of(arguments[0]), arguments[1], Tuple.of(arguments[2]), Tuple.of(arguments[4])
+    size = order.size()
+    needed(size > 0)
+    first = integer(c, Node.of(order.item(0)).id)
+    last = integer(c, Node.of(order.item(size - 1)).id) - first
+    needed((last >= 0) & (last < PLACES))
+    cells = c.room(Integers, 2)
+    cells[_AT], cells[_NODES] = c.i64(0), c.i64(0)
+    c.set_state("sweeping", 1)
+    differs = compare_all(c, bound, order, wanted, parts, bytes_of(c, arguments[3]), cells, found, first, last)
+    places = c.places(Integers)
+    with c.loop(0, last + 1, 1) as loop:
+        places[loop.index] = c.i64(0)
+    c.set_state("sweeping", 0)
+    with c.when(differs < 0):
+        c.fail()
+    c.ret(boolean(c, c.choose(differs.eq(0), c.i64(1), c.i64(0))))
 
 
 # ---- forms and sizes ----

@@ -7,14 +7,15 @@ from typing import Any, Final
 
 from weft.llvm.builder import PTR
 from weft.llvm.functions import Address, Module, Native, Void, native
-from weft.runtime.evaluating_code import describe, divide, sweep
+from weft.runtime.evaluating_code import describe, divide, resembles, sweep
 from weft.runtime.object_code import binary, reflected, unary, wrap
 from weft.runtime.object_table import ENTRIES, TABLE
 from weft.runtime.object_values import GLOBALS, Code
 from weft.runtime.tracing_code import backward, follow, forward, pull, recall, spread
 
 _ENTRIES: Final = (
-    wrap, unary, binary, reflected, forward, backward, spread, follow, pull, recall, sweep, describe, divide,
+    wrap, unary, binary, reflected, forward, backward, spread, follow, pull, recall, sweep, describe,
+    resembles, divide,
 )  # fmt: skip
 
 

@@ -11,6 +11,8 @@ used; and the address of these."""
 PLACES: Final = 1 << 14
 """How many nodes can be found by their ids at once: the oldest and the youngest of an evaluation lie no further apart,
 or Python's forms are used."""
+NO_NUMBER: Final = -(1 << 62)
+"""Stands for parts of a key that are no numbers, among those that are."""
 READ: Final = 1
 TAPED: Final = 2
 """What a sweep finds beside nodes: some slice update is an operand, some node is a tape."""
@@ -28,7 +30,7 @@ FUNCTIONS: Final = (
 NODE_SLOTS: Final = ("op", "inputs", "kind", "value", "device", "handle", "id")
 ENTRIES: Final = (
     "wrap", "unary", "binary", "reflected", "forward", "backward", "spread", "follow", "pull", "recall", "sweep",
-    "describe", "divide",
+    "describe", "resembles", "divide",
 )  # fmt: skip
 """The functions. Without any of them some figure of `benchmarks/tracing.py` is worse by at least 3 % (`divide`: the
 step of a decoder, whose sizes change each time; `recall`: functions of `mx.fast`)."""

@@ -162,6 +162,11 @@ class Makers:
         self._table[TABLE["at_strides"]] = places["strides"]
         return self._function("describe", (instead, buffer, *known))
 
+    def resembles(self, instead: Callable[..., Any], *known: Any) -> Callable[..., Any]:
+        """`resembles(order, wanted, parts, numbers, found)`; see `instead`, which is the same. `known` is what
+        `describe` is made with, which comes first."""
+        return self._function("resembles", (instead, *known)) if self._has_nodes else instead
+
     def divide(self, instead: Callable[..., Any], known: dict[Any, Any], division: Callable[..., Any]) -> Any:
         """`divide(key, form, sizes)`; see `instead`, which is the same. `known` is what `division` has found."""
         return self._function("divide", (instead, known, division)) if self._has_nodes else instead
