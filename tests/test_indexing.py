@@ -533,3 +533,28 @@ def test_floats_are_no_indices() -> None:
     for key in (1.0, mx.array(1.0), [1.0], np.array([1.0])):
         with pytest.raises(ValueError, match="index"):
             x[key]
+
+
+@pytest.mark.parametrize("index", [dt.int8, dt.int32, dt.int64, dt.uint8, dt.uint64], ids=lambda d: d.name)
+@pytest.mark.parametrize("dtype", [dt.uint8, dt.float32, dt.float64, dt.complex128], ids=lambda d: d.name)
+@pytest.mark.parametrize("wrong", [(), (3,), (16, 17, 40), (47,)], ids=str)
+def test_long_index_arrays(index: Dtype, dtype: Dtype, wrong: tuple[int, ...]) -> None:
+    """Sixteen indices are looked at together: some of them are places as they stand, others count from the end, others
+    lie outside of the axis."""
+    rng = np.random.default_rng(len(wrong))
+    places = rng.integers(0, 7, 50)
+    for number, at in enumerate(wrong):
+        places[at] = 9 + number if index.kind == "u" or number == 1 else -3 - 9 * number
+    given = mx.array(places.astype(index.np))
+    meant = np.clip(np.where(places < 0, places + 7, places), 0, 6)
+    x, updates = numbers((7,), dtype, 1), numbers((50,), dtype, 2)
+    same(place(x)[given], x[meant])
+    expected = x.copy()
+    np.add.at(expected, meant, updates)
+    same(place(x).at[given].add(place(updates)), expected)
+    rows = numbers((7, 3), dtype, 3)
+    columns = np.arange(50) % 3
+    same(place(rows)[given, mx.array(columns)], rows[meant, columns])
+    spread = rows.copy()
+    np.add.at(spread, (meant, columns), updates)
+    same(place(rows).at[given, mx.array(columns)].add(place(updates)), spread)

@@ -172,6 +172,31 @@ def test_program_runs_any_number_of_times_on_other_operands() -> None:
         assert (y == x * (repeat + 0.5)).all()
 
 
+def test_program_bound_to_its_operands(team: Callable[[int], None]) -> None:
+    team(1)
+    scale = scaling(1000, 16)
+    x, y, factor = np.zeros(1000), np.zeros(1000), np.array([3.0])
+    again = scale.bound(addresses(factor, x, y))
+    for size in (1, 3, 1, 2):  # a workspace for more threads is made when they are there
+        team(size)
+        x[:] = np.random.default_rng(size).normal(size=1000)
+        again()
+        assert (y == x * 3).all()
+
+
+def test_program_bound_to_its_operands_fails_and_runs_again() -> None:
+    x, y, factor = np.arange(10.0), np.zeros(10), np.array([2.0])
+    commands = [Command(CommandKind.KERNEL, native("scale"), 0), Command(CommandKind.CALL, native("fail"), 4)]
+    again = Program(commands, [10, 0, 0, 0, 42], [Reloc(1, 2), Reloc(2, 3), Reloc(3, 1)], 0).bound(
+        addresses(factor, x, y)
+    )
+    for value in (2.0, 5.0):
+        factor[0] = value
+        with pytest.raises(ProgramError, match=r"command 1 .* status 42"):
+            again()
+        assert (y == x * value).all()
+
+
 def test_relocations_add_offsets_of_any_sign() -> None:
     x, y, factor = np.arange(20.0), np.zeros(20), np.array([1.0, 5.0])
     relocations = [Reloc(1, 2, 3 * 8), Reloc(2, 3, -2 * 8), Reloc(3, 1, 8)]

@@ -17,11 +17,12 @@ from weft.errors import CompileError
 from weft.llvm.code import MEMORY, Code
 
 ALLOWED_SYMBOLS: Final = frozenset({
-    "memcpy", "memmove", "memset", "fma", "fmaf", "PyObject_CallMethod", "PyObject_GetBuffer", "Py_DecRef",
+    "memcpy", "memmove", "memset", "fma", "fmaf", "PyLong_FromLongLong", "PyObject_CallMethod", "PyObject_GetBuffer",
+    "Py_DecRef",
 })  # fmt: skip
 """What an object may ask of the process. The first three are what LLVM makes of copies and fills; fma and fmaf
 (correctly rounded, so their bits are the instruction's) are what it calls on CPUs before x86-64-v3; the functions of
-CPython are for runtime/cpython.py."""
+CPython are for runtime/cpython.py and runtime/ndarrays.py."""
 
 _X86_64: Final = 62
 _AARCH64: Final = 183

@@ -16,6 +16,7 @@ from weft.primitives.base import DATA
 from weft.runtime.buffer import foreign
 from weft.runtime.data import Buffer, Taken, numpy_view, on_host, to_buffer
 from weft.runtime.holders import COUNTED, RESULT, free
+from weft.runtime.ndarrays import plain_address
 from weft.transforms.capture import Walk
 from weft.transforms.replay import Rebuilt
 from weft.transforms.updating import Candidate, Updates
@@ -116,10 +117,9 @@ def lent_plainly(values: np.ndarray) -> tuple[ArrayType, Buffer] | None:
     """The kind and the memory of an array of NumPy's that a program can read as it is; None if a closer look is
     needed."""
     dtype = _PLAIN.get(values.dtype)
-    flags = values.flags
-    if dtype is None or not (flags.c_contiguous and flags.aligned):
+    address = plain_address()(values)
+    if dtype is None or address == 0:
         return None
-    address = values.ctypes.data
     return kind_of(values.shape, dtype), Buffer(foreign(values, address, values.nbytes), address)
 
 

@@ -16,6 +16,7 @@ What a run finds in its workspace, each part aligned to 64 bytes:
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import operator
 import threading
@@ -28,7 +29,7 @@ import numpy as np
 
 from weft.llvm.code import Code
 from weft.runtime import threads
-from weft.runtime.buffer import ALIGNMENT, block_size, pool
+from weft.runtime.buffer import ALIGNMENT, allocate, block_size, pool
 from weft.runtime.interpreter import (
     COMMAND_WORDS,
     COMMITTED,
@@ -314,6 +315,13 @@ class Program:
             command, arguments, steps = found
             raise ProgramError(command, status, arguments, steps)
 
+    def bound(self, addresses: Sequence[int]) -> Callable[[], None]:
+        """`run` with these addresses, for what they belong to stays where it is: then a call is one native call, in a
+        workspace of its own. One call at a time."""
+        if self.counters:
+            return functools.partial(self.run, list(addresses))
+        return _Bound(self, addresses)
+
     def _run(self, arguments: tuple[int, ...], size: int, idle: deque[int], progress: Progress | None) -> int:
         if progress is not None:
             return progress.begin(_Held(self, arguments[1], size, idle), arguments)
@@ -401,6 +409,39 @@ class Program:
         self._tables.append(table)  # another thread may be running an earlier one
         size = block_size(arena_at + self.workspace_bytes)
         return table.buffer_info()[0], size, pool.blocks(size)
+
+
+class _Bound:
+    """A program with the addresses of a call, and a workspace."""
+
+    __slots__ = ("_addresses", "_call", "_layout", "_program", "_storage")
+
+    def __init__(self, program: Program, addresses: Sequence[int]) -> None:
+        self._program, self._addresses = program, list(addresses)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        program = self._program
+        self._layout = program._layout
+        table, size, _ = self._layout
+        self._storage = allocate(size)
+        self._call = functools.partial(program._execute, table, self._storage.address, *self._addresses)
+
+    def __call__(self) -> None:
+        status = self._call()
+        if status != 0:
+            self._go_on(status)
+
+    def _go_on(self, status: int) -> None:
+        program, workspace = self._program, self._storage.address
+        while status == PAUSED:  # Python runs the handlers of signals here
+            status = interpreter().proceed(self._layout[0], workspace)
+        if status in _NOTHING_RAN:  # more threads than there were, or too few addresses
+            program.run(self._addresses)
+            self._prepare()
+        elif status != 0:
+            command, arguments, steps = program._failure(workspace)
+            raise ProgramError(command, status, arguments, steps)
 
 
 def _scratch(needs: Iterable[tuple[int, int]], team: int) -> tuple[int, int]:

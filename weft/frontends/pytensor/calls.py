@@ -7,6 +7,7 @@ results out of it; large ones are read and written where NumPy has them.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +19,9 @@ from weft.graph.node import kind_of
 from weft.graph.placement import USED
 from weft.passes.executable import Executable
 from weft.program import Program
+from weft.runtime.buffer import ALIGNMENT
 from weft.runtime.data import numpy_view, to_buffer
+from weft.runtime.ndarrays import plain_address
 from weft.runtime.program import ProgramError
 
 SMALL = 1 << 13
@@ -27,6 +30,27 @@ SMALL = 1 << 13
 
 def _nothing(addresses: Sequence[int]) -> None:
     """What runs if there is nothing to compute."""
+
+
+def _is_small(shape: tuple[int, ...], dtype: np.dtype) -> bool:
+    return math.prod(shape) * dtype.itemsize <= SMALL
+
+
+def _memory(shape: tuple[int, ...], dtype: np.dtype) -> Callable[[], tuple[np.ndarray, int]]:
+    """A function that gives new arrays with their addresses, which are those of cache lines: whole vectors are written
+    to one line each then."""
+    nbytes, address_of = math.prod(shape) * dtype.itemsize, plain_address()
+
+    def new() -> tuple[np.ndarray, int]:
+        room = np.empty(nbytes + ALIGNMENT, _BYTES)
+        address = address_of(room)
+        offset = -address % ALIGNMENT
+        return np.ndarray(shape, dtype, room, offset), address + offset
+
+    return new
+
+
+_BYTES = np.dtype(np.uint8)
 
 
 class Note:
@@ -77,28 +101,30 @@ class Prepared:
         """Where operands and results lie in a call that copies."""
         executable = self._executable
         self._simple = executable.simple and type(executable) is Executable
-        outputs = [(tuple(map(int, k.shape)), k.dtype.np) for k in executable.kinds]
-        self._outputs = [np.empty(shape, dtype) for shape, dtype in outputs]
-        self._inputs = [np.empty(tuple(map(int, k.shape)), k.dtype.np) for k in self._kinds]
-        self._large_in = [i for i, x in enumerate(self._inputs) if x.nbytes > SMALL]
-        self._large_out = [i for i, x in enumerate(self._outputs) if x.nbytes > SMALL]
-        for i in self._large_in:
-            self._inputs[i] = np.empty((0,), self._inputs[i].dtype)
-        for i in self._large_out:
-            self._outputs[i] = np.empty((0,), self._outputs[i].dtype)
-        self._shapes = outputs
-        self._places = {source: at for at, source in enumerate(self._sources) if source.__class__ is int}
+        self._shapes = [(tuple(map(int, k.shape)), k.dtype.np) for k in executable.kinds]
+        shapes = [(tuple(map(int, k.shape)), k.dtype.np) for k in self._kinds]
+        places = {source: at for at, source in enumerate(self._sources) if source.__class__ is int}
+        inputs = [np.empty(shape if _is_small(shape, dtype) else (0,), dtype) for shape, dtype in shapes]
+        self._outputs = [np.empty(shape if _is_small(shape, dtype) else (0,), dtype) for shape, dtype in self._shapes]
         self._addresses = [
-            self._inputs[source].ctypes.data if source.__class__ is int else source.address for source in self._sources
+            inputs[source].ctypes.data if source.__class__ is int else source.address for source in self._sources
         ]
-        self._first_output = len(self._addresses)
+        first = len(self._addresses)
         self._addresses += [x.ctypes.data for x in self._outputs]
         self._addresses += self._words
-        self._small_in = [
-            (i, x) for i, x in enumerate(self._inputs) if i not in self._large_in and i in self._places
+        small = [i for i in places if _is_small(*shapes[i])]
+        self._small_in = [(i, inputs[i]) for i in small]
+        self._large_in = [(i, places[i], shapes[i][1]) for i in places if i not in small]
+        self._large_out = [
+            (i, first + i, _memory(shape, dtype)) for i, (shape, dtype) in enumerate(self._shapes)
+            if not _is_small(shape, dtype)
         ]  # fmt: skip
-        self._run = _nothing if executable.program is None else executable.program.run
-        self._has_large = bool(self._large_in or self._large_out)
+        program = executable.program
+        self._run: Any = _nothing if program is None else program.run
+        self._run_again: Callable[[], None] | None = None
+        """The same for the addresses of small arrays, if there are no others."""
+        if not (self._large_in or self._large_out or program is None or not self._simple):
+            self._run_again = program.bound(self._addresses)
 
     def __call__(self, given: Sequence[Any]) -> Sequence[Any]:
         if not self._simple or USED or not self._lock.acquire(False):
@@ -106,10 +132,10 @@ class Prepared:
         try:
             for i, to in self._small_in:
                 to[...] = given[i]
-            if self._has_large:
+            if self._run_again is None:
                 made = self._with_large(given)
             else:
-                self._run(self._addresses)
+                self._run_again()
                 made = [x.copy() for x in self._outputs]
         except ProgramError as error:
             raise self._executable.failure(error) from None
@@ -118,20 +144,21 @@ class Prepared:
         return self._finish(made) if self._finishes else made
 
     def _with_large(self, given: Sequence[Any]) -> list[np.ndarray]:
-        addresses = self._addresses.copy()
+        addresses, address_of = self._addresses.copy(), plain_address()
         held = []
-        for i in self._large_in:
-            if i in self._places:
-                x = np.require(given[i], self._kinds[i].dtype.np, ["C", "A"])
+        for i, place, dtype in self._large_in:
+            x = given[i]
+            address = address_of(x) if x.__class__ is np.ndarray and x.dtype is dtype else 0
+            if address == 0:
+                x = np.require(x, dtype, ["C", "A"])
                 held.append(x)
-                addresses[self._places[i]] = x.ctypes.data
-        made: list[Any] = [None] * len(self._outputs)
-        for i in self._large_out:
-            shape, dtype = self._shapes[i]
-            made[i] = np.empty(shape, dtype)
-            addresses[self._first_output + i] = made[i].ctypes.data
+                address = x.ctypes.data
+            addresses[place] = address
+        large = {}
+        for i, place, memory in self._large_out:
+            large[i], addresses[place] = memory()
         self._run(addresses)
-        return [x.copy() if new is None else new for x, new in zip(self._outputs, made, strict=True)]
+        return [large[i] if i in large else x.copy() for i, x in enumerate(self._outputs)]
 
     def _plainly(self, given: Sequence[Any]) -> list[np.ndarray]:
         """The same through Weft's own buffers, for results that are views and for calls at the same time."""

@@ -116,6 +116,14 @@ def collecting() -> Iterator[Effects]:
         stack.pop()
 
 
+def value_of(x: Variable) -> Value | None:
+    """The value of a variable in the graph that is being translated, if it has one yet."""
+    if isinstance(x, Constant):
+        return Known(x.data if x.data is None or not np.isscalar(x.data) else np.asarray(x.data))
+    values: dict[Variable, Value] | None = getattr(_OPEN, "values", None)
+    return None if values is None else values.get(x)
+
+
 # ---- graphs ----
 
 
@@ -145,6 +153,7 @@ class Graph:
 
     def run(self, node: Apply, values: dict[Variable, Value]) -> None:
         """Translate one node."""
+        outside, _OPEN.values = getattr(_OPEN, "values", None), values
         try:
             if node in self.lazy:
                 made = RULES[type(node.op)].convert(node.op, node, self, values)
@@ -154,6 +163,8 @@ class Graph:
             if not self.is_whole:
                 raise
             raise Refused(node, str(error)) from None
+        finally:
+            _OPEN.values = outside
         values.update(zip(node.outputs, made, strict=True))
 
     def value(self, x: Variable, values: dict[Variable, Value]) -> Value:
@@ -162,7 +173,7 @@ class Graph:
             return found
         assert isinstance(x, Constant), f"{x} has no value"
         if x not in self._constants:
-            self._constants[x] = Known(x.data if x.data is None or not np.isscalar(x.data) else np.asarray(x.data))
+            self._constants[x] = value_of(x)  # type: ignore[assignment]
         return self._constants[x]
 
 

@@ -21,8 +21,8 @@ from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 
 import weft.core as mx
 from weft.array import array
-from weft.frontends.pytensor.convert import converts
-from weft.frontends.pytensor.values import Known, NotConverted, Value, cast, to_array, weft_dtype
+from weft.frontends.pytensor.convert import converts, value_of
+from weft.frontends.pytensor.values import Known, NotConverted, Value, cast, number_in, to_array, weft_dtype
 
 Fun = Callable[..., array]
 
@@ -51,7 +51,7 @@ def _maximum(x: array, y: array) -> array:
 
 
 def _number(x: array, value: float) -> array:
-    return mx.array(value, x.dtype)
+    return number_in(value, x.dtype)
 
 
 def _round_away(x: array) -> array:
@@ -295,8 +295,8 @@ def elemwise(op: Any, node: Apply, *given: Value) -> list[array]:
     xs = [to_array(x, _converted(node, i) if isinstance(x, Known) else None) for i, x in enumerate(given)]
     shape = common_shape(node, xs)
     simple = _with_known_number(node, given, xs)
-    if simple is None and _divides_rows(node):
-        simple = _times_reciprocal(node, xs)
+    if simple is None:
+        simple = _product(node, xs)
     made = applied(node, xs) if simple is None else [simple]
     return [x if len(xs) == 1 or x.shape == shape else mx.broadcast_to(x, shape) for x in made]
 
@@ -319,19 +319,43 @@ def _with_known_number(node: Apply, given: Sequence[Value], xs: Sequence[array])
     return None if simple is None else simple(cast(xs[0], dtype))
 
 
+def _product(node: Apply, xs: Sequence[array]) -> array | None:
+    """A product of floats in which some factors are the same along rows: these are multiplied with each other first,
+    once for each row. A division of rows by such a number is a factor too, its reciprocal, which differs in the last
+    place at most and takes a fraction of the time."""
+    dtype = node.outputs[0].type.dtype
+    if node.outputs[0].type.ndim == 0 or not dtype.startswith("float"):
+        return None
+    op = node.op.scalar_op
+    if isinstance(op, ps.Mul):
+        factors = list(zip(xs, node.inputs, strict=True))
+    elif isinstance(op, ps.TrueDiv) and _divides_rows(node):
+        y = cast(xs[1], dtype)
+        factors = [*_factors(node.inputs[0], xs[0], dtype), (mx.divide(_number(y, 1.0), y), node.inputs[1])]
+    else:
+        return None
+    of_rows = [cast(x, dtype) for x, variable in factors if variable.type.shape[-1] == 1]
+    others = [cast(x, dtype) for x, variable in factors if variable.type.shape[-1] != 1]
+    if not others or not of_rows:
+        return None
+    return _chain(mx.multiply)(*others, _chain(mx.multiply)(*of_rows))
+
+
 def _divides_rows(node: Apply) -> bool:
-    """Whether many floats are divided by each number: then a multiplication with its reciprocal, which differs in the
-    last place at most, takes a fraction of the time."""
-    if not isinstance(node.op.scalar_op, ps.TrueDiv) or not node.outputs[0].type.dtype.startswith("float"):
-        return False
+    """Whether many floats are divided by each number."""
     x, y = node.inputs
     return any(m == 1 and n != 1 for n, m in zip(x.type.shape, y.type.shape, strict=True))
 
 
-def _times_reciprocal(node: Apply, xs: Sequence[array]) -> array:
-    dtype = node.outputs[0].type.dtype
-    x, y = cast(xs[0], dtype), cast(xs[1], dtype)
-    return x * mx.divide(_number(y, 1.0), y)
+def _factors(variable: Variable, x: array, dtype: str) -> list[tuple[array, Variable]]:
+    """What a value is the product of, if its node is a product and its factors are at hand."""
+    node = variable.owner
+    if node is None or not isinstance(node.op, Elemwise) or not isinstance(node.op.scalar_op, ps.Mul):
+        return [(x, variable)]
+    values = [value_of(factor) for factor in node.inputs]
+    if variable.type.dtype != dtype or any(value is None for value in values):
+        return [(x, variable)]
+    return [(to_array(value), factor) for value, factor in zip(values, node.inputs, strict=True) if value is not None]
 
 
 def _converted(node: Apply, i: int) -> str | None:

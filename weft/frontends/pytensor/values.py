@@ -14,10 +14,11 @@ import numpy as np
 
 import weft.core as mx
 from weft import dtypes
-from weft.array import array
+from weft.array import array, wrap
 from weft.dtypes import Dtype
 from weft.graph.dims import Dim
-from weft.graph.node import Size
+from weft.graph.node import Size, kind_of
+from weft.primitives.base import constant as number_node
 
 
 class NotConverted(Exception):
@@ -79,9 +80,14 @@ def constant(values: np.ndarray) -> array:
     memory."""
     dtype = dtypes.from_numpy(values.dtype)
     if values.dtype.kind in "biuf" and values.dtype.itemsize <= 8 and values.size and _is_one_number(values):
-        number = mx.array(values.flat[0].item(), dtype)
+        number = number_in(values.flat[0].item(), dtype)
         return number if values.ndim == 0 else mx.broadcast_to(number, values.shape)
     return mx.array(np.ascontiguousarray(values), dtype)
+
+
+def number_in(value: float, dtype: Dtype) -> array:
+    """A number that a kernel gets with its call, so that equal ones are one value and 0 and 1 are known."""
+    return wrap(number_node(value, kind_of((), dtype)))
 
 
 def _is_one_number(values: np.ndarray) -> bool:

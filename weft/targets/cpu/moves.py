@@ -254,11 +254,30 @@ def resolve(b: Builder, index: Value, size: Value) -> Value:
     return b.intrinsic("smin", b.intrinsic("smax", wrapped, b.like(wrapped, 0)), b.like(wrapped, last))
 
 
+def are_inside(b: Builder, indices: Sequence[Value], sizes: Sequence[Value]) -> Value:
+    """Whether all indices are places as they stand: from 0 on, and below the sizes of their axes."""
+    outside = None
+    for index, size in zip(indices, sizes, strict=True):
+        wide = b.bitcast(b.cast(index, dt.int64), dt.uint64) if index.dtype.kind == "i" else b.cast(index, dt.uint64)
+        wrong = b.any(wide >= b.like(wide, b.bitcast(size, dt.uint64)))
+        outside = wrong if outside is None else outside | wrong
+    assert outside is not None
+    return ~b.unlikely(outside)
+
+
+def plain_jump(b: Builder, index: Index, address: Value, jump: Value | int) -> Value:
+    """How far an index that is a place as it stands leads, in bytes."""
+    found = b.load(address, index.dtype, 1)
+    assert isinstance(found, Value)
+    return b.cast(found, dt.int64) * jump
+
+
 @dataclass(frozen=True, slots=True)
 class GatherKernel(NativeKernel):
     """out[r] = x[place of r], where the places of some axes come from index arrays. Operands: x, the index arrays, out.
 
     form: "run" if the inner loop walks x at one place of the index arrays, "lanes" if each element has its own place.
+    `dense`: the elements along the first axis with an index array are neighbours.
     """
 
     title = "gather"
@@ -269,9 +288,12 @@ class GatherKernel(NativeKernel):
     outer: int
     blocked: bool
     stream: bool
+    dense: bool
 
     def __str__(self) -> str:
-        flags = f"{' blocked' if self.blocked else ''}{' stream' if self.stream else ''}"
+        flags = (
+            f"{' blocked' if self.blocked else ''}{' stream' if self.stream else ''}{' dense' if self.dense else ''}"
+        )
         what = f"gather {self.form} {self.size} bytes {self.step} outer={self.outer}{flags}"
         return f"{what} [{', '.join(map(str, self.indices))}]"
 
@@ -304,29 +326,53 @@ class GatherKernel(NativeKernel):
             steps_through(b, x, out, stop - start, _BITS[self.size], (frame["i0"], b.i64(self.size)))
 
     def _lanes(self, frame: Frame, x: Value, out: Value, places: Sequence[Value], start: Value, stop: Value) -> None:
-        """Places are worked out 16 at a time and left in scratch; elements are then moved one by one, which beats
-        gather instructions."""
-        b, kind = frame.b, _BITS[self.size]
+        """Elements are moved one by one, which beats gather instructions on most machines. 16 indices at a time are
+        looked at first: nearly always they are places as they stand. Otherwise places are worked out, and left in
+        scratch."""
+        b = frame.b
         whole = start + ((stop - start) & -LANES)
+        sizes = [frame[f"size{j}"] for j in range(len(self.indices))]
         with b.loop(start, whole, LANES) as loop:
-            b.store(self._jumps(frame, places, loop.index, LANES), frame.scratch)
             base, to = b.gep(x, loop.index * frame["i0"]), b.gep(out, loop.index * self.size)
-            for lane in range(LANES):
-                jump = b.load(b.gep(frame.scratch, 8 * lane), dt.int64, 1)
-                b.store(b.load(b.gep(base, jump), kind, 1), b.gep(to, lane * self.size))  # type: ignore[arg-type]
+            found = [self._found(frame, j, place, loop.index, LANES) for j, place in enumerate(places)]
+            inside = are_inside(b, found, sizes)
+            with b.when(inside):
+                for lane in range(LANES):
+                    self._move(frame, base, to, lane, self._plain_jump(frame, places, loop.index + lane, lane))
+            with b.when(~inside):
+                b.store(self._jumps(frame, places, loop.index, LANES), frame.scratch)
+                for lane in range(LANES):
+                    self._move(frame, base, to, lane, b.load(b.gep(frame.scratch, 8 * lane), dt.int64, 1))
         with b.loop(whole, stop, 1) as loop:
-            jump = self._jumps(frame, places, loop.index, 1)
-            b.store(
-                b.load(b.gep(b.gep(x, loop.index * frame["i0"]), jump), kind, 1), b.gep(out, loop.index * self.size)
-            )
+            base, to = b.gep(x, loop.index * frame["i0"]), b.gep(out, loop.index * self.size)
+            self._move(frame, base, to, 0, self._jumps(frame, places, loop.index, 1))
+
+    def _move(self, frame: Frame, base: Value, to: Value, lane: int, jump: Any) -> None:
+        b = frame.b
+        b.store(b.load(b.gep(base, jump), _BITS[self.size], 1), b.gep(to, lane * self.size))
+
+    def _plain_jump(self, frame: Frame, places: Sequence[Value], at: Value, lane: int) -> Value:
+        """`_jumps` of one lane, for indices that are places as they stand."""
+        b = frame.b
+        total = None if self.step == "repeat" else frame["i0"] * lane
+        for j, index in enumerate(self.indices):
+            size = self.size if self.dense and j == 0 else frame[f"jump{j}"]
+            jump = plain_jump(b, index, b.gep(places[j], at * frame[f"i{1 + j}"]), size)
+            total = jump if total is None else total + jump
+        assert total is not None
+        return total
+
+    def _found(self, frame: Frame, j: int, place: Value, at: Value, lanes: int) -> Value:
+        """`lanes` indices of an index array, from `at` on."""
+        stride = frame[f"i{1 + j}"]
+        return index_vector(frame.b, self.indices[j], frame.b.gep(place, at * stride), stride, lanes)
 
     def _jumps(self, frame: Frame, places: Sequence[Value], at: Value, lanes: int) -> Value:
         """How far from the address of x at `at` each of `lanes` elements lies, in bytes."""
         b = frame.b
         total = b.iota(dt.int64, lanes) * frame["i0"] if self.step != "repeat" else None
-        for j, index in enumerate(self.indices):
-            stride = frame[f"i{1 + j}"]
-            found = index_vector(b, index, b.gep(places[j], at * stride), stride, lanes)
+        for j in range(len(self.indices)):
+            found = self._found(frame, j, places[j], at, lanes)
             jump = resolve(b, found, frame[f"size{j}"]) * frame[f"jump{j}"]
             total = jump if total is None else total + jump
         assert total is not None
@@ -365,7 +411,8 @@ def gather(
     units, each = numbers["units"], (BLOCK if blocked else inner.size) * size
     steps = tuple(Index(i.dtype, stepping(s, i.dtype.size)) for i, s in zip(indices, inner.strides[1:-1], strict=True))
     stream = form == "run" and math.prod(out.shape) * size >= STREAM and inner.size * size % 64 == 0
-    kernel = GatherKernel(size, form, stepping(inner.strides[0], size), steps, len(outer), blocked, stream)
+    dense = form == "lanes" and jumps[0] == size
+    kernel = GatherKernel(size, form, stepping(inner.strides[0], size), steps, len(outer), blocked, stream, dense)
     for j, (jump, n) in enumerate(zip(jumps, sizes, strict=True)):
         numbers |= {f"jump{j}": jump, f"size{j}": n}
     words = words_of(kernel.fields(), [Pointer(k) for k in range(len(indices) + 2)], outer, inner, numbers)
@@ -459,6 +506,9 @@ class ScatterKernel(NativeKernel):
     a `split`: (number of an index array, how a loop over the one free axis walks each of them). The axis of the target
     that this array indexes is cut into `ranges`, and the unit of a range looks at all updates and makes those that
     belong to it.
+
+    `plain`: all index arrays lie as the loop over the one free axis walks them, so that 16 indices are looked at
+    together. `dense`: the elements along the first axis with an index array are neighbours.
     """
 
     title = "scatter"
@@ -471,12 +521,15 @@ class ScatterKernel(NativeKernel):
     outer: int
     free: int
     split: tuple[int, tuple[str, ...]] | None = None
+    plain: bool = False
+    dense: bool = False
 
     def __str__(self) -> str:
         how = "set" if self.op is None else self.op.title
         what = f"{how} {self.update.name} {self.step} {self.target.name}"
         indices = ", ".join(d.name for d in self.indices)
         split = "" if self.split is None else f" split={self.split[0]} {' '.join(self.split[1])}"
+        split += f"{' plain' if self.plain else ''}{' dense' if self.dense else ''}"
         return f"scatter {self.form} {what} outer={self.outer} free={self.free}{split} [{indices}]"
 
     def fields(self) -> list[str]:
@@ -495,10 +548,32 @@ class ScatterKernel(NativeKernel):
             at = frame.indices(place)
             bases = [frame.at(k, at) for k in range(count + 2)]
             if part is None:
-                with frame.long_loop(0, frame["count"], 1, SIFT) as turns:
+                begin = self._plainly(frame, bases) if self.plain else b.i64(0)
+                with frame.long_loop(begin, frame["count"], 1, SIFT) as turns:
                     self._turn(frame, bases, turns.index, start, stop)
             else:
                 self._sifted(frame, bases, part, start, stop)
+
+    def _plainly(self, frame: Frame, bases: Sequence[Value]) -> Value:
+        """The first updates, 16 at a time: nearly always their indices are places as they stand. How many they are."""
+        b = frame.b
+        whole = frame["count"] & -LANES
+        sizes = [frame[f"size{j}"] for j in range(len(self.indices))]
+        with frame.long_loop(0, whole, LANES, SIFT // LANES) as turns:
+            here = [self._moved(frame, k, base, [turns.index]) for k, base in enumerate(bases[:-1])]
+            found = [b.load(place, dtype, LANES) for place, dtype in zip(here[1:], self.indices, strict=True)]
+            inside = are_inside(b, found, sizes)  # type: ignore[arg-type]
+            with b.when(inside):
+                for lane in range(LANES):
+                    target = bases[-1]
+                    for j, (place, dtype) in enumerate(zip(here[1:], self.indices, strict=True)):
+                        size = self.target.size if self.dense and j == 0 else frame[f"jump{j}"]
+                        address = b.gep(place, lane * dtype.size)
+                        target = b.gep(target, plain_jump(b, Index(dtype, "unit"), address, size))
+                    self._one(b, b.gep(here[0], frame["g0.0"] * lane), target)
+            with b.when(~inside), b.loop(turns.index, turns.index + LANES, 1) as each:
+                self._turn(frame, bases, each.index, b.i64(0), b.i64(1))
+        return whole
 
     def _turn(self, frame: Frame, bases: Sequence[Value], turn: Value, start: Value, stop: Value) -> None:
         """The updates at one place of the free axes."""
@@ -678,7 +753,11 @@ def _scatter(
     ranges, split = 1, None
     if len(free) == 1 and form != "each" and turns * inner.size >= SPLIT and units * chunks < config.threads:
         ranges, split = _ranges(target, sizes, free[0], indices)
-    kernel = ScatterKernel(op, *kinds, form, step, tuple(i.dtype for i in indices), len(outer), len(free), split)
+    plain = form == "one" and len(free) == 1 and split is None and turns >= 2 * LANES
+    plain = plain and all(s == i.dtype.size for s, i in zip(free[0].strides[1:-1], indices, strict=True))
+    dense = plain and jumps[0] == target.dtype.size
+    dtypes = tuple(i.dtype for i in indices)
+    kernel = ScatterKernel(op, *kinds, form, step, dtypes, len(outer), len(free), split, plain, dense)
     units *= ranges
     numbers = {"units": units * chunks, "width": width, "chunks": chunks, "count": turns, "ranges": ranges}
     for a, axis in enumerate(free):

@@ -8,7 +8,7 @@ from typing import Any
 from weft import dtypes as dt
 from weft.codegen.kernel import BLOCK, LANES
 from weft.codegen.phases import Phases
-from weft.codegen.scope import Accesses, Bases, Scope, State, flatten, stored_dtype, unflatten
+from weft.codegen.scope import Accesses, Bases, Scope, State, flatten, splat, stored_dtype, unflatten
 from weft.llvm.builder import AnyValue, Value
 from weft.passes.lower import Item
 from weft.records import dataclass
@@ -66,7 +66,7 @@ class _Rows:
             scalars = Scope(self.accesses, bases, b.i64(0), 1)
             homes = self._homes(bases)
             for phase in range(phases.count):
-                given = {v: scalars.shared(v) for v in phases.scalars(phase)}
+                given = {v: splat(b, scalars.shared(v), LANES) for v in phases.scalars(phase)}
                 kept = {v: home for v, home in homes.items() if phases.known[v] < phase}
                 self._pass(phase, bases, given, homes, kept, scalars)
             scalars.store_level("reduced")
