@@ -28,6 +28,7 @@ PEERS = {
     "jax": ("jax", "jax"),
     "torch": ("torch", "torch"),
     "torch-eager": ("torch", "torch"),
+    "earlier": ("weft.core", "weft"),
 }
 
 # name: shapes of the input (N, …, C) and the weights (O, …, C / groups), stride, padding, groups. Each is timed, and so

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 HERE = Path(__file__).resolve().parent
-REQUIRED = "weft"
+REQUIRED, EARLIER = "weft", "earlier"
 START_TIMEOUT = 120.0
 
 
@@ -148,6 +148,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--python", action="append", default=[], metavar="PEER=PATH", help="the Python that has this peer"
     )
+    parser.add_argument(
+        "--earlier", type=Path, metavar="DIR", help="another checkout of Weft, as a peer: before and after in one run"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="times through the list (default: %(default)s)")
     parser.add_argument("--budget", type=float, default=1.0, help="seconds per measurement (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="cores to use (default: all)")
@@ -156,6 +159,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the tables to FILE as Markdown")
     arguments = parser.parse_args()
     arguments.peers = [REQUIRED, *(peer for peer in arguments.peers.split(",") if peer and peer != REQUIRED)]
+    if arguments.earlier:
+        if not (arguments.earlier / "weft" / "__init__.py").is_file():
+            parser.error(f"--earlier wants a checkout of Weft; there is none in {arguments.earlier}")
+        arguments.peers = list(dict.fromkeys([*arguments.peers, EARLIER]))
+    elif EARLIER in arguments.peers:
+        parser.error("the peer `earlier` wants --earlier DIR")
     if unknown := [peer for peer in arguments.peers if peer not in PEERS]:
         parser.error(f"no such peer: {', '.join(unknown)}; there are {', '.join(PEERS)}")
     pairs = [pair.partition("=") for pair in arguments.python]
@@ -172,7 +181,8 @@ def find_peers(arguments: argparse.Namespace, threads: int, scratch: Path) -> tu
     workers, absent = [], {}
     for peer in [*arguments.peers, "copy"]:
         python = arguments.pythons.get(peer, sys.executable)
-        worker = Worker(peer, python, threads, environment(peer, threads, scratch), scratch / f"{peer}.log")
+        variables = environment(peer, threads, scratch, arguments.earlier if peer == EARLIER else HERE.parent)
+        worker = Worker(peer, python, threads, variables, scratch / f"{peer}.log")
         try:
             reason = worker.start()
         except OSError as error:
@@ -184,16 +194,17 @@ def find_peers(arguments: argparse.Namespace, threads: int, scratch: Path) -> tu
     return workers, absent
 
 
-def environment(peer: str, threads: int, scratch: Path) -> dict[str, str]:
-    """The variables of a worker: the same number of threads for all, and caches that begin empty."""
+def environment(peer: str, threads: int, scratch: Path, sources: Path = HERE.parent) -> dict[str, str]:
+    """The variables of a worker: the same number of threads for all, and caches that begin empty. Weft comes from these
+    sources, if it is there."""
     folder = scratch / peer
     folder.mkdir()
     counts = ("WEFT_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     variables = {**os.environ, **dict.fromkeys(counts, str(threads)), "TMPDIR": str(folder)}
     variables |= {"WEFT_CACHE_DIR": str(folder / "weft"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
     variables.pop("JAX_COMPILATION_CACHE_DIR", None)
-    if peer == REQUIRED and (HERE.parent / "weft" / "__init__.py").is_file():
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE.parent), variables.get("PYTHONPATH")]))
+    if peer in (REQUIRED, EARLIER) and (sources / "weft" / "__init__.py").is_file():
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(sources), variables.get("PYTHONPATH")]))
     return variables
 
 

@@ -42,6 +42,31 @@ def eager_chain(mx):
 
 
 @workload
+def tracing_grad_100(mx):
+    """The graph of a gradient of 100 operations; nothing is computed."""
+    gradient = mx.value_and_grad(_hundred(mx))
+    x = mx.ones((6,))
+    return lambda: gradient(x)
+
+
+@workload
+def tracing_jvp_100(mx):
+    """The same for a tangent."""
+    function, x = _hundred(mx), mx.ones((6,))
+    return lambda: mx.jvp(function, [x], [x])
+
+
+def _hundred(mx):
+    def function(x):
+        y = x
+        for _ in range(25):
+            y = mx.tanh(mx.sin(y) * x + 0.5)
+        return mx.sum(y)
+
+    return function
+
+
+@workload
 def new_graph_20(mx):
     """A program of 20 operations that nobody has seen before, on every call."""
     steps = (mx.sin, mx.exp, mx.abs, mx.tanh, lambda y: y * 0.5, lambda y: y + 1.0)

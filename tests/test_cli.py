@@ -59,6 +59,8 @@ def test_help_names_every_command(arguments: list[str]) -> None:
         (["bench", "absent"], "no such workload: absent"),
         (["bench", "--peers", "absent"], "no such peer: absent"),
         (["bench", "--python", "jax"], "--python wants PEER=PATH"),
+        (["bench", "--earlier", "/nowhere"], "--earlier wants a checkout of Weft; there is none in /nowhere"),
+        (["bench", "--peers", "earlier"], "the peer `earlier` wants --earlier DIR"),
         (["bench", "--rounds", "0"], "--rounds and --threads start at 1"),
         (["bench", "llm", "absent"], "'absent' is no shape (small, qwen3-0.6b)"),
         (["bench", "llm", "small", "--tokens"], "'--tokens' is no shape"),
