@@ -248,3 +248,80 @@ def test_memory_that_overlaps_is_not_overwritten() -> None:
     beside[:24].view(6, 4).copy_(before.flip(0) + beside[:24].view(6, 4))
     torch.testing.assert_close(got, wanted)
     torch.testing.assert_close(memory, beside)
+
+
+# ---- restrictions ----
+
+
+def _reports(fun: Any, *args: Any, in_place: Any) -> tuple[Any, Any]:
+    """The program with a restriction, whose values are those without, and its report."""
+    plain = from_exported(torch.export.export(Function(fun), args))
+    made = from_exported(torch.export.export(Function(fun), args), in_place=in_place)
+    torch.testing.assert_close(made(*copy.deepcopy(args)), plain(*copy.deepcopy(args)), rtol=0, atol=0)
+    return made, made.memory_report()
+
+
+def _products(x: Any, y: Any) -> Any:
+    """The first product is read by a reduction, and so has memory, which the last of a chain could take."""
+    h = torch.softmax(x @ y, -1)
+    return (torch.relu(h - h.sum(0)) @ y).sum()
+
+
+@pytest.mark.parametrize("in_place", [False, (), "aten.add", lambda name: False])
+def test_nothing_runs_in_place(in_place: Any) -> None:
+    x = torch.randn(64, 64)
+    assert from_exported(torch.export.export(Function(_products), (x, x))).memory_report().in_place
+    made, report = _reports(_products, x, x, in_place=in_place)
+    assert not report.in_place
+    assert any("may not run in place" in reason for reason in report.apart)
+    file = io.BytesIO()
+    made.save(file)
+    assert not load(io.BytesIO(file.getvalue())).memory_report().in_place
+
+
+def test_some_operators_run_in_place() -> None:
+    x = torch.randn(64, 64)
+    _, report = _reports(_products, x, x, in_place=["aten._softmax.default"])
+    assert len(report.in_place) == 1
+    _, rest = _reports(_products, x, x, in_place=lambda name: not name.startswith("aten._softmax"))
+    whole = from_exported(torch.export.export(Function(_products), (x, x))).memory_report()
+    assert len(rest.in_place) < len(whole.in_place)
+
+
+@pytest.mark.parametrize("write", [_index_put, _index_copy, _slice, _scatter])
+def test_a_cache_is_copied_where_its_operator_may_not_run_in_place(write: Any) -> None:
+    at, row = torch.tensor([5]), torch.randn(6, 1, 64)
+    made, report = _reports(write, CACHE, at, row, in_place=False)
+    cache, beside = CACHE.clone(), CACHE.clone()
+    assert made._compiled.call_for([cache, at, row]).over is None
+    made(cache, at, row)
+    write(beside, at, row)
+    torch.testing.assert_close(cache, beside)
+    assert any("copied" in line for line in report.inputs)
+    names = ["aten.index_put", "aten.index_copy", "aten.slice_scatter", "aten.scatter.src", "aten.add"]
+    allowed, report = _reports(write, CACHE, at, row, in_place=names)
+    assert allowed._compiled.call_for([cache, at, row]).over is not None
+    assert any("overwritten" in line for line in report.inputs)
+
+
+def test_restrictions_of_torch_compile() -> None:
+    torch._dynamo.reset()
+    cache = torch.zeros(512, 256)
+
+    def fun(cache: Any, at: Any) -> Any:
+        cache[at] = 1.0
+        return at + 1
+
+    run = torch.compile(fun, backend="weft", options={"in_place": ["aten.add"]})
+    run(cache, torch.tensor([3]))
+    assert cache[3].all()
+    assert cache.sum() == 256
+    with pytest.raises(Exception, match="backend 'weft' has no option 'inplace'"):
+        torch.compile(fun, backend="weft", options={"inplace": True})(cache, torch.tensor([3, 4]))
+
+
+def test_names_of_operators_are_checked() -> None:
+    whole = torch.export.export(Function(lambda x: x + 1), (X,))
+    for name in ("add", "aten.ad", "aten.add.Tensors"):
+        with pytest.raises(ValueError, match="torch has no operator"):
+            from_exported(whole, in_place=[name])

@@ -35,6 +35,7 @@ class Item:
     writes: tuple[Node, ...]
     temporaries: tuple[int, ...] = ()
     overwritable: frozenset[tuple[int, int]] = frozenset()
+    """What the kernel allows; `taking_places` is what the operations allow too."""
     code: Repeat | Steps | Choose | None = None
     """In place of launches: the plans of a loop's or a branch's bodies."""
 
@@ -45,6 +46,10 @@ class Item:
         if isinstance(self.code, (Repeat, Steps)) or any(launch.call for launch in self.launches):
             return True
         return any(item.can_fail for plan in self.plans() for item in plan.items)
+
+    def taking_places(self) -> list[tuple[int, int]]:
+        """The pairs of `overwritable`, but for results that are to have memory of their own."""
+        return [(r, w) for r, w in sorted(self.overwritable) if self.writes[w].op.may_alias]
 
     def plans(self) -> tuple[Any, ...]:
         """The plans inside this item."""

@@ -223,7 +223,7 @@ def _homes(
     for step, item in enumerate(items):
         taken: set[int] = set()
         below: dict[int, list[int]] = {}
-        for r, w in sorted(item.overwritable):
+        for r, w in item.taking_places():
             below.setdefault(w, []).append(r)
         for w, node in enumerate(item.writes):
             home = _dying_operand(item, w, below.get(w, ()), step, home_of, taken, node in outputs)
@@ -282,7 +282,7 @@ class _Heirs:
         self._over: dict[tuple[int, Node], list[Node]] = {}
         """By step and operand: the results that may lie on it."""
         for step, item in enumerate(items):
-            for r, w in item.overwritable:
+            for r, w in item.taking_places():
                 self._over.setdefault((step, item.reads[r]), []).append(item.writes[w])
 
     def find(self, node: Node, heir: Node) -> set[Node]:

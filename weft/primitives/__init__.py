@@ -89,8 +89,8 @@ REGISTRY: tuple[type[Primitive], ...] = (
     linalg.Eigh, linalg.HermitianEigenvalues, linalg.Svd, linalg.SingularValues, linalg.Eig, linalg.Eigenvalues,
     # Fourier transforms
     fourier.FourierTransform, fourier.RealFourierTransform, fourier.RealFourierInverse,
-    # barrier
-    custom.Barrier,
+    # barrier, memory
+    custom.Barrier, custom.NoAlias,
     # kernels of the user's
     custom_kernel.CustomKernel,
 )  # fmt: skip

@@ -97,6 +97,8 @@ class Primitive(metaclass=_Interned):
     moves: ClassVar[Container[int]] = ()
     """Operands whose elements are in the result as they are, bit by bit. The `emit` of an elementwise operation sees
     those of bool and float16 as memory holds them, which is not how they are computed with."""
+    may_alias: ClassVar[bool] = True
+    """Whether its result may lie where an operand lay."""
     takes_arrays: ClassVar[bool] = True
     """Whether all operands are arrays, not bundles or tapes."""
 

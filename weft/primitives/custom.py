@@ -1,5 +1,5 @@
-"""Results of functions that bring their own rules, and the barrier that keeps a recomputation from being merged with
-the original.
+"""Results of functions that bring their own rules, the barrier that keeps a recomputation from being merged with the
+original, and values that are to have memory of their own.
 
 A function with rules of its own (`custom_function`, `checkpoint`) is traced like any other. Each of its results is a
 `Called` node: for evaluation the identity of what the function computed, for transforms one of the results of an
@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from weft.graph.node import ArrayType, Node, Size
-from weft.primitives.base import KernelOperation, Linear, Sample, bind, move_batch_to_front
-from weft.primitives.elementwise import Identity, draw
+from weft.llvm.builder import Builder
+from weft.primitives.base import Elementwise, KernelOperation, Linear, Sample, bind, full_like, move_batch_to_front
+from weft.primitives.elementwise import Identity, Partials, draw, unary
 from weft.records import dataclass
 
 Batched = tuple[Node, int | None]
@@ -147,3 +148,21 @@ class Barrier(Linear, KernelOperation):
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         return move_batch_to_front(bind(self, *inputs), axes[0], size), 0
+
+
+class NoAlias(Elementwise):
+    """x, in memory that none of its operands had: what computes it does not run in place."""
+
+    compute_halves = False
+    may_alias = False
+    moves = (0,)
+    samples = unary
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+    def partials(self, out: Node, x: Node) -> Partials:
+        return (full_like(out, 1),)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        return x

@@ -12,7 +12,7 @@ from weft.passes.lower import nbytes_of
 from weft.passes.memory import Plan, last_failure, last_reads
 from weft.primitives.base import Constant, Parameter
 from weft.records import dataclass
-from weft.transforms.updating import SMALL, USELESS
+from weft.transforms.updating import KEPT_APART, SMALL, why_useless
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def report(
     over = plan_over(free) if free else None
     inputs = {names[leaf]: SMALL for leaf in small} | dict(refused)
     spent = set() if over is None else set(over.spent)
-    inputs |= {names[leaf]: USELESS for leaf in free if leaf not in spent}
+    inputs |= {names[leaf]: why_useless(plan, leaf) for leaf in free if leaf not in spent}
     says = [f"input {name}: copied, because {why}" for name, why in inputs.items()]
     says += [f"input {names[leaf]}: overwritten" for leaf in free if leaf in spent]
     used = plan if over is None else over
@@ -87,7 +87,7 @@ class Reasons:
 
     def _candidates(self, step: int, w: int) -> list[Node]:
         item = self._plan.items[step]
-        return [item.reads[r] for r, write in sorted(item.overwritable) if write == w]
+        return [item.reads[r] for r, write in item.taking_places() if write == w]
 
     def below(self, step: int, w: int) -> Node | None:
         """The operand whose place a value takes."""
@@ -99,6 +99,8 @@ class Reasons:
         reads = [x for x in self._plan.items[step].reads if not isinstance(x.op, Constant)]
         if not reads:
             return "it has no operands"
+        if not self._plan.items[step].writes[w].op.may_alias:
+            return KEPT_APART
         found = self._candidates(step, w)
         if not found:
             return "its kernel reads no operand element by element, in the order and of the size of what it writes"

@@ -347,6 +347,8 @@ class _Gatherer:
             return "is a result of the program"
         if last.get(operand, -1) > step:
             return f"is still read by kernel {last[operand]}"
+        if not node.op.may_alias:
+            return "is not overwritten by what is to have memory of its own"
         if (r, item.writes.index(node)) not in item.overwritable:
             return "is not read element by element in the order of the result"
         return "gives its place to another result"

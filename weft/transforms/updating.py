@@ -38,6 +38,7 @@ MOST_SETS = 8
 ONLY_READ = "the function does not replace it"
 SMALL = "it is small"
 USELESS = "no kernel that writes something of its size reads it last, element by element"
+KEPT_APART = "it is to have memory of its own: its operation may not run in place"
 FAILS = "a step that can fail or be interrupted, as loops can, comes no earlier than the last one that reads it"
 
 # ---- what a trace may overwrite ----
@@ -184,16 +185,20 @@ def worth_while(updates: Updates, made: Plan, overwritten: Callable[[Sequence[in
     if not updates.candidates or not COUNTED:
         return updates._replace(candidates=())
     spent = set(overwritten([c.leaf for c in updates.candidates]))
-    useless = {c.array: _why_useless(made, c.leaf) for c in updates.candidates if c.leaf not in spent}
+    useless = {c.array: why_useless(made, c.leaf) for c in updates.candidates if c.leaf not in spent}
     return updates._replace(
         candidates=tuple([c for c in updates.candidates if c.leaf in spent]),
         refused={**updates.refused, **useless},
     )
 
 
-def _why_useless(made: Plan, leaf: int) -> str:
+def why_useless(made: Plan, leaf: int) -> str:
     """Why a program would not overwrite an input."""
-    read = memory.last_reads(made.items).get(made.graph.inputs[leaf], -1)
+    node = made.graph.inputs[leaf]
+    read = memory.last_reads(made.items).get(node, -1)
+    last = made.items[read]
+    if read >= 0 and any(last.reads[r] is node and not last.writes[w].op.may_alias for r, w in last.overwritable):
+        return KEPT_APART
     return USELESS if read > memory.last_failure(made.items) else FAILS
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,15 +21,16 @@ from torch.fx.passes.split_module import split_module
 from weft.frontends.torch.aliasing import is_update
 from weft.frontends.torch.calls import Compiled
 from weft.frontends.torch.graph import Translation, Unsupported, place_of, why_not, without_kept
+from weft.frontends.torch.restricting import InPlace, permission
 from weft.program import trace
 
 LOG = logging.getLogger("weft.torch")
 
 
-def compiled(module: fx.GraphModule) -> Compiled:
+def compiled(module: fx.GraphModule, in_place: InPlace = True) -> Compiled:
     """A graph all of which there are rules for."""
     wanted: Any = next(node for node in module.graph.nodes if node.op == "output").args[0]
-    translation = Translation(module, wanted if isinstance(wanted, (tuple, list)) else [wanted])
+    translation = Translation(module, wanted if isinstance(wanted, (tuple, list)) else [wanted], (), in_place)
     program = None
     if translation.results:
         program = trace(
@@ -37,13 +39,15 @@ def compiled(module: fx.GraphModule) -> Compiled:
     return Compiled(translation.signature, program)
 
 
-def compile_graph(module: fx.GraphModule, example: Sequence[Any]) -> Callable[[list[Any]], Any]:
+def compile_graph(
+    module: fx.GraphModule, example: Sequence[Any], in_place: InPlace = True
+) -> Callable[[list[Any]], Any]:
     """A functional graph as something to call with a list of its arguments. What a rule refuses is left to torch, as is
     what has none."""
     reasons = {node: reason for node in module.graph.nodes if (reason := why_not(node)) is not None}
     if not reasons:
         try:
-            made = _Careful(module)
+            made = _Careful(module, in_place)
             return made if made.has_sizes else made.only
         except Unsupported as error:
             if error.node is None:
@@ -51,10 +55,10 @@ def compile_graph(module: fx.GraphModule, example: Sequence[Any]) -> Callable[[l
             reasons[error.node] = str(error)
     for node, reason in reasons.items():
         LOG.warning("[torch.compile] %s; torch computes it%s", reason, place_of(node))
-    return _in_parts(module, set(reasons))
+    return _in_parts(module, set(reasons), in_place)
 
 
-def _in_parts(module: fx.GraphModule, left: set[fx.Node]) -> Callable[[list[Any]], Any]:
+def _in_parts(module: fx.GraphModule, left: set[fx.Node], in_place: InPlace) -> Callable[[list[Any]], Any]:
     """Programs for the parts of a graph between the nodes that are left to torch.
 
     A part has a level: that of what it needs, or one more where Weft and torch change places. Even levels are Weft's.
@@ -74,15 +78,15 @@ def _in_parts(module: fx.GraphModule, left: set[fx.Node]) -> Callable[[list[Any]
     for name, part in whole.named_children():
         number = name.rpartition("_")[2]
         if isinstance(part, fx.GraphModule) and number.isdigit() and int(number) % 2 == 0:
-            setattr(whole, name, _Part(part))
+            setattr(whole, name, _Part(part, in_place))
     return _Boxed(whole)
 
 
 class _Careful:
     """A graph's program, called with a list. For sizes that a rule refuses torch runs the graph."""
 
-    def __init__(self, module: fx.GraphModule) -> None:
-        self._module, self._compiled = module, compiled(module)
+    def __init__(self, module: fx.GraphModule, in_place: InPlace = True) -> None:
+        self._module, self._compiled = module, compiled(module, in_place)
         self._boxed_call = True
 
     @property
@@ -106,13 +110,13 @@ class _Careful:
 class _Part(torch.nn.Module):
     """A part of a graph that Weft computes, or torch if a rule refuses it."""
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule, in_place: InPlace) -> None:
         super().__init__()
         wanted = next(node for node in module.graph.nodes if node.op == "output").args[0]
         self._single = not isinstance(wanted, (tuple, list))
         self._run: Callable[[list[Any]], Any]
         try:
-            self._run = _Careful(module)
+            self._run = _Careful(module, in_place)
         except Unsupported as error:
             LOG.warning("[torch.compile] %s; torch computes it", error)
             self._run = _Boxed(module)
@@ -135,15 +139,20 @@ class _Boxed:
         return self._module(*given)
 
 
-_compile: Callable[..., Any] = aot_autograd(
-    fw_compiler=compile_graph,
-    bw_compiler=compile_graph,
-    decompositions=without_kept(core_aten_decompositions()),
-    partition_fn=min_cut_rematerialization_partition,
-    keep_inference_input_mutations=True,
-)
-
-
-def weft(module: fx.GraphModule, example: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """What torch.compile calls for backend="weft"."""
-    return _compile(module, example)
+def weft(module: fx.GraphModule, example: Sequence[Any], **given: Any) -> Callable[..., Any]:
+    """What torch.compile calls for backend="weft". Its `options` may have `in_place`, which is that of
+    `from_exported`."""
+    options = dict(given.get("options") or {})
+    in_place = options.pop("in_place", True)
+    if options:
+        raise ValueError(f"[torch.compile] backend 'weft' has no option {min(options)!r}; it has 'in_place'.")
+    permission(in_place)  # what is wrong with it is wrong here
+    compiler = partial(compile_graph, in_place=in_place)
+    backend: Callable[..., Any] = aot_autograd(
+        fw_compiler=compiler,
+        bw_compiler=compiler,
+        decompositions=without_kept(core_aten_decompositions()),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    return backend(module, example)  # type: ignore[no-any-return]

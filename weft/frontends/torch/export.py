@@ -24,6 +24,7 @@ from weft import program
 from weft.array import array, wrap
 from weft.frontends.torch.calls import Compiled, kinds_of
 from weft.frontends.torch.graph import Translation, Unsupported, place_of, why_not, without_kept
+from weft.frontends.torch.restricting import InPlace
 from weft.frontends.torch.signature import Signature
 from weft.primitives.base import constant
 from weft.program import MemoryReport
@@ -50,9 +51,14 @@ class Arguments:
         return [i for i, name in enumerate(self.state) if name is None]
 
 
-def from_exported(exported: ExportedProgram, *, name: str = "exported") -> Exported:
+def from_exported(exported: ExportedProgram, *, name: str = "exported", in_place: InPlace = True) -> Exported:
     """The program of what torch.export gave. An operator without a rule is an error that names it and the line of the
-    module that it comes from."""
+    module that it comes from.
+
+    `in_place` restricts which operators may write their results over operands, buffers and arguments that change among
+    them: all may (True), none (False), those of some names ("aten.add.Tensor", or "aten.add" for all overloads; after
+    torch has taken others apart), or those for whose names a function returns True.
+    """
     functional = exported.run_decompositions(without_kept(torch.export.default_decompositions()))
     module = functional.graph_module
     reasons = [f"{reason}{place_of(node)}" for node in module.graph.nodes if (reason := why_not(node)) is not None]
@@ -73,7 +79,7 @@ def from_exported(exported: ExportedProgram, *, name: str = "exported") -> Expor
             outputs.append(node)
         else:
             raise Unsupported(f"[from_exported] an output that is a {spec.kind.name.lower()}")
-    translation = Translation(module, outputs, changes)
+    translation = Translation(module, outputs, changes, in_place)
     traced = None
     if translation.results:
         traced = program.trace(

@@ -23,6 +23,7 @@ from weft.frontends.torch.aliasing import Outputs, is_update
 from weft.frontends.torch.layouts import inverse, is_identity, memory_order, number
 from weft.frontends.torch.ops import DTYPES, RULES, Out
 from weft.frontends.torch.ops.random import RANDOM
+from weft.frontends.torch.restricting import InPlace, apart, permission
 from weft.frontends.torch.signature import Given, Made, Signature, Symbol
 from weft.program import Input
 
@@ -179,9 +180,11 @@ class Translation:
         module: fx.GraphModule,
         wanted: Sequence[Any],
         changes: Sequence[tuple[fx.Node, fx.Node]] = (),
+        in_place: InPlace = True,
     ) -> None:
-        """The graph gives `wanted`; `changes` are pairs of an argument and its new value."""
-        self.module = module
+        """The graph gives `wanted`; `changes` are pairs of an argument and its new value. `in_place` says which
+        operators may run in place."""
+        self.module, self.may_run_in_place = module, permission(in_place)
         self.nodes = [node for node in module.graph.nodes if node.op in ("call_function", "get_attr")]
         self.placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         outputs = Outputs(module, wanted, changes, expression)
@@ -345,7 +348,10 @@ class _Run:
             kwargs = {**kwargs, "key": mx.random.split(self.key, self.draws + 1)[self.draws]}
         try:
             out = self.out(node.meta["val"], name.removesuffix(".default") + place_of(node))
-            return RULES[name](out, *args, **self._numbers(kwargs))
+            kwargs = self._numbers(kwargs)
+            if not self.of.may_run_in_place(name):
+                return apart(RULES[name], out, args, kwargs)
+            return RULES[name](out, *args, **kwargs)
         except Exception as error:
             found = Unsupported(f"{name}: {error}")
             found.node = node
