@@ -11,6 +11,7 @@ from weft import tree
 from weft.array import array
 from weft.core import elementwise as e
 from weft.core import gathering, indexing, joining, linear, reducing, scanning, shaping, viewing
+from weft.core._remember import remembered_all
 from weft.errors import NotArrayLike
 from weft.graph.dims import Dim
 from weft.graph.scalars import SCALARS
@@ -116,16 +117,29 @@ def _guarded(function: Any) -> Any:
     return operator
 
 
+def _one_sequence(given: tuple[Any, ...]) -> Any:
+    """What was given as numbers, or as one sequence of them."""
+    return given[0] if len(given) == 1 and isinstance(given[0], (list, tuple)) else given
+
+
+@remembered_all(1)
+def _reshape(a: array, *shape: Any) -> array:
+    return shaping.reshape(a, _one_sequence(shape))
+
+
 def reshape(self: array, *shape: Any, stream: Any = None) -> array:
     """The elements in another shape, given as numbers or as one sequence."""
-    return shaping.reshape(self, shape[0] if len(shape) == 1 and isinstance(shape[0], (list, tuple)) else shape)
+    return _reshape(self, *shape)
+
+
+@remembered_all(1)
+def _transpose(a: array, *axes: Any) -> array:
+    return shaping.transpose(a, _one_sequence(axes)) if axes else shaping.transpose(a)
 
 
 def transpose(self: array, *axes: Any, stream: Any = None) -> array:
     """Axes in another order (reversed by default), given as numbers or as one sequence."""
-    if not axes:
-        return shaping.transpose(self)
-    return shaping.transpose(self, axes[0] if len(axes) == 1 and isinstance(axes[0], (list, tuple)) else axes)
+    return _transpose(self, *axes)
 
 
 def _eq(self: array, other: Any) -> Any:

@@ -151,6 +151,18 @@ def rope(
     with freq = base^(2i/dims) unless `freqs` gives them; `offset` is a number, or an array of one or of one for each
     element of the batch. They are computed in float32.
     """
+    if a.__class__ is not array or (a._node.kind, dims, base is None, freqs is None) not in _CHECKED:
+        _check_rope(a, dims, base, freqs)
+    c, s = _angles(a, dims // 2, base, scale, offset, freqs)
+    return _turned(a, c, s, dims, bool(traditional))
+
+
+_CHECKED: set[tuple[Any, ...]] = set()
+"""Arguments of `rope` that were found right: a kind, `dims`, and whether there is no base and no `freqs`."""
+_MOST_CHECKED = 1024
+
+
+def _check_rope(a: array, dims: int, base: float | None, freqs: array | None) -> None:
     shape = _array("rope", "a", a)._node.shape
     if a.ndim < 3:
         raise ValueError(f"[rope] Input must have at least 3 dimensions but got input with {a.ndim} dimensions.")
@@ -166,8 +178,10 @@ def rope(
         raise ValueError("[rope] Neither base nor freqs has a value.")
     if base is not None and freqs is not None:
         raise ValueError("[rope] Only one of base or freqs can have a value.")
-    c, s = _angles(a, dims // 2, base, scale, offset, freqs)
-    return _turned(a, c, s, dims, bool(traditional))
+    if not a._node.kind.symbolic:
+        if len(_CHECKED) >= _MOST_CHECKED:
+            _CHECKED.clear()
+        _CHECKED.add((a._node.kind, dims, base is None, freqs is None))
 
 
 class _Recent(threading.local):

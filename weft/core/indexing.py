@@ -42,7 +42,7 @@ from weft.primitives.views import Reshape, Slice, SliceUpdate, reshape
 class Basic:
     """An index of integers, slices, None and Ellipsis, worked out against a shape: a Slice and a Reshape to `shape`."""
 
-    __slots__ = ("_plain", "shape", "sizes", "starts", "steps", "views")
+    __slots__ = ("_plain", "_update", "shape", "sizes", "starts", "steps", "views")
 
     def __init__(self, key: tuple[Any, ...], shape: Shape) -> None:
         starts, sizes, steps, result = [], [], [], []
@@ -65,6 +65,7 @@ class Basic:
         self.shape: Shape = tuple(result)
         self._plain = self.shape == self.sizes if all(type(n) is int for n in (*result, *sizes)) else False
         """Whether values of this shape are written as they are."""
+        self._update: SliceUpdate | None = None
         self.views: list[Primitive] = []
         if not is_whole(shape, self.starts, self.sizes, self.steps):
             self.views.append(Slice(self.starts, self.sizes, self.steps))
@@ -80,7 +81,10 @@ class Basic:
         """x with `values` (broadcast) in this place."""
         if not (self._plain and not values.kind.symbolic and values.shape == self.shape):
             values = reshape(fitted(values, self.shape), self.sizes)
-        return bind(SliceUpdate(self.starts, self.steps), x, values)
+        update = self._update
+        if update is None:
+            update = self._update = SliceUpdate(self.starts, self.steps)
+        return bind(update, x, values)
 
     def combine(self, x: Node, values: Node, op: Elementwise, scatter: type[Scatter]) -> Node:
         """x with `values` combined into this place by `op`."""
@@ -214,36 +218,40 @@ Place = Basic | Advanced | Masked
 
 _PLACES: dict[Any, Basic] = {}
 _MOST_PLACES = 4096
+_PLAIN = frozenset({int, NoneType, EllipsisType})
 
 
-def _recent_place(items: tuple[Any, ...], shape: Shape) -> Basic:
-    """Basic places that were worked out before; indices are often the same in every round of a loop."""
-    plain = (int, NoneType, EllipsisType)
-    numbers: list[Any] = []
+def _recent_place(items: tuple[Any, ...], shape: Shape) -> Basic | None:
+    """Basic places that were worked out before; indices are often the same in every round of a loop. None if the items
+    are not plain integers, slices of these, None and Ellipsis."""
+    key: list[Any] = [shape]
     for item in items:
         if item.__class__ is slice:
-            bounds = (item.start, item.stop, item.step)
-            if any(type(bound) not in plain for bound in bounds):
-                return Basic(items, shape)
-            numbers.append(bounds)
-        elif type(item) in plain:
-            numbers.append(item)
+            start, stop, step = item.start, item.stop, item.step
+            if start.__class__ not in _PLAIN or stop.__class__ not in _PLAIN or step.__class__ not in _PLAIN:
+                return None
+            key.append((start, stop, step))
+        elif item.__class__ in _PLAIN:
+            key.append(item)
         else:
-            return Basic(items, shape)
-    key = (*numbers, shape)
-    found = _PLACES.get(key)
+            return None
+    found = _PLACES.get(known := tuple(key))
     if found is None:
         if len(_PLACES) >= _MOST_PLACES:
             _PLACES.clear()
-        found = _PLACES[key] = Basic(items, shape)
+        found = _PLACES[known] = Basic(items, shape)
     return found
 
 
 def place_of(key: Any, kind: ArrayType) -> Place:
     """The place that a[key] means in an array of this kind."""
     items, shape = key if isinstance(key, tuple) else (key,), kind.shape
+    if not kind.symbolic:
+        place = _recent_place(items, shape)
+        if place is not None:
+            return place
     if all(is_basic(item) for item in items):
-        return Basic(items, shape) if kind.symbolic else _recent_place(items, shape)
+        return Basic(items, shape)
     masks = [is_mask(item) for item in items]
     if len(items) == 1 and masks[0]:
         return Masked(to_node(items[0]), shape)
@@ -390,6 +398,8 @@ def read_slice(x: Node, starts: tuple[Any, ...], sizes: Shape, steps: tuple[int,
 
 def values_node(value: Any, dtype: Dtype) -> Node:
     """What is to be written, in the dtype of the array."""
+    if value.__class__ is array and value._node.kind.dtype is dtype:
+        return value._node  # type: ignore[no-any-return]
     if type(value) is Dim:
         return scalar_node(value, kind_of((), dtype), "setitem")
     if value.__class__ in (bool, int, float, complex):

@@ -70,7 +70,7 @@ class _Quantized(Module):
 
     def _product(self, x: mx.array) -> mx.array:
         return mx.quantized_matmul(
-            x, self["weight"], scales=self["scales"], biases=self.get("biases"), transpose=True, **self._packing()
+            x, self["weight"], self["scales"], self.get("biases"), True, self.group_size, self.bits, self.mode
         )
 
     def _described(self) -> str:
