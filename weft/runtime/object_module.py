@@ -1,5 +1,5 @@
-"""The module of LLVM IR with all functions of `weft.runtime.object_code`, `weft.runtime.tracing_code` and
-`weft.runtime.evaluating_code`."""
+"""The module of LLVM IR with all functions of `weft.runtime.object_code`, `weft.runtime.tracing_code`,
+`weft.runtime.evaluating_code` and `weft.runtime.guard_code`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 from weft.llvm.builder import PTR
 from weft.llvm.functions import Address, Module, Native, Void, native
 from weft.runtime.evaluating_code import describe, divide, resembles, sweep
+from weft.runtime.guard_code import take_steps
 from weft.runtime.object_code import binary, reflected, unary, wrap
 from weft.runtime.object_table import ENTRIES, TABLE
 from weft.runtime.object_values import GLOBALS, Code
@@ -15,7 +16,7 @@ from weft.runtime.tracing_code import backward, follow, forward, pull, recall, s
 
 _ENTRIES: Final = (
     wrap, unary, binary, reflected, forward, backward, spread, follow, pull, recall, sweep, describe,
-    resembles, divide,
+    resembles, divide, take_steps,
 )  # fmt: skip
 
 

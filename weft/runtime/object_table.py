@@ -18,6 +18,7 @@ TAPED: Final = 2
 """What a sweep finds beside nodes: some slice update is an operand, some node is a tape."""
 OBJECTS: Final = (
     "device", "node_type", "array_type", "counter", "none", "float_type", "int_type", "bool_type", "str_type",
+    "bytes_type", "tuple_type", "list_type", "attribute_error",
 )  # fmt: skip
 FUNCTIONS: Final = (
     "PyType_GenericAlloc", "PyType_IsSubtype", "PyIter_Next", "Py_IncRef", "Py_DecRef", "PyWeakref_NewRef",
@@ -25,15 +26,19 @@ FUNCTIONS: Final = (
     "PyErr_Occurred", "PyTuple_Size", "PyDict_SetItem", "PyBytes_AsString", "PyList_New", "PyList_SetItem",
     "PyList_Size", "PyList_GetItem", "PyList_Append", "PySet_Contains", "PySet_Add", "PySet_Discard",
     "PyLong_AsLongLong", "PyLong_FromLongLong", "PyFloat_AsDouble", "PyObject_IsTrue", "PyBool_FromLong",
-    "PySequence_Contains", "PyDict_Size",
+    "PySequence_Contains", "PyDict_Size", "PyDict_Next", "PyObject_GenericGetAttr", "PyObject_GenericGetDict",
+    "PyErr_ExceptionMatches", "PyErr_Clear", "PyCell_Get", "PyObject_RichCompareBool", "PySet_Size",
+    "PyFunction_GetCode", "PyFunction_GetClosure", "PyFunction_GetDefaults", "PyFunction_GetKwDefaults",
+    "PyFunction_GetGlobals",
 )  # fmt: skip
 NODE_SLOTS: Final = ("op", "inputs", "kind", "value", "device", "handle", "id")
 ENTRIES: Final = (
     "wrap", "unary", "binary", "reflected", "forward", "backward", "spread", "follow", "pull", "recall", "sweep",
-    "describe", "resembles", "divide",
+    "describe", "resembles", "divide", "take_steps",
 )  # fmt: skip
 """The functions. Without any of them some figure of `benchmarks/tracing.py` is worse by at least 3 % (`divide`: the
-step of a decoder, whose sizes change each time; `recall`: functions of `mx.fast`)."""
+step of a decoder, whose sizes change each time; `recall`: functions of `mx.fast`; `take_steps`: calls of a compiled
+function that sees a model)."""
 
 _SLOTS: Final = tuple(f"at_{slot}" for slot in (*NODE_SLOTS, "node", "run", "strides"))
 TABLE: Final = {name: word for word, name in enumerate((*STATE, *OBJECTS, *FUNCTIONS, *_SLOTS, *ENTRIES))}

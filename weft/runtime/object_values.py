@@ -192,6 +192,9 @@ class Set(Object):
         """1, 0, or -1 with an exception."""
         return _SET_HAS(self.b, self, item)
 
+    def size(self) -> Value:
+        return _SET_SIZE(self.b, self)
+
     def add(self, item: Object) -> Value:
         """0, or -1 with an exception."""
         return _SET_ADD(self.b, self, item)
@@ -247,6 +250,7 @@ _DICT_SIZE: Final = External("PyDict_Size", Long, Dict)
 _DICT_FIND: Final = External("PyDict_GetItemWithError", Object, Dict, Object)
 _DICT_PUT: Final = External("PyDict_SetItem", Int, Dict, Object, Object)
 _SET_HAS: Final = External("PySet_Contains", Int, Set, Object)
+_SET_SIZE: Final = External("PySet_Size", Long, Set)
 _SET_ADD: Final = External("PySet_Add", Int, Set, Object)
 _SET_DISCARD: Final = External("PySet_Discard", Int, Set, Object)
 _LIST_NEW: Final = External("PyList_New", List, Long)
@@ -266,6 +270,23 @@ bytes_of: Final = External("PyBytes_AsString", Integers, Object)
 integer: Final = External("PyLong_AsLongLong", Long, Object)
 integer_object: Final = External("PyLong_FromLongLong", Object, Long)
 double: Final = External("PyFloat_AsDouble", Double, Object)
+next_item: Final = External("PyDict_Next", Int, Object, Address, Address, Address)
+"""next_item(dict, place, key, value): 0 if there are no more; else the next ones are written, and borrowed"""
+attribute: Final = External("PyObject_GenericGetAttr", Object, Object, Object)
+"""attribute(object, name), whatever its class says of `__getattribute__`"""
+is_raised: Final = External("PyErr_ExceptionMatches", Int, Object)
+clear_exception: Final = External("PyErr_Clear", Void)
+contents: Final = External("PyCell_Get", Object, Object)
+"""What a cell holds, or null, without an exception"""
+compare: Final = External("PyObject_RichCompareBool", Int, Object, Object, Int)
+function_code: Final = External("PyFunction_GetCode", Object, Object)
+function_cells: Final = External("PyFunction_GetClosure", Object, Object)
+function_defaults: Final = External("PyFunction_GetDefaults", Object, Object)
+keyword_defaults: Final = External("PyFunction_GetKwDefaults", Object, Object)
+"""Each borrowed, or null if there is none"""
+function_attributes: Final = External("PyObject_GenericGetDict", Object, Object, Address)
+"""function_attributes(function, null): the dict, made if there is none"""
+function_globals: Final = External("PyFunction_GetGlobals", Object, Object)
 
 
 @native(List, item=Object)

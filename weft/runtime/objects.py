@@ -8,6 +8,7 @@ attributes of an object lie is found by looking at one. The code itself is in `w
 from __future__ import annotations
 
 import ctypes
+import functools
 import platform
 import struct
 import sys
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weft.errors import CompileError, ConfigError
 from weft.lazy import lazy
 from weft.llvm import engine
+from weft.runtime import guard_table
 from weft.runtime.cpython import builtin, keep
 from weft.runtime.object_table import FUNCTIONS, HEAD_WORDS, MOST_ARRAYS, NODE_SLOTS, PLACES, TABLE
 
@@ -171,6 +173,24 @@ class Makers:
         """`divide(key, form, sizes)`; see `instead`, which is the same. `known` is what `division` has found."""
         return self._function("divide", (instead, known, division)) if self._has_nodes else instead
 
+    def guards(
+        self, steps: Sequence[guard_table.Step], buffer: type, instead: Callable[..., int]
+    ) -> Callable[..., int]:
+        """`take(values, arrays, objects, apart, places, scalars, kinds, buffers)`; see `instead`, which is the same,
+        and gets the steps first. Values that lie in memory are of the class `buffer`."""
+        places = attributes_of(buffer, ["strides"]) if self._has_arrays else None
+        if places is None:
+            return functools.partial(instead, steps)
+        self._table[TABLE["at_strides"]] = places["strides"]
+        noted = sum([step[0] in guard_table.NOTED for step in steps])
+        seen = (ctypes.c_int64 * (2 << noted.bit_length()))()
+        words = [len(steps), ctypes.addressof(seen), len(seen) - 1]
+        for operation, at, count, _ in steps:
+            words += [operation, at, count]
+        code = struct.pack(f"{len(words)}q", *words)
+        expected = tuple([step[3] for step in steps])
+        return self._function("take_steps", (instead, steps, code, expected, guard_table.ABSENT, buffer, seen))
+
     def watch(self, on: bool) -> None:
         """Somebody wants to see how nodes are made (or no longer does): Python's forms are used meanwhile."""
         self._watchers += 1 if on else -1
@@ -201,6 +221,7 @@ class Makers:
             return False
         for name, value in (
             ("none", None), ("float_type", float), ("int_type", int), ("bool_type", bool), ("str_type", str),
+            ("bytes_type", bytes), ("tuple_type", tuple), ("list_type", list), ("attribute_error", AttributeError),
         ):  # fmt: skip
             self._hold(name, value)
         places = (ctypes.c_int64 * PLACES)()

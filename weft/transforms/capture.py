@@ -4,7 +4,9 @@ bound objects, containers and modules.
 A `Walk` goes over all of it in a fixed order. It yields a key (two calls with equal keys may run the same trace), the
 arrays (inputs of the trace, read anew at each call), the numbers (run-time scalars) and the containers (whose changes a
 trace records and a call replays). Other Python values are part of the key; what cannot be told apart reliably makes the
-walk `opaque`, and the function then runs plain.
+walk `opaque`, and the function then runs plain. What it reads is recorded (guards.py), so that later calls can find out
+whether they see the same without deciding what there is to see. So whatever adds to the key here says to the recording
+where it was read, and what decides the way, too: `at` is the register of the value at hand.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import functools
 import operator
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,9 @@ from weft.array import array
 from weft.dtypes import Dtype
 from weft.graph.node import Node
 from weft.graph.scalars import SCALARS
+from weft.runtime import guard_table as step
+from weft.runtime.guard_table import ABSENT
+from weft.transforms import guards
 from weft.transforms.code import names_of
 from weft.transforms.foreign import (
     all_changes,
@@ -38,6 +43,7 @@ from weft.transforms.foreign import (
     is_written_in_python,
     own_attribute,
 )
+from weft.transforms.guards import NOWHERE, Recording
 from weft.transforms.state import Appended, ClassFields, Fields, Globals, is_class_field, items_of
 
 MOST = 20_000
@@ -45,8 +51,8 @@ MOST = 20_000
 MOST_BYTES = 1 << 16
 """Bytes of a NumPy array that are compared at each call; a larger one makes the function run plain."""
 
-_PLAIN = frozenset({type(None), bool, str, bytes, type(Ellipsis), Dtype, type(NotImplemented)})
-_USUAL = _PLAIN | {
+PLAIN = frozenset({type(None), bool, str, bytes, type(Ellipsis), Dtype, type(NotImplemented)})
+_USUAL = PLAIN | {
     types.FunctionType, types.GetSetDescriptorType, types.MemberDescriptorType, property, staticmethod, classmethod,
     dict, tuple,
 }  # fmt: skip
@@ -85,7 +91,9 @@ _MADE_AROUND = (
 )  # fmt: skip
 """What a function of an installed package may hold of the user's."""
 
-_ABSENT, _MISSING = object(), object()
+_MISSING = object()
+_MADE_OF_FUNCTIONS = (property, staticmethod, classmethod)
+"""Descriptors whose functions stay the same."""
 _SETTLED: dict[tuple[types.ModuleType, tuple[str, ...]], Any] = {}
 """What attributes of modules that are not the user's are; it takes a program that replaces them to change that."""
 _IDENTIFIED = (types.FunctionType, types.BuiltinFunctionType, np.ufunc)
@@ -116,10 +124,17 @@ class Walk:
 
     __slots__ = (
         "arrays", "asks_type", "containers", "key", "live", "nodes", "numbers", "numpy", "objects", "opaque", "places",
-        "random", "reaches_random", "repeats", "scalars", "seen", "shapeless", "tuples", "varying",
+        "random", "reaches_random", "reads", "repeats", "scalars", "seen", "shapeless", "tuples", "varying",
     )  # fmt: skip
 
-    def __init__(self, shapeless: bool = False, varying: frozenset[Slot] = frozenset(), record: bool = False) -> None:
+    def __init__(
+        self,
+        shapeless: bool = False,
+        varying: frozenset[Slot] = frozenset(),
+        record: bool = False,
+        reads: Recording | None = None,
+    ) -> None:
+        self.reads = Recording() if reads is None else reads
         self.shapeless = shapeless
         """Whether sizes of arrays are left out of the key (but for 0 and 1, which are never symbols)."""
         self.live = False
@@ -151,8 +166,9 @@ class Walk:
         """Whether the function may compute with NumPy, which raises, warns or does neither as `np.seterr` says."""
         self.opaque: str | None = None
 
-    def visit(self, value: Any, holder: Any = None, name: Any = None) -> None:
-        """Add one value to the key, and what it holds. `holder` has it under `name`, and it could be replaced there."""
+    def visit(self, value: Any, holder: Any = None, name: Any = None, at: int = NOWHERE) -> None:
+        """Add one value to the key, and what it holds. `holder` has it under `name`, and it could be replaced there;
+        `at` is its register."""
         cls = value.__class__
         key = self.key
         if cls is array:
@@ -163,28 +179,33 @@ class Walk:
                 self.arrays.append(value)
                 self.nodes.append(node)
                 key.append(array)
+                self.reads.first_visit(step.ARRAY, at)
             else:
                 key.append(place)
+                self.reads.next_visit(at, place)
             kind = node.kind
             key.append((kind.dtype, tuple(n if n < 2 else -1 for n in kind.shape)) if self.shapeless else kind)
         elif cls is float or cls is int:
-            self._visit_number(value, cls, holder, name)
-        elif cls in _PLAIN:
+            self._visit_number(value, cls, holder, name, at)
+        elif cls in PLAIN:
             key.append(cls)
             key.append(value)
+            self.reads.check(step.EQUAL, at, value)
         else:
-            self._visit_object(value, cls, holder, name)
+            self._visit_object(value, cls, holder, name, at)
 
-    def _visit_number(self, value: Any, cls: type, holder: Any, name: Any) -> None:
+    def _visit_number(self, value: Any, cls: type, holder: Any, name: Any, at: int) -> None:
         if type(value) in SCALARS and not value.env.is_open():  # of a function that another thread is tracing
             value = value.hint
         if holder is not None and (self.live or (self.varying and self._slot(holder, name) in self.varying)):
             self.key.append(_LIVE[cls])
             self.scalars.append(value)
             self.places.append((holder, name))
+            self.reads.check(step.NUMBER, at, cls)
             return
         self.key.append(cls)
         self.key.append(number_key(value))
+        self.reads.check(step.EQUAL, at, value)
         if self.numbers is not None and holder is not None:
             self.numbers[self._slot(holder, name)] = value
 
@@ -197,19 +218,28 @@ class Walk:
     def end(self) -> None:
         """Add what all of it depends on, when everything has been visited."""
         if self.numpy:
-            self.key.append((*np.geterr().values(), Same(np.geterrcall())))
+            (errors, handler) = _numpy_errors(None)
+            self.key.append((*errors, Same(handler)))
+            first = self.reads.read(step.READ, self.reads.constant(None), 2, _numpy_errors)
+            self.reads.check(step.EQUAL, first, errors)
+            self.reads.check(step.SAME, first + 1, handler)
 
-    def by_value(self, value: Any) -> None:
+    def by_value(self, value: Any, at: int = NOWHERE) -> None:
         """Visit what may not be replaced: keys of dicts, bounds of slices."""
         live, self.live = self.live, False
-        self.visit(value)
+        self.visit(value, at=at)
         self.live = live
 
-    def _visit_object(self, value: Any, cls: type, holder: Any, name: Any) -> None:
-        key = self.key
+    def _all_by_value(self, parts: Iterable[Any], first: int) -> None:
+        for i, part in enumerate(parts):
+            self.by_value(part, first + i)
+
+    def _visit_object(self, value: Any, cls: type, holder: Any, name: Any, at: int) -> None:
+        key, reads = self.key, self.reads
         place = self.seen.get(id(value))
         if place is not None:
             key.append(("again", place))
+            reads.next_visit(at, place)
             if isinstance(value, tuple):
                 self.repeats.append((value, holder, name))
             return
@@ -218,27 +248,29 @@ class Walk:
             return
         self.seen[id(value)] = ~len(self.objects)
         self.objects.append(value)
+        reads.first_visit(step.OBJECT, at, cls)  # which is never what its class says if that is not what it is
         if isinstance(value, tuple):
-            self._visit_tuple(value, cls, holder, name)
+            self._visit_tuple(value, cls, holder, name, at)
         elif cls is list or cls is dict or cls is set:
-            self._visit_container(value, cls)
+            self._visit_container(value, cls, at)
         elif cls is complex:
             key.append((cls, repr(value)))  # tells 0.0 from -0.0, and nan is equal to nan
+            reads.check(step.EQUAL, reads.read(step.READ, at, 1, guards.written_out), repr(value))
         elif cls is slice or cls is range:
             key.append(cls)
-            for part in (value.start, value.stop, value.step):
-                self.by_value(part)
+            self._all_by_value((value.start, value.stop, value.step), reads.read(step.READ, at, 3, guards.range_parts))
         elif isinstance(value, types.FunctionType):
-            self._visit_function(value)
+            self._visit_function(value, at)
         elif isinstance(value, types.ModuleType):
-            self._visit_whole_module(value)
+            self._visit_whole_module(value, at)
         elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
-            self._visit_builtin(value)
+            self._visit_builtin(value, at)
         elif isinstance(value, type):
-            self._visit_class(value)
+            self._visit_class(value, at)
         elif isinstance(value, np.ufunc):
             self.numpy = True
             key.append(value)
+            reads.check(step.SAME, at, value)
         elif (
             isinstance(value, _CODE)
             or cls in _MARKS
@@ -246,311 +278,459 @@ class Walk:
             or (isinstance(value, enum.Enum) and not is_users_class(cls))
         ):
             key.append(value)
+            reads.check(step.SAME, at, value)
         elif cls.__module__ == "typing" or cls in (types.GenericAlias, types.UnionType):
-            self._visit_type_hint(value, cls)
+            self._visit_type_hint(value, cls, at)
         else:
-            self._visit_wrapper(value, cls)
+            self._visit_wrapper(value, cls, at)
 
-    def _visit_tuple(self, value: tuple[Any, ...], cls: type, holder: Any, name: Any) -> None:
+    def _visit_tuple(self, value: tuple[Any, ...], cls: type, holder: Any, name: Any, at: int) -> None:
         self.key.append((cls, len(value)))
         if cls is not tuple and is_users_class(cls):
-            self.visit(cls)
-            self._visit_attributes(value)
+            self.visit(cls, at=self.reads.constant(cls))
+            self._visit_attributes(value, at)
         if holder is not None:
             self.tuples[id(value)] = (value, holder, name)
+        first = self.reads.read(step.PARTS, at, tuple.__len__(value))
         for i, item in enumerate(tuple.__iter__(value)):
-            self.visit(item, value if holder is not None else None, i)
+            self.visit(item, value if holder is not None else None, i, first + i)
 
-    def _visit_container(self, value: Any, cls: type) -> None:
-        self.containers.append(value)
+    def _visit_container(self, value: Any, cls: type, at: int) -> None:
+        self._add_place(value, at)
         self.key.append((cls, len(value)))
         if isinstance(value, dict):
-            for name, item in list(items_of(value)):  # at once: another thread may change it
-                if name.__class__ is str:
-                    self.key.append(name)
-                else:
-                    self.by_value(name)
-                self.visit(item, value, name)
+            self._visit_dict(value, at)
         elif isinstance(value, list):
-            for i, item in enumerate(list(list.__iter__(value))):
-                self.visit(item, value, i)
+            items = list(list.__iter__(value))  # at once: another thread may change it
+            first = self.reads.read(step.ITEMS, at, len(items))
+            for i, item in enumerate(items):
+                self.visit(item, value, i, first + i)
         else:
-            self._visit_set(value)
+            self._visit_set(list(value), at, step.MEMBERS if cls is set else step.READ, tuple)
 
-    def _visit_set(self, value: Iterable[Any]) -> None:
+    def _visit_dict(self, value: dict[Any, Any], at: int) -> None:
+        items = list(items_of(value))
+        at, words = self.reads.items(at, value, items)
+        for name, item in items:
+            if name.__class__ is not str:
+                self.by_value(name, at - 1)
+            else:
+                self.key.append(name)
+                if words > 1:
+                    self.reads.check(step.EQUAL, at - 1, name)
+            self.visit(item, value, name, at)
+            at += words
+
+    def _visit_set(self, items: list[Any], at: int, operation: int, read: Callable[[Any], tuple[Any, ...]]) -> None:
         """The items of a set, in the order in which a loop over it gets them: equal sets may differ in that."""
-        for item in list(value):
+        first = self.reads.read(operation, at, len(items), read)
+        for i, item in enumerate(items):
             if item.__class__ is array:
                 self.opaque = "a set of arrays"
                 return
-            self.by_value(item)
+            self.by_value(item, first + i)
+
+    def _add_place(self, place: Any, at: int) -> None:
+        """A place that is read itself."""
+        self.containers.append(place)
+        self.reads.check(step.PLACE, at)
+
+    def _add_fixed_place(self, place: Any) -> None:
+        """A place that is the same for good."""
+        self.containers.append(place)
+        self.reads.check(step.FIXED_PLACE, 0, place)
 
     # ---- code ----
 
-    def _visit_function(self, function: types.FunctionType) -> None:
-        code = function.__code__
+    def _visit_function(self, function: types.FunctionType, at: int) -> None:
+        code, reads = function.__code__, self.reads
         names = names_of(code)
         self.key.append(names)
         ours = is_ours(code.co_filename)
         if ours and _is_public(function):
             self.key.append(function)
+            reads.check(step.SAME, at, function)
             return
+        at = reads.read(step.FUNCTION, at, step.FUNCTION_PARTS)
+        reads.check(step.SAME, at, code)
+        cells = function.__closure__ or ()
+        contents = self._read_cells(cells, at + 1)
         if not ours and is_installed(code.co_filename):
-            self._visit_installed(function)
+            self._visit_installed(function, contents)
             return
-        for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        for i, (variable, cell, (value, place)) in enumerate(zip(code.co_freevars, cells, contents, strict=True)):
             if variable in names.written:
-                self.containers.append(cell)
-            try:
-                self._visit_variable(cell.cell_contents, cell, variable, None, names.tails)
-            except ValueError:  # not assigned yet
+                self._add_place(cell, contents[0][1] - len(cells) + i)
+            if value is ABSENT:
                 self.key.append(None)
+                reads.check(step.SAME, place, ABSENT)
+            else:
+                self._visit_variable(value, cell, variable, None, names.tails, place)
         for i, part in enumerate((function.__defaults__, function.__kwdefaults__, function.__dict__)):
             if part:
                 self.key.append(i)
-                self.visit(part)
+                self.visit(part, at=at + 2 + i)
+            else:
+                reads.check(step.FALSE, at + 2 + i)
         if ours:
             return
+        scope = function.__globals__
+        reads.check(step.SAME, at + 5, scope)
         self.asks_type |= names.asks_type
         if names.stores:
-            self.containers.append(Globals(function.__globals__, names.stores))
-        for module in imported(names.imports, function.__globals__):
-            self.visit(module)
-        self._visit_globals(function.__globals__, names.loads, names.tails)
+            self._add_fixed_place(Globals(scope, names.stores))
+        if names.imports:
+            self._visit_imported(names.imports, scope)
+        self._visit_globals(scope, names.loads, names.tails)
 
-    def _visit_installed(self, function: types.FunctionType) -> None:
+    def _read_cells(self, cells: Sequence[types.CellType], at: int) -> list[tuple[Any, int]]:
+        """What cells of a function hold, each with its register. Those of the cells come before them."""
+        if not cells:
+            self.reads.check(step.SAME, at, None)
+            return []
+        first = self.reads.read(step.PARTS, at, len(cells))
+        return [(_contents_of(cell), self.reads.read(step.CONTENTS, first + i, 1)) for i, cell in enumerate(cells)]
+
+    def _visit_installed(self, function: types.FunctionType, contents: list[tuple[Any, int]]) -> None:
         """A function of Python's or of an installed package: it may have been made around the user's functions and
         values (`contextmanager`, `wraps`, `singledispatch`); what else it holds is its own."""
         self.numpy |= is_numpy(function.__module__)
         if changes(function.__module__, function.__qualname__.partition(".")[0]):
             self.opaque = _says_else(f"{function.__module__}.{function.__qualname__}")
-        for cell in function.__closure__ or ():
-            try:
-                value = cell.cell_contents
-            except ValueError:  # not assigned yet
-                continue
-            if isinstance(value, _MADE_AROUND) or is_users_class(type(value)):
-                self.visit(value)
+        for value, at in contents:
+            if value is not ABSENT and (isinstance(value, _MADE_AROUND) or is_users_class(type(value))):
+                self.visit(value, at=at)
+            else:
+                self.reads.check(step.TYPE, at, type(value))
+
+    def _visit_imported(self, imports: tuple[tuple[str, int], ...], scope: dict[str, Any]) -> None:
+        modules = imported(imports, scope)
+        first = self.reads.read(step.READ, self.reads.constant(scope), len(modules), _importing(imports))
+        for i, module in enumerate(modules):
+            self.reads.check(step.SAME, first + i, module)
+            self.visit(module, at=first + i)
 
     def _visit_globals(
         self, scope: dict[str, Any], loads: Iterable[tuple[str, tuple[str, ...]]], tails: Mapping[str, int]
     ) -> None:
         done = set()
         for name, attributes in loads:
-            value = scope.get(name, _ABSENT)
+            value = scope.get(name, ABSENT)
             if name in done:
                 continue
-            if value is _ABSENT:
+            at = self.reads.look_up(scope, name)
+            if value is ABSENT:
+                self.reads.check(step.SAME, at, ABSENT)
                 if builtin_changes(name):
                     self.opaque = f"the builtin {name}, which sees what cannot be followed"
                 self._visit_foreign(builtins, (name,))
                 continue
             self.key.append(name)
             if value.__class__ is types.ModuleType:
-                self._visit_module(value, attributes)
+                self.reads.check(step.SAME, at, value)
+                self._visit_module(value, attributes, at)
             else:
                 done.add(name)
-                self._visit_variable(value, scope, name, name, tails)
+                self._visit_variable(value, scope, name, name, tails, at)
 
-    def _visit_variable(self, value: Any, holder: Any, variable: str, name: Any, tails: Mapping[str, int]) -> None:
+    def _visit_variable(
+        self, value: Any, holder: Any, variable: str, name: Any, tails: Mapping[str, int], at: int
+    ) -> None:
         """A global, or a variable of an enclosing function. Of a list that may grow only the end need be looked at."""
         if variable in tails and value.__class__ is list and id(value) not in self.seen:
-            self.containers.append(Appended(value))
-            length = min(tails[variable], len(value))
-            self.key.append(("the end of a list", length))
-            for item in value[len(value) - length :]:
-                self.visit(item)
+            self._visit_end(value, tails[variable], at)
         else:
-            self.visit(value, holder, name)
+            self.visit(value, holder, name, at)
 
-    def _visit_module(self, module: types.ModuleType, attributes: tuple[str, ...]) -> None:
-        """What a function reads from a module; all of it if that cannot be told."""
+    def _visit_end(self, value: list[Any], most: int, at: int) -> None:
+        """The last items of a list, so many if there are as many."""
+        self._add_appended(value, at)
+        items = value[max(len(value) - most, 0) :]
+        self.key.append(("the end of a list", len(items)))
+        first = self.reads.read(step.READ, at, len(items), guards.tail(most))
+        for i, item in enumerate(items):
+            self.visit(item, at=first + i)
+
+    def _add_appended(self, value: list[Any], at: int) -> None:
+        """A list as a place to append to. Where it stands elsewhere too, it is a list like any other."""
+        self.containers.append(Appended(value))
+        for operation, expected in ((step.TYPE, list), (step.APART, None), (step.MADE_PLACE, Appended)):
+            self.reads.check(operation, at, expected)
+
+    def _visit_module(self, module: types.ModuleType, attributes: tuple[str, ...], at: int) -> None:
+        """What a function reads from a module, which is what it was; all of it if that cannot be told."""
         if not attributes:
-            self.visit(module)
+            self.visit(module, at=at)
             return
         scope, first = vars(module), attributes[0]
         inner = scope.get(first)
+        at = self.reads.look_up(scope, first)
         if isinstance(inner, types.ModuleType):
-            self._visit_module(inner, attributes[1:])
+            self.reads.check(step.SAME, at, inner)
+            self._visit_module(inner, attributes[1:], at)
         elif changes(module.__name__, first):
             self.key.append(module)
             self.opaque = _says_else(f"{module.__name__}.{first}")
         elif module.__name__ == "weft.core.random" and first == "state":
-            self.visit(inner)
+            self.visit(inner, at=at)
         elif not is_users(module):
             self.key.append(module)
             self._visit_foreign(module, attributes)
         elif first in scope:
             self.key.append(first)
-            self.visit(inner, scope, first)
-        elif "__getattr__" in scope:
-            self.visit(scope["__getattr__"])
+            self.visit(inner, scope, first, at)
+        else:
+            self.reads.check(step.SAME, at, ABSENT)
+            at, last = self.reads.look_up(scope, "__getattr__"), scope.get("__getattr__", ABSENT)
+            if last is ABSENT:
+                self.reads.check(step.SAME, at, ABSENT)
+            else:
+                self.visit(last, at=at)
 
     def _visit_foreign(self, module: types.ModuleType, attributes: tuple[str, ...]) -> None:
         """An attribute of a module that is not the user's: what it always is adds nothing to the key."""
         self.numpy |= is_numpy(module.__name__)
-        inner = vars(module).get(attributes[0], _ABSENT)
+        inner = vars(module).get(attributes[0], ABSENT)
+        at = self.reads.look_up(vars(module), attributes[0])
         if _SETTLED.get((module, attributes), _MISSING) is inner:
+            self.reads.check(step.SAME, at, inner)
             return
         cls = type(inner)
-        if cls is array or _is_made_by_user(inner):
-            self.visit(inner, vars(module), attributes[0])
-        elif changes(cls.__module__, cls.__name__) or changes(getattr(inner, "__module__", None), _name_of(inner)):
+        if cls is array or is_made_by_user(inner):
+            self.visit(inner, vars(module), attributes[0], at)
+            return
+        self.reads.check(step.SAME, at, inner)
+        if changes(cls.__module__, cls.__name__) or changes(getattr(inner, "__module__", None), _name_of(inner)):
             self.opaque = _says_else(f"{module.__name__}.{attributes[0]}")
         elif _SETTLED.setdefault((module, attributes), inner) is not inner:
             self.key.append(inner if isinstance(inner, _IDENTIFIED) else Same(inner))
 
-    def _visit_whole_module(self, module: types.ModuleType) -> None:
+    def _visit_whole_module(self, module: types.ModuleType, at: int) -> None:
         self.key.append(module)
+        self.reads.check(step.SAME, at, module)
         self.numpy |= is_numpy(module.__name__)
         if module.__name__.startswith("weft."):  # any of its functions may have been replaced
-            functions = [v for v in vars(module).values() if isinstance(v, types.FunctionType)]
-            self.key.append(tuple(functions))
-            for function in functions:
-                if _is_made_by_user(function):
-                    self.visit(function)
+            self._visit_functions_of_ours(vars(module))
         if all_changes(module.__name__):
             self.opaque = _says_else(f"the module {module.__name__}")
         if not is_users(module):
             return
-        for name, value in list(vars(module).items()):
-            if not name.startswith("__") and not (isinstance(value, types.ModuleType) and not is_users(value)):
+        for at, name, value in self._read_all(vars(module)):
+            if isinstance(value, types.ModuleType) and not is_users(value):
+                self.reads.check(step.SAME, at, value)
+            elif not name.startswith("__"):
                 self.key.append(name)
-                self.visit(value, vars(module), name)
+                self.visit(value, vars(module), name, at)
 
-    def _visit_builtin(self, value: Any) -> None:
+    def _visit_functions_of_ours(self, scope: dict[str, Any]) -> None:
+        found = self._read_all(scope)
+        functions = [(at, value) for at, _, value in found if isinstance(value, types.FunctionType)]
+        for at, _, value in found:
+            self.reads.check(step.TYPE, at, type(value))
+        self.key.append(tuple([function for _, function in functions]))
+        for at, function in functions:
+            self.reads.check(step.SAME, at, function)
+            if is_made_by_user(function):
+                self.visit(function, at=at)
+
+    def _visit_builtin(self, value: Any, at: int) -> None:
         """A function of Python's, or a method of a list, a dict or the like, which sees what that holds."""
         owner = value.__self__
         if (getattr(value, "__module__", None) or "").partition(".")[0] == "weft":  # has no state of the user's
             self.key.append(value)
+            self.reads.check(step.SAME, at, value)
             return
         if isinstance(owner, (types.ModuleType, type, type(None))):
             self.key.append(value)
+            self.reads.check(step.SAME, at, value)
             module, name = (owner.__module__, owner.__name__) if isinstance(owner, type) else (None, value.__name__)
             if changes(module or getattr(owner, "__name__", None), name):
                 self.opaque = _says_else(value.__qualname__)
             return
         self.key.append(value.__name__)
+        at = self.reads.read(step.READ, at, 2, guards.builtin_parts)
+        self.reads.check(step.EQUAL, at, value.__name__)
         if owner.__class__ is list and value.__name__ == "append" and id(owner) not in self.seen:
-            self.containers.append(Appended(owner))
+            self._add_appended(owner, at + 1)
         else:
-            self.visit(owner)
+            self.visit(owner, at=at + 1)
 
-    def _visit_class(self, cls: type) -> None:
+    def _visit_class(self, cls: type, at: int) -> None:
         """A class of the user's: its attributes, the classes inside it, the code of its methods, its metaclass."""
+        reads = self.reads
         self.key.append(cls)
+        reads.check(step.SAME, at, cls)
         self.numpy |= is_numpy(cls.__module__)
         if changes(cls.__module__, cls.__qualname__):
             self.opaque = _says_else(f"{cls.__module__}.{cls.__qualname__}")
+        at = reads.read(step.READ, reads.constant(cls), 2, guards.class_parts)
+        reads.check(step.SAME, at, type(cls))
+        reads.check(step.SAME, at + 1, cls.__mro__)
         if is_users_class(type(cls)):
-            self.visit(type(cls))
+            self.visit(type(cls), at=at)
         if isinstance(cls, abc.ABCMeta):
             self.key.append(abc.get_cache_token())  # another one whenever a subclass is registered somewhere
+            reads.check(step.EQUAL, reads.read(step.READ, reads.constant(None), 1, _cache_token), abc.get_cache_token())
         for base in cls.__mro__:
             if not is_users_class(base):
                 continue
-            self.containers.append(ClassFields(base))
-            for name, value in list(vars(base).items()):
-                for function in _functions_of(value):
-                    self.visit(function)
+            self._add_fixed_place(ClassFields(base))
+            for at, name, value in self._read_all(guards.class_dict(base)):
+                self._visit_functions(value, at)
                 if is_class_field(name, value):
                     self.key.append(name)
-                    self.visit(value, base, name)
+                    self.visit(value, base, name, at)
                 elif value.__class__ not in _USUAL and is_users_class(
                     value if isinstance(value, type) else type(value)
                 ):
                     self.key.append(name)
-                    self.visit(value)
+                    self.visit(value, at=at)
+                elif value.__class__ is not types.FunctionType:
+                    reads.check(step.SAME, at, value)
+
+    def _read_all(self, scope: Any) -> list[tuple[int, str, Any]]:
+        """What stands in a dict that is always there: register, name and value of each."""
+        items = list(scope.items())
+        first = self.reads.read(step.VALUES, self.reads.constant(scope), len(items), tuple([name for name, _ in items]))
+        return [(at, name, value) for at, (name, value) in enumerate(items, first)]
+
+    def _visit_functions(self, value: Any, at: int) -> None:
+        """The functions behind an attribute of a class."""
+        if value.__class__ is types.FunctionType:
+            self.visit(value, at=at)
+            return
+        functions = _functions_of(value)
+        if not functions or value.__class__ in _MADE_OF_FUNCTIONS:
+            for function in functions:
+                self.visit(function, at=self.reads.constant(function))
+            return
+        first = self.reads.read(step.READ, at, len(functions), _functions_in)
+        for i, function in enumerate(functions):
+            self.visit(function, at=first + i)
 
     def _visit_class_fields(self, cls: type) -> None:
         """The attributes that objects of an installed package share. Its code stays as it is, as that of its functions
         does."""
         for base in cls.__mro__:
             if is_written_in_python(base) and not is_users_class(base):
-                self.containers.append(ClassFields(base))
-                for name, value in ClassFields(base).read().items():
-                    self.key.append(name)
-                    self.visit(value, base, name)
+                self._add_fixed_place(ClassFields(base))
+                for at, name, value in self._read_all(guards.class_dict(base)):
+                    if is_class_field(name, value):
+                        self.key.append(name)
+                        self.visit(value, base, name, at)
+                    else:
+                        self.reads.check(step.SAME, at, value)
 
-    def _visit_type_hint(self, value: Any, cls: type) -> None:
+    def _visit_type_hint(self, value: Any, cls: type, at: int) -> None:
         """`Optional`, a type variable (annotations of variables capture it), or `Box[int]`, which can be called."""
         arguments = getattr(value, "__args__", None)
         self.key.append(value if arguments is None else cls)
+        self.reads.check(step.SAME, at, value)
         if arguments is not None:
             for part in (getattr(value, "__origin__", None), arguments, getattr(value, "__metadata__", None)):
-                self.by_value(part)
+                self.by_value(part, self.reads.constant(part))
 
     # ---- objects ----
 
-    def _visit_wrapper(self, value: Any, cls: type) -> None:
+    def _visit_wrapper(self, value: Any, cls: type, at: int) -> None:
         """What stands for a function or holds another value: bound methods, partials, compiled functions, numbers and
         arrays of NumPy."""
-        key = self.key
+        key, reads = self.key, self.reads
         if isinstance(value, types.MethodType):
             key.append(types.MethodType)
-            self.visit(value.__func__)
-            self.visit(value.__self__)
+            first = reads.read(step.READ, at, 2, guards.method_parts)
+            self.visit(value.__func__, at=first)
+            self.visit(value.__self__, at=first + 1)
         elif isinstance(value, functools.partial):
             key.append(functools.partial)
-            for part in (value.func, value.args, value.keywords):
-                self.by_value(part)
+            self._all_by_value(
+                (value.func, value.args, value.keywords), reads.read(step.READ, at, 3, guards.partial_parts)
+            )
         elif cls is np.ndarray and value.nbytes <= MOST_BYTES and value.dtype.kind not in "OV":
-            key.append((cls, value.dtype.str, value.shape, value.flags.c_contiguous, value.tobytes()))
-            self.containers.append(value)
-            self.numpy = True
+            self._add_numpy(value, cls, at)
+            self._add_place(value, at)
         elif isinstance(value, np.generic) and value.dtype.kind not in "OV":
-            key.append((cls, value.tobytes()))
-            self.numpy = True
+            self._add_numpy(value, cls, at)
         elif cls is frozenset:
             key.append((cls, len(value)))
-            self._visit_set(value)
+            self._visit_set(list(value), at, step.READ, tuple)
         elif _is_ours(cls) and hasattr(value, "__wrapped_function__"):
             key.append(cls)
-            self.visit(value.__wrapped_function__)
+            self.visit(value.__wrapped_function__, at=reads.read(step.READ, at, 1, guards.wrapped_parts))
         else:
-            self._visit_instance(value, cls)
+            self._visit_instance(value, cls, at)
 
-    def _visit_instance(self, value: Any, cls: type) -> None:
+    def _add_numpy(self, value: Any, cls: type, at: int) -> None:
+        """An array or a number of NumPy's."""
+        self.numpy = True
+        (content,) = _numpy_content(value)
+        self.key.append((cls, *content))
+        self.reads.check(step.EQUAL, self.reads.read(step.READ, at, 1, _numpy_content), content)
+
+    def _visit_instance(self, value: Any, cls: type, at: int) -> None:
         if isinstance(value, array):
             self.opaque = f"a subclass of array ({cls.__name__})"
             return
         holds = isinstance(value, (dict, list, set))
         if cls.__module__.startswith(_BY_IDENTITY) and not holds:
             self.key.append(value)
+            self.reads.check(step.SAME, at, value)
             return
         if not _is_ours(cls) and not holds and not is_users_class(cls) and not _is_namespace(cls):
             if not is_written_in_python(cls):
                 self.opaque = f"an object of type {cls.__module__}.{cls.__qualname__}"
                 return
             self._visit_class_fields(cls)
-        self.visit(cls)
+        self.visit(cls, at=self.reads.constant(cls))
         if holds:
-            self._visit_container(value, cls)
+            self._visit_container(value, cls, at)
         elif isinstance(value, frozenset):
-            self._visit_set(frozenset.__iter__(value))
+            self._visit_set(list(frozenset.__iter__(value)), at, step.READ, guards.frozen_items)
         else:
-            self.key.extend([read(value) for base, read in _VALUES if isinstance(value, base)])
-        self._visit_attributes(value)
+            self._add_value(value, at)
+        self._visit_attributes(value, at)
 
-    def _visit_attributes(self, value: Any) -> None:
+    def _add_value(self, value: Any, at: int) -> None:
+        """What an object is beside its attributes, if its class is made of a number's or a string's."""
+        found = _values_of(value)
+        if found:
+            self.key.extend(found)
+            first = self.reads.read(step.READ, at, len(found), _values_of)
+            for i, part in enumerate(found):
+                self.reads.check(step.EQUAL, first + i, part)
+
+    def _visit_attributes(self, value: Any, at: int) -> None:
         state = own_attribute(value, "__dict__")
         fields = Fields(value)
         if fields.names:
-            self._visit_fields(fields)
+            self._visit_fields(fields, at)
+        at = self.reads.state(at, state)
         if state is not None:
-            self.containers.append(state)
-            self.key.append(len(state))
-            for name, item in list(state.items()):
+            self._add_place(state, at)
+            items = list(state.items())
+            self.key.append(len(items))
+            at, words = self.reads.items(at, state, items)
+            for name, item in items:
                 self.key.append(name)
-                self.visit(item, state, name)
+                if words > 1:
+                    self.reads.check(step.EQUAL, at - 1, name)
+                self.visit(item, state, name, at)
+                at += words
 
-    def _visit_fields(self, fields: Fields) -> None:
+    def _visit_fields(self, fields: Fields, at: int) -> None:
         """Attributes in __slots__."""
         self.containers.append(fields)
+        self.reads.check(step.MADE_PLACE, at, Fields)
         owner = None if isinstance(fields.owner, (dict, list, tuple)) else fields.owner
-        for name, item in fields.read().items():
-            self.key.append(name)
-            self.visit(item, owner, name)
+        read = guards.slots(fields.names)
+        found = read(fields.owner)
+        first = self.reads.read(step.READ, at, len(found), read)
+        for i, (name, item) in enumerate(zip(fields.names, found, strict=True)):
+            if item is ABSENT:
+                self.reads.check(step.SAME, first + i, ABSENT)
+            else:
+                self.key.append(name)
+                self.visit(item, owner, name, first + i)
 
 
 def number_key(value: int | float) -> Any:
@@ -558,6 +738,42 @@ def number_key(value: int | float) -> Any:
     if value.__class__ is float and (not value or value != value):
         return repr(value)
     return value
+
+
+def _contents_of(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return ABSENT
+
+
+def _values_of(value: Any) -> tuple[Any, ...]:
+    return tuple([read(value) for base, read in _VALUES if isinstance(value, base)])
+
+
+def _numpy_content(value: Any) -> tuple[Any, ...]:
+    """What an array or a number of NumPy's is, as one plain value."""
+    if isinstance(value, np.generic):
+        return (("", value.tobytes()),)
+    return ((value.dtype.str, value.shape, value.flags.c_contiguous, value.tobytes()),)
+
+
+def _numpy_errors(_: Any) -> tuple[Any, ...]:
+    """What NumPy does about errors, and what it calls."""
+    return tuple(np.geterr().values()), np.geterrcall()
+
+
+def _cache_token(_: Any) -> tuple[Any, ...]:
+    return (abc.get_cache_token(),)
+
+
+@functools.lru_cache(maxsize=512)
+def _importing(names: tuple[tuple[str, int], ...]) -> Callable[[dict[str, Any]], tuple[types.ModuleType, ...]]:
+    return lambda scope: tuple(imported(names, scope))
+
+
+def _functions_in(value: Any) -> tuple[Any, ...]:
+    return tuple(_functions_of(value))
 
 
 def _functions_of(value: Any) -> list[Any]:
@@ -574,7 +790,7 @@ def _functions_of(value: Any) -> list[Any]:
     return [part for part in found if part is not None and not isinstance(part, _CODE)]
 
 
-def _is_made_by_user(value: Any) -> bool:
+def is_made_by_user(value: Any) -> bool:
     """Whether what a module holds is the user's: a function, a class, an object of such a class, or what is made around
     one of them."""
     if isinstance(value, types.FunctionType):
@@ -582,9 +798,9 @@ def _is_made_by_user(value: Any) -> bool:
     if isinstance(value, type):
         return is_users_class(value)
     if isinstance(value, types.MethodType):
-        return _is_made_by_user(value.__func__) or is_users_class(type(value.__self__))
+        return is_made_by_user(value.__func__) or is_users_class(type(value.__self__))
     if isinstance(value, functools.partial):
-        return _is_made_by_user(value.func)
+        return is_made_by_user(value.func)
     return is_users_class(type(value)) or (_is_ours(type(value)) and hasattr(value, "__wrapped_function__"))
 
 
@@ -617,157 +833,8 @@ def imported(names: Iterable[tuple[str, int]], scope: dict[str, Any]) -> list[ty
     return found
 
 
-class Bindings:
-    """What a function that sees nothing but its arguments and things that never change (modules, functions of ours,
-    builtins, numbers and texts, functions of the same kind) is bound to. That is compared with at each call."""
-
-    __slots__ = ("absent", "cells", "functions", "scopes", "values")
-
-    def __init__(self, found: _Found) -> None:
-        self.functions = tuple((fun, fun.__code__, fun.__defaults__, fun.__kwdefaults__) for fun in found.functions)
-        self.cells = tuple(found.cells)
-        self.absent, values = [], []
-        scopes: dict[int, tuple[dict[str, Any], list[str]]] = {}
-        for (place, name), (scope, value) in found.names.items():
-            if value is _ABSENT:
-                self.absent.append((scope, name))
-            elif _is_plain(value):
-                values.append((scope, name, value))  # 1, 1.0 and True are equal
-            else:
-                scopes.setdefault(place, (scope, []))[1].append(name)
-        self.values = tuple(values)
-        # A getter of several names gives a tuple. Tuples of the same objects are equal without asking those.
-        getters = [(scope, operator.itemgetter(*names, names[0])) for scope, names in scopes.values()]
-        self.scopes = tuple((scope, get, get(scope)) for scope, get in getters)
-
-    def hold(self) -> bool:
-        """Whether they are what they were."""
-        for fun, code, defaults, kwdefaults in self.functions:
-            if fun.__code__ is not code or fun.__defaults__ is not defaults or fun.__kwdefaults__ is not kwdefaults:
-                return False
-            if fun.__dict__:
-                return False
-        try:
-            for scope, get, objects in self.scopes:
-                if get(scope) != objects:
-                    return False
-            for scope, name, value in self.values:
-                if scope[name] is not value:
-                    return False
-            for cell, value in self.cells:
-                if cell.cell_contents is not value:
-                    return False
-        except Exception:  # a name is gone, or a value cannot be compared with what it was
-            return False
-        return not self.absent or not any(name in scope for scope, name in self.absent)
-
-
-class _Found:
-    """What `_is_closed` has come across: functions, what names in scopes are bound to, variables of enclosing
-    functions."""
-
-    def __init__(self) -> None:
-        self.functions: list[types.FunctionType] = []
-        self.names: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
-        self.cells: list[tuple[types.CellType, Any]] = []
-
-    def read(self, scope: dict[str, Any], name: str) -> Any:
-        value = scope.get(name, _ABSENT)
-        self.names[id(scope), name] = (scope, value)
-        return value
-
-
-def closed_bindings(fun: Callable[..., Any]) -> Bindings | None:
-    """The bindings of such a function; None if it sees more."""
-    found = _Found()
-    return Bindings(found) if _is_closed(fun, found) else None
-
-
-def _is_closed(fun: Any, found: _Found) -> bool:
-    """Whether a function sees nothing else, and neither do the functions in Python that it calls; what they are bound
-    to is added."""
-    if not isinstance(fun, types.FunctionType):
-        return False
-    if any(fun is known for known in found.functions):
-        return True
-    found.functions.append(fun)
-    if fun.__dict__ or _holds_state(fun):
-        return False
-    names = names_of(fun.__code__)
-    if names.stores or names.imports or names.written or names.asks_type:
-        return False
-    return all(_is_closed_cell(cell, found) for cell in fun.__closure__ or ()) and all(
-        _is_closed_name(fun.__globals__, name, attributes, found) for name, attributes in names.loads
-    )
-
-
-def _is_closed_cell(cell: types.CellType, found: _Found) -> bool:
-    """Whether a variable of an enclosing function is such a function, or a number or text."""
-    try:
-        value = cell.cell_contents
-    except ValueError:  # not assigned yet
-        return False
-    found.cells.append((cell, value))
-    return _is_plain(value) or (_is_users_function(value) and _is_closed(value, found))
-
-
-def _is_closed_name(scope: dict[str, Any], name: str, attributes: tuple[str, ...], found: _Found) -> bool:
-    """Whether a global is, or what is read from the module that it is."""
-    value = found.read(scope, name)
-    if value is _ABSENT:
-        return found.read(vars(builtins), name) is not _ABSENT and not builtin_changes(name)
-    rest = list(attributes)
-    while rest and isinstance(value, types.ModuleType):
-        if changes(value.__name__, rest[0]) or not (_never_changes(value) or is_users(value)):
-            return False
-        value = found.read(vars(value), rest.pop(0))
-    if _is_layer(value) or (_is_users_function(value) and not rest):
-        return _is_closed(value, found)
-    return _is_plain(value) or _never_changes(value)
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether it is a number or a text, or a tuple of some: if it is the same object, it has the same value."""
-    cls = value.__class__
-    return cls in _PLAIN or cls is int or cls is float or (cls is tuple and all(map(_is_plain, value)))
-
-
-def _is_users_function(value: Any) -> bool:
-    return value.__class__ is types.FunctionType and _is_made_by_user(value)
-
-
-def _is_layer(value: Any) -> bool:
-    """Whether it is a function of weft.nn, which is written in terms of weft.core."""
-    return (
-        isinstance(value, types.FunctionType)
-        and value.__module__.startswith("weft.nn.")
-        and is_ours(value.__code__.co_filename)
-    )
-
-
 def _is_public(function: types.FunctionType) -> bool:
     """Whether a module has a function under its own name: it was not made around anything of the user's, and what it
     remembers for itself is no state of his."""
     module = sys.modules.get(function.__module__)
     return module is not None and vars(module).get(function.__name__) is function
-
-
-def _holds_state(fun: types.FunctionType) -> bool:
-    walk = Walk()
-    for part in (fun.__defaults__, fun.__kwdefaults__):
-        if part is not None:
-            walk.visit(tuple(part.values()) if isinstance(part, dict) else part)
-    return bool(walk.opaque or walk.arrays or walk.containers or len(walk.objects) > 2)
-
-
-def _never_changes(value: Any) -> bool:
-    if isinstance(value, types.ModuleType):
-        return not is_users(value) and not all_changes(value.__name__) and value.__name__ != "weft.core.random"
-    if isinstance(value, types.FunctionType) and not is_ours(value.__code__.co_filename):
-        return False  # whatever module it says that it is from
-    module = getattr(value, "__module__", None) or type(value).__module__
-    if changes(module, getattr(value, "__name__", "")):
-        return False
-    if module == "math":
-        return isinstance(value, types.BuiltinFunctionType)
-    return module.startswith("weft.core") and not module.startswith("weft.core.random")

@@ -28,9 +28,13 @@ from weft.graph.placement import USED, current
 from weft.graph.trace import is_tracing, trace
 from weft.primitives.base import DATA, Placeholder
 from weft.runtime.data import Buffer, numpy_view, to_buffer
-from weft.transforms.capture import Bindings, Slot, Walk, closed_bindings, number_key
+from weft.runtime.guard_table import NO, WAITING
+from weft.transforms import state
+from weft.transforms.bindings import Bindings, closed_bindings
+from weft.transforms.capture import Slot, Walk, number_key
 from weft.transforms.computed import CURRENT, KnownSizes
 from weft.transforms.drawing import DRAWING, RANDOM_STATE
+from weft.transforms.guards import Guards, Recording
 from weft.transforms.tracing import DRAWS, TRACES, Attempt, Snapshot, is_traced_elsewhere
 from weft.transforms.variant import STALE, Planned, Variant
 
@@ -46,6 +50,10 @@ ELSEWHERE = "what another thread is tracing"
 """The answer of `_miss` where the function is to run plain, this once: plain is what any other moment gives, too."""
 MOST_DECISIONS = 8
 """Traces that differ in how numbers were compared; beyond them the numbers themselves are looked up."""
+MOST_GUARDS = 4
+"""Walks that a function remembers."""
+MOST_VAIN_GUARDS = 16
+"""Walks that are remembered one after the other, and none of them comes again, until that is given up."""
 
 
 class Entry:
@@ -84,6 +92,10 @@ class Seen(NamedTuple):
     kinds: list[ArrayType]
     symbolic: int
     """How many arrays, the first ones, have symbols for sizes."""
+    layouts: Sequence[Any]
+    """(number, strides) of arrays that do not lie in memory row by row."""
+    is_closed: bool
+    """Whether it was enough to look at the arguments."""
 
 
 class Compiled:
@@ -103,6 +115,9 @@ class Compiled:
         """The same entries by shorter keys, for `_call_quickly`."""
         self._small: dict[tuple[Any, ...], list[Variant]] = {}
         """Traces of few operations, for `_call_lazily`: by what tells them apart, and by kinds of arguments."""
+        self._guards: tuple[tuple[int, tuple[str, ...], Guards], ...] = ()
+        """Walks that were made, by the number of arguments and the names of those with names; the latest first."""
+        self._vain_guards = 0
         self._numbers: dict[Slot, int | float] = {}
         self._last: tuple[tuple[Any, ...], Sequence[Any]] | None = None
         self._warned: set[str] = set()
@@ -132,15 +147,25 @@ class Compiled:
     def _known(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The answer by a trace that there is; MISSING if there is none that holds. (Then nothing holds what was seen,
         as far as reference counts can tell.)"""
-        seen = self._see(args, kwargs)
-        if seen is None:
-            return STALE
+        recognized = self._recognize(args, kwargs) if self._guards else None
+        if recognized is not None:
+            seen, entry = recognized
+        else:
+            made = self._see(args, kwargs)
+            if made is None:
+                return STALE
+            seen = made
+            if seen.walk.opaque is not None:
+                return self._plain(seen.walk.opaque, args, kwargs)
+            known = self._variants.get(seen.key)
+            if known is None:
+                return MISSING
+            entry = known
+            self._remember(seen, entry, len(args), tuple(kwargs))
         walk = seen.walk
-        if walk.opaque is not None:
-            return self._plain(walk.opaque, args, kwargs)
         if TRACES and is_traced_elsewhere(walk):
             return self.__wrapped_function__(*args, **kwargs)
-        found = self._find(seen)
+        found = self._find(seen, entry)
         if found is None:
             return MISSING
         variant, recipe, numbers = found
@@ -156,9 +181,8 @@ class Compiled:
             return self._plain(made, args, kwargs)
         return STALE if made is None else _run_first(*made)
 
-    def _find(self, seen: Seen) -> tuple[Variant, Planned, Sequence[Any]] | None:
+    def _find(self, seen: Seen, entry: Entry | None) -> tuple[Variant, Planned, Sequence[Any]] | None:
         """A trace that holds for a call, with its program and numbers."""
-        entry = self._variants.get(seen.key)
         if entry is None:
             return None
         scalars = seen.walk.scalars
@@ -246,14 +270,24 @@ class Compiled:
 
     def _see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:
         """Walk over all that a call can see. None if it has to be done again."""
-        walk = Walk(self._shapeless, self._varying)
+        walk = Walk(self._shapeless, self._varying, reads=Recording(len(self._roots) + 1 + len(args) + len(kwargs)))
         walk.random = list(RANDOM_STATE[0])
-        symbolic = self._visit(walk, args, kwargs)
+        symbolic, is_closed = self._visit(walk, args, kwargs)
         if walk.asks_type and self._shapeless:
             self._shapeless = False  # a size that is asked for its type must be an int
+            self._guards = ()
             return None
+        buffers, kinds, layouts = self._buffers(walk)
+        walk.key.extend(layouts)
+        if USED and current() is not None:
+            walk.key.append(current())
+        return Seen(walk, tuple(walk.key), buffers, kinds, symbolic, layouts, is_closed)
+
+    def _buffers(self, walk: Walk) -> tuple[list[Buffer], list[ArrayType], list[Any]]:
+        """Where the arrays of a call lie, what kinds they are, and strides of those that need them."""
         buffers: list[Buffer] = []
         kinds: list[ArrayType] = []
+        layouts: list[Any] = []
         for i, (a, node) in enumerate(zip(walk.arrays, walk.nodes, strict=True)):
             value = node.value
             while value.__class__ is not Buffer:
@@ -265,40 +299,99 @@ class Compiled:
                     a._exchange(node, made)
                     value = made.value
                 else:
-                    walk.key.append((i, value.strides))
+                    layouts.append((i, value.strides))
             buffers.append(value)
             kinds.append(node.kind)
-        if USED and current() is not None:
-            walk.key.append(current())
-        return Seen(walk, tuple(walk.key), buffers, kinds, symbolic)
+        return buffers, kinds, layouts
 
-    def _visit(self, walk: Walk, args: tuple[Any, ...], kwargs: dict[str, Any], whole: bool = False) -> int:
+    def _recognize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Seen, Entry] | None:
+        """What a call sees and the traces for it, if a walk that was made before finds all as it was."""
+        if USED:
+            return None
+        is_closed = not self._open and self._bindings.hold()  # type: ignore[union-attr]
+        for count, names, guards in self._guards:
+            if count != len(args) or names != tuple(kwargs) or guards.is_closed is not is_closed:
+                continue
+            seen = self._look_again(guards, args, kwargs)
+            entry = None if seen is None else guards.entries.get(guards.layout(seen.kinds, seen.layouts))
+            if seen is not None and entry is not None:
+                self._vain_guards = 0
+                if config.check:
+                    self._verify(seen, entry, guards, args, kwargs)
+                return seen, entry
+        return None
+
+    def _look_again(self, guards: Guards, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:
+        """What a call sees, if that is what an earlier walk saw; without a key."""
+        walk = Walk()
+        walk.random = list(RANDOM_STATE[0])
+        buffers: list[Buffer] = []
+        kinds: list[ArrayType] = []
+        layouts: list[Any] = []
+        values = [*self._roots, RANDOM_STATE[0], *args, *kwargs.values()]
+        held = guards.take(values, walk.arrays, walk.objects, [], walk.containers, walk.scalars, kinds, buffers)
+        if held == NO:
+            return None
+        if held == WAITING:
+            walk.nodes = [a._node for a in walk.arrays]
+            buffers, kinds, layouts = self._buffers(walk)
+        return Seen(walk, (), buffers, kinds, guards.symbolic, layouts, guards.is_closed)
+
+    def _remember(self, seen: Seen, entry: Entry, count: int, names: tuple[str, ...]) -> None:
+        """Remember a walk that found traces."""
+        if USED or self._vain_guards >= MOST_VAIN_GUARDS or not seen.walk.reads.is_complete:
+            return
+        made = Guards(seen.walk.reads.steps, seen.symbolic, seen.is_closed)
+        layout = made.layout(seen.kinds, seen.layouts)
+        for known_count, known_names, known in self._guards:
+            if known_count == count and known_names == names and known.is_like(made):
+                known.entries[layout] = entry
+                return
+        self._vain_guards += 1
+        made.entries[layout] = entry
+        self._guards = ((count, names, made), *self._guards[: MOST_GUARDS - 1])
+
+    def _verify(self, seen: Seen, entry: Entry, guards: Guards, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Make the walk that was not made, and compare; unless another thread has changed something meanwhile."""
+        made = self._see(args, kwargs)
+        if made is not None and self._variants.get(made.key) is entry and _is_alike(seen.walk, made.walk):
+            return
+        again = self._look_again(guards, args, kwargs)
+        if again is not None and _is_alike(seen.walk, again.walk):
+            raise AssertionError(f"[check] guards of {_name(self.__wrapped_function__)} hold where a walk sees more.")
+
+    def _visit(
+        self, walk: Walk, args: tuple[Any, ...], kwargs: dict[str, Any], whole: bool = False
+    ) -> tuple[int, bool]:
+        """Visit all that a call can see. How many arrays have symbols for sizes, and whether the arguments are all."""
         visit = walk.visit
         walk.live = True
+        at = len(self._roots) + 1
         for i, argument in enumerate(args):
-            visit(argument, args, i)
+            visit(argument, args, i, at + i)
         if kwargs:
             walk.key.append(tuple(kwargs))
-            for name, argument in kwargs.items():
-                visit(argument, kwargs, name)
+            for i, (name, argument) in enumerate(kwargs.items(), len(args)):
+                visit(argument, kwargs, name, at + i)
         walk.live = False
         symbolic = len(walk.arrays) if self._shapeless else 0
         walk.shapeless = False
         if self._open is None:
             self._bindings = closed_bindings(self.__wrapped_function__) if self._roots[1:] == (None, None) else None
             self._open = self._bindings is None
-        if whole or self._open or not self._bindings.hold():  # type: ignore[union-attr]
+        is_closed = not whole and not self._open and self._bindings.hold()  # type: ignore[union-attr]
+        if not is_closed:
             fun, inputs, outputs = self._roots
-            visit(fun)
+            visit(fun, at=0)
             drawn_from = RANDOM_STATE[0]
             walk.reaches_random = id(drawn_from) in walk.seen
             if inputs is not None:
-                visit(inputs)
+                visit(inputs, at=1)
             if outputs is not None:
-                visit(outputs)
-            visit(drawn_from)
+                visit(outputs, at=2)
+            visit(drawn_from, at=3)
         walk.end()
-        return symbolic
+        return symbolic, is_closed
 
     def _miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, Seen] | str | None:
         """Make a trace. None if the call should look again: captured numbers turned out to change, or there is a trace
@@ -306,7 +399,7 @@ class Compiled:
         if self._found_varying(args, kwargs):
             return None
         seen = self._see(args, kwargs)
-        if seen is None or seen.walk.opaque is not None or self._find(seen) is not None:
+        if seen is None or seen.walk.opaque is not None or self._find(seen, self._variants.get(seen.key)) is not None:
             return None  # another thread was faster
         if id(RANDOM_STATE[0]) in seen.walk.seen and not all(id(x) in seen.walk.seen for x in seen.walk.random):
             return None  # another thread has drawn meanwhile
@@ -321,11 +414,12 @@ class Compiled:
         if isinstance(made, str):
             return made
         with _BOOKS:
-            if self._find(seen) is not None:
+            if self._find(seen, self._variants.get(seen.key)) is not None:
                 return None
             entry = self._variants.get(seen.key) or entry
             self._count -= entry.look_up(by_value)
             self._keep(seen, entry, made)
+            self._remember(seen, entry, len(args), tuple(kwargs))
             quick = not self._open and self._bindings.hold()  # type: ignore[union-attr]
             if quick and not self._shapeless and not kwargs and made.effects.alone and not made.is_cut:
                 self._remember_quickly(entry, args, seen.buffers)
@@ -377,13 +471,16 @@ class Compiled:
             if slot in before and type(value) is type(before[slot]) and number_key(value) != number_key(before[slot])
         }
         self._numbers = numbers
-        self._varying |= changed
+        if changed:
+            self._varying |= changed
+            self._guards = ()
         return bool(changed)
 
     def _forget(self) -> None:
         """Drop the oldest traces."""
         self._quick.clear()
         self._small.clear()
+        self._guards = ()
         key = next(iter(self._variants))
         table = self._variants[key].table
         if len(self._variants) > 1 or not table:
@@ -423,6 +520,17 @@ class Compiled:
         if found is self:  # a decorated function: its name means this
             return fun.__qualname__
         return Compiled, (*self._roots, self._asked_shapeless)
+
+
+def _is_alike(x: Walk, y: Walk) -> bool:
+    """Whether two walks found the same."""
+    return (
+        list(map(id, x.arrays)) == list(map(id, y.arrays))
+        and list(map(id, x.objects)) == list(map(id, y.objects))
+        and list(map(number_key, x.scalars)) == list(map(number_key, y.scalars))
+        and len(x.containers) == len(y.containers)
+        and all(map(state.is_same_place, x.containers, y.containers))
+    )
 
 
 def _numbers(variant: Variant, scalars: Sequence[Any]) -> Sequence[Any] | None:

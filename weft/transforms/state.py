@@ -224,6 +224,17 @@ def owner_of(place: Any) -> Any:
     return place.scope if isinstance(place, Globals) else place
 
 
+def is_same_place(x: Any, y: Any) -> bool:
+    """Whether two places are one, or look at one object in one way."""
+    if x is y:
+        return True
+    if type(x) is not type(y) or not isinstance(x, _ADAPTERS):
+        return False
+    if isinstance(x, Appended):
+        return x.target is y.target and x.length == y.length
+    return owner_of(x) is owner_of(y) and getattr(x, "names", None) == getattr(y, "names", None)
+
+
 def same(before: Contents, after: Contents) -> bool:
     """Whether a place holds what it held: the very same objects, in the same order."""
     if len(before) != len(after):
