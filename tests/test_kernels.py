@@ -9,6 +9,7 @@ import pytest
 
 import weft.core as mx
 from weft.config import config
+from weft.primitives import kernel_functions
 
 # ruff: noqa: F821 - names of kernels are no names of Python's
 
@@ -208,6 +209,25 @@ def test_machine_code_is_the_reference() -> None:
         np.testing.assert_array_equal(np.array(call_saxpy(x, y)), found)
     finally:
         config.backend = before
+
+
+def test_the_reference_takes_all_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it does for a large grid is in proportion to the kernel, not to its threads."""
+    applied, operations = kernel_functions.apply, 0
+
+    def counted(*given: Any) -> Any:
+        nonlocal operations
+        operations += 1
+        return applied(*given)
+
+    monkeypatch.setattr(kernel_functions, "apply", counted)
+    monkeypatch.setattr(config, "backend", "reference")
+    counts = []
+    for n in (1 << 10, 1 << 16):
+        x = values(n)
+        np.testing.assert_array_equal(np.array(call_saxpy(mx.array(x), mx.array(x))), expected(x, x))
+        counts.append(operations)
+    assert 0 < counts[0] == counts[1] - counts[0]
 
 
 def test_a_function_with_a_kernel_is_written_to_a_file(tmp_path: Any) -> None:

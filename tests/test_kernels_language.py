@@ -16,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft.core as mx
+from tests import kernel_interpreter
 from tests.kernel_programs import Programs
 from weft.config import config
 from weft.kernels.syntax import KernelError
+from weft.primitives import custom_kernel
 
 # ruff: noqa: F821 - names of kernels are no names of Python's
 # mypy: ignore-errors
@@ -304,7 +306,8 @@ def test_unchecked_kernels_are_the_same_kernels() -> None:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_random_kernels_are_what_the_interpreter_says(seed: int) -> None:
+def test_random_kernels_are_what_both_interpreters_say(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machine code, the reference (all threads at once), and threads one by one."""
     chosen = random.Random(seed)
     kernel = mx.fast.kernel("random", ["x", "y"], ["a", "b"], Programs(seed).text())
     gx, gy = chosen.choice([(1, 1), (7, 3), (40, 1), (33, 2), (64, 1), (100, 1), (3, 20), (17, 5)])
@@ -325,13 +328,13 @@ def test_random_kernels_are_what_the_interpreter_says(seed: int) -> None:
         return [np.array(out) for out in outs]
 
     native = go()
-    config.backend = "reference"
-    try:
-        reference = go()
-    finally:
-        config.backend = "native"
-    for got, want in zip(native, reference, strict=True):
+    monkeypatch.setattr(config, "backend", "reference")
+    reference = go()
+    monkeypatch.setattr(custom_kernel, "interpreter", kernel_interpreter)
+    one_by_one = go()
+    for got, want, slow in zip(native, reference, one_by_one, strict=True):
         np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(want, slow)
 
 
 def mutated(text: str, rng: random.Random) -> str:

@@ -266,6 +266,12 @@ class Reader:
         own = kind.space if space == "thread" else space
         return replace(kind, at=at, pointer=pointer or kind.pointer, reference=reference, space=own)
 
+    def needed_type(self) -> s.TypeName:
+        kind = self.type()
+        if kind is None:
+            self.error(self.now.at, f"a type is missing; found `{self.now.text}`.")
+        return kind
+
     def _named(self, name: str, at: At) -> s.TypeName:
         if name in self.aliases:
             return self.aliases[name]
@@ -359,8 +365,7 @@ class Reader:
             return s.Step(token.at, self.unary(), token.text, after=False)
         if token.text == "(" and self._is_cast():
             self.take()
-            kind = self.type()
-            assert kind is not None
+            kind = self.needed_type()
             self.expect(")", "behind a type")
             return s.Convert(token.at, kind, self.braces().items if self.at_op("{") else (self.unary(),))
         return self.postfix()
@@ -516,9 +521,7 @@ class Reader:
             return self._limits(at, text)
         if text in _CASTS:
             self.expect("<", f"behind `{text}`")
-            kind = self.type()
-            if kind is None:
-                self.error(self.now.at, "a type is missing.")
+            kind = self.needed_type()
             self.expect(">", "behind a type")
             self.expect("(", f"behind `{text}<...>`")
             return s.Convert(at, kind, tuple(self.arguments(")")), bits=text in ("as_type", "bit_cast"))
@@ -575,9 +578,7 @@ class Reader:
         self.place -= 1
         if self._is_cast():
             self.take()
-            kind = self.type()
-            assert kind is not None
-            x: s.Expression = s.TypeValue(at, kind)
+            x: s.Expression = s.TypeValue(at, self.needed_type())
         else:
             self.take()
             x = self.expression()
@@ -587,9 +588,7 @@ class Reader:
     def _limits(self, at: At, name: str) -> s.Expression:
         """numeric_limits<T>::max(), and MLX's Limits<T>::max"""
         self.expect("<", f"behind `{name}`")
-        kind = self.type()
-        if kind is None:
-            self.error(at, "a type is missing.")
+        kind = self.needed_type()
         self.expect(">", "behind a type")
         self.expect("::", f"behind `{name}<...>`")
         what = self.name("behind `::`").text

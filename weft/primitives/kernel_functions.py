@@ -1,7 +1,7 @@
 """What the operations of custom kernels compute: those of the library where there is one, a few of their own.
 
-`apply` and `convert` are for NumPy scalars (weft/kernels/interpreter.py); a target writes the same with `emit` of the
-primitives in `LIBRARY` and with its own instructions for the rest.
+`apply` and `convert` are for NumPy scalars and arrays (weft/kernels/interpreter.py); a target writes the same with
+`emit` of the primitives in `LIBRARY` and with its own instructions for the rest.
 """
 
 from __future__ import annotations
@@ -36,26 +36,24 @@ LIBRARY: Final[Mapping[str, Elementwise]] = {
 
 def _halved(name: str, dtype: Dtype, xs: Sequence[Any]) -> Any:
     """Halves are computed as float32 and rounded once."""
-    wide = [np.float32(x) if dt.from_numpy(np.asarray(x).dtype) in dt.HALVES else x for x in xs]
-    result = _apply(name, dt.float32 if dtype in dt.HALVES else dtype, wide)
-    return np.asarray(result).astype(dtype.np)[()]
+    wide = [x.astype(np.float32) if dt.from_numpy(x.dtype) in dt.HALVES else x for x in xs]
+    return np.asarray(_apply(name, dt.float32 if dtype in dt.HALVES else dtype, wide)).astype(dtype.np)[()]
 
 
 def apply(name: str, dtype: Dtype, xs: Sequence[Any]) -> Any:
-    """An operation of the typed tree on NumPy scalars."""
-    if dtype in dt.HALVES or any(
-        np.asarray(x).dtype.itemsize == 2 and np.asarray(x).dtype.kind not in "iu" for x in xs
-    ):
+    """An operation of the typed tree on NumPy scalars or arrays."""
+    xs = [np.asarray(x) for x in xs]
+    if dtype in dt.HALVES or any(x.dtype.itemsize == 2 and x.dtype.kind not in "iu" for x in xs):
         return _halved(name, dtype, xs)
     return np.asarray(_apply(name, dtype, xs)).astype(dtype.np)[()]
 
 
-def _apply(name: str, dtype: Dtype, xs: Sequence[Any]) -> Any:
+def _apply(name: str, dtype: Dtype, xs: Sequence[np.ndarray]) -> Any:
     found = LIBRARY.get(name)
     if found is not None:
-        return np.asarray(found.reference(*[np.asarray(x) for x in xs]))[()]
+        return found.reference(*xs)
     x, y = xs[0], xs[-1]
-    kind = dtype.np.type
+    kind = dtype.np
     match name:
         case "add":
             return x + y
@@ -70,18 +68,18 @@ def _apply(name: str, dtype: Dtype, xs: Sequence[Any]) -> Any:
         case "and" | "or" | "xor":
             return x & y if name == "and" else x | y if name == "or" else x ^ y
         case "not":
-            return not x
+            return np.logical_not(x)
         case "invert":
             return ~x
         case "shl" | "shr":
-            count = kind(int(y) & (dtype.bits - 1))
+            count = (y & (dtype.bits - 1)).astype(kind)
             return np.left_shift(x, count) if name == "shl" else np.right_shift(x, count)
         case "eq" | "ne" | "lt" | "le" | "gt" | "ge":
             return {"eq": x == y, "ne": x != y, "lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y}[name]
         case "ult":
-            return np.uint64(x) < np.uint64(y)
+            return x.astype(np.uint64) < y.astype(np.uint64)
         case "within":
-            return y if x else np.int64(np.iinfo(np.int64).min)
+            return np.where(x, y, np.iinfo(np.int64).min)
         case "div" | "rem" | "floordiv" | "mod":
             return _divide(name, dtype, x, y)
         case "fmin" | "fmax":
@@ -91,34 +89,38 @@ def _apply(name: str, dtype: Dtype, xs: Sequence[Any]) -> Any:
         case "copysign":
             return np.copysign(x, y)
         case "exp2" | "exp10":
-            return LIBRARY["pow"].reference(np.asarray(kind(2 if name == "exp2" else 10)), np.asarray(x))
+            return LIBRARY["pow"].reference(np.asarray(kind.type(2 if name == "exp2" else 10)), x)
         case "round":
             whole = np.trunc(x)
-            return whole + np.copysign(kind(abs(x - whole) >= 0.5), x)
+            return whole + np.copysign((np.abs(x - whole) >= 0.5).astype(kind), x)
         case "fma":
             return _fused(dtype, *xs)
         case "popcount" | "clz" | "ctz" | "reverse_bits":
-            return _bits(name, dtype, int(x))
+            return np.frompyfunc(lambda v: _bits(name, dtype, int(v)), 1, 1)(x)
     raise AssertionError(name)
 
 
-def _divide(name: str, dtype: Dtype, x: Any, y: Any) -> Any:
+def _divide(name: str, dtype: Dtype, x: np.ndarray, y: np.ndarray) -> Any:
     """Quotients and remainders: C's (div, rem) and Python's; those by zero are 0, as is a remainder by -1."""
     if dtype.is_float:
         return np.floor(np.divide(x, y)) if name == "floordiv" else LIBRARY["remainder"].reference(x, y)
-    a, b = int(x), int(y)
-    if b == 0:
-        return dtype.np.type(0)
-    if name in ("floordiv", "mod"):
-        found = a // b if name == "floordiv" else a % b
-    else:
-        quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-        found = quotient if name == "div" else a - quotient * b
-    return np.asarray(found & ((1 << dtype.bits) - 1), np.uint64).astype(dtype.np)[()]
+    by = np.where(y == 0, dtype.np.type(1), y)
+    quotient = np.floor_divide(x, by)
+    rest = x - quotient * by
+    if name in ("div", "rem"):
+        up = (rest != 0) & ((x < 0) != (by < 0))
+        quotient = quotient + up.astype(dtype.np)
+        rest = rest - np.where(up, by, dtype.np.type(0))
+    return np.where(y == 0, dtype.np.type(0), quotient if name in ("div", "floordiv") else rest)
 
 
-def _fused(dtype: Dtype, x: Any, y: Any, z: Any) -> Any:
+def _fused(dtype: Dtype, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Any:
     """x * y + z, rounded once."""
+    return np.frompyfunc(lambda a, b, c: _fused_one(dtype, a, b, c), 3, 1)(x, y, z)
+
+
+def _fused_one(dtype: Dtype, x: Any, y: Any, z: Any) -> Any:
+    x, y, z = (dtype.np.type(v) for v in (x, y, z))
     if not all(np.isfinite(v) for v in (x, y, z)):
         return x * y + z
     exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
@@ -131,7 +133,7 @@ def _fused(dtype: Dtype, x: Any, y: Any, z: Any) -> Any:
         raw = np.float64(near).view(np.int64)
         if abs(Fraction(near)) > abs(exact):
             raw = raw - 1
-        near = float((raw | 1).view(np.float64)) if hasattr(raw, "view") else near
+        near = float((raw | 1).view(np.float64))
     return np.float32(near)
 
 
