@@ -184,3 +184,55 @@ A, B = mx.ones((4, 4)), mx.ones((4, 4))
 def test_errors(call: Callable[[], Any], kind: type[Exception], problem: str) -> None:
     with pytest.raises(kind, match=problem):
         call()
+
+
+# ---- one matrix for a batch ----
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.complex64], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("way", ["batch", "vmap", "columns", "shapeless"])
+def test_the_gradient_of_one_matrix_is_one_product_over_all_rows(way: str, dtype: Dtype) -> None:
+    """As much work as the product of all rows, and its bits: not one product for each member of the batch and a sum."""
+    rng = np.random.default_rng(0)
+    shapes = (7, 3, 140), (140, 20), (7, 3, 20)
+    x, w, ct = (mx.array(rng.standard_normal(shape).astype(np.float32)).astype(dtype) for shape in shapes)
+
+    def products(x: mx.array, w: mx.array) -> mx.array:
+        if way == "vmap":
+            return mx.vmap(lambda rows: rows @ w)(x)
+        return (w.T @ x[..., None])[..., 0] if way == "columns" else x @ w
+
+    def pulled(x: mx.array, w: mx.array, ct: mx.array) -> list[mx.array]:
+        (out,), (back, by_matrix) = mx.vjp(products, [x, w], [ct])
+        return [by_matrix, rows(back), rows(out)]
+
+    def rows(x: mx.array) -> mx.array:
+        return x.reshape(-1, x.shape[-1])
+
+    flat = mx.conjugate(rows(x)).T @ rows(ct), rows(ct) @ mx.conjugate(w).T, rows(x) @ w
+    runs = mx.compile(pulled, shapeless=True) if way == "shapeless" else pulled
+    for first in (4, 5, 6) if way == "shapeless" else ():
+        mx.eval(runs(x[:first], w, ct[:first]))
+    for got, expected in zip(runs(x, w, ct), flat, strict=True):
+        np.testing.assert_array_equal(np.array(got.astype(mx.complex64)), np.array(expected.astype(mx.complex64)))
+
+
+def test_rows_of_a_batch_lie_anywhere() -> None:
+    """The bits are those of all rows in order, though no strides describe them as one matrix."""
+    rng = np.random.default_rng(1)
+    x, w = (mx.array(rng.standard_normal(shape).astype(np.float32)) for shape in ((5, 4, 6, 130), (130, 20)))
+    for turned in (mx.transpose(x, (1, 0, 2, 3)), mx.transpose(x, (2, 1, 0, 3))[:, :, :1], x[::2, :, ::-1], x[:, ::3]):
+        plain = mx.array(np.array(turned))
+        expected = plain.reshape(-1, 130) @ w
+        np.testing.assert_array_equal(np.array(turned @ w).reshape(-1, 20), np.array(expected))
+        np.testing.assert_array_equal(np.array(mx.maximum(turned @ w, 0)).reshape(-1, 20), np.maximum(expected, 0))
+
+
+def test_a_matrix_for_each_member_and_all_of_its_rows() -> None:
+    rng = np.random.default_rng(2)
+    x, w = (mx.array(rng.standard_normal(shape).astype(np.float32)) for shape in ((2, 3, 4, 5), (6, 5, 4)))
+    got = mx.vmap(lambda w: x @ w)(w)
+    np.testing.assert_allclose(np.array(got), np.array(x)[None] @ np.array(w)[:, None, None], rtol=1e-5, atol=1e-5)
+    each = mx.vmap(lambda x, w: x @ w, in_axes=(1, 0))(x, w[:3])
+    expected = np.moveaxis(np.array(x), 1, 0) @ np.array(w[:3])[:, None]
+    np.testing.assert_allclose(np.array(each), expected, rtol=1e-5, atol=1e-5)

@@ -22,7 +22,7 @@ from weft.core._common import (
     wrap,
 )  # fmt: skip
 from weft.core._remember import remembered
-from weft.graph.dims import prod, same_shape
+from weft.graph.dims import is_now, prod, same_shape
 from weft.graph.node import Node
 from weft.primitives.contraction import Matmul
 from weft.primitives.elementwise import conjugate
@@ -54,7 +54,13 @@ def matmul(a: ArrayLike, b: ArrayLike, /, *, stream: Stream = None) -> array:
             f"{to_node(b).shape} differ: {x.shape[-1]} and {y.shape[-2]}; transpose one of them or reshape."
         )
     lead = broadcast_shapes("matmul", x.shape[:-2], y.shape[:-2])
-    out = bind(Matmul(), broadcast_node(x, (*lead, *x.shape[-2:])), broadcast_node(y, (*lead, *y.shape[-2:])))
+    if y.ndim == 2:  # one matrix for all rows of x
+        out = bind(Matmul(), x, y)
+    elif x.ndim == 2 and is_now(y.shape[-1], 1):  # or for columns, as rows
+        rows = bind(Matmul(), reshape(y, y.shape[:-1]), transpose(x, (1, 0)))
+        out = reshape(rows, (*lead, x.shape[0], 1))
+    else:
+        out = bind(Matmul(), broadcast_node(x, (*lead, *x.shape[-2:])), broadcast_node(y, (*lead, *y.shape[-2:])))
     if row or column:
         kept = (*lead, *(() if row else x.shape[-2:-1]), *(() if column else y.shape[-1:]))
         out = reshape(out, kept)

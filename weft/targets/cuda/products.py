@@ -15,7 +15,7 @@ from weft.targets.axes import Axis, merged, scaled, words_of
 from weft.targets.cpu.matmul import dot, gemm
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements, elements_of
-from weft.targets.cpu.matmul.lowering import is_skinny
+from weft.targets.cpu.matmul.lowering import for_all, is_skinny
 from weft.targets.cuda.builder import THREADS, Exchange, ThreadFrame
 from weft.targets.cuda.kernel import CudaKernel, blocks_for
 
@@ -26,11 +26,12 @@ _MORE: Final = ("m", "k", "columns", "a_row", "a_k", "b_k", "b_column")
 
 
 def lower(a: Layout, b: Layout, out: Layout) -> Lowering:
-    """out[..., m, n] = a[..., m, k] @ b[..., k, n]; one dtype, equal batch axes, `out` contiguous."""
+    """out[..., m, n] = a[..., m, k] @ b[..., k, n]; one dtype, equal batch axes or none of b, `out` contiguous."""
     if math.prod(out.shape) == 0:
         return Lowering(())
     (m, k), n = a.shape[-2:], b.shape[-1]
-    skinny = is_skinny(m, n, k)
+    skinny = is_skinny(a, b)
+    b = for_all(b, a)
     left, right, result = scaled(a), scaled(b), scaled(out)
     whole = [Axis(size, strides) for size, *strides in zip(a.shape[:-2], left, right, result, strict=False)]  # type: ignore[arg-type]
     outer = merged([Axis(axis.size, tuple(axis.strides)) for axis in whole])

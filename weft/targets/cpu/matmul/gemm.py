@@ -45,7 +45,7 @@ WORDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The part of the output that is held in registers: `rows` (a power of two) by `vectors` of `lanes` elements."""
+    """The part of the output that is held in registers: `rows` by `vectors` of `lanes` elements."""
 
     rows: int
     vectors: int
@@ -312,11 +312,14 @@ class Gemm:
             below = replace(chunk, left=self._below(chunk.left, i))
             self._tile(below, Sums(b.gep(target.at, i * target.row), target.row), height, vectors, last, first)
 
-        with b.loop(0, chunk.rows & -height, height) as strip:
+        rest = self.frame.divide(chunk.rows, height)[1]
+        whole = chunk.rows - rest
+        with b.loop(0, whole, height) as strip:
             one(strip.index, height)
+        height = 1 << (height - 1).bit_length()
         while height := height // 2:
-            with b.when((chunk.rows & height).ne(0)):
-                one(chunk.rows & -(2 * height), height)
+            with b.when((rest & height).ne(0)):
+                one(whole + (rest & -(2 * height)), height)
 
     def _below(self, left: Any, i: Value) -> Any:
         """What is ready of a, from row i of the block on."""

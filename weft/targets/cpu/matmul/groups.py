@@ -34,6 +34,7 @@ _Range = tuple[Value, Value]
 
 LANES: Final = 16
 _WRITTEN_OUT: Final = 16  # channels times elements of a window along the last axis
+_TOGETHER: Final = 4  # rows of a window that are summed together
 _LINE: Final = 64  # places of a line that are a task
 _PIECE: Final = 256  # places of a line that are summed in one chain; another number gives other bits
 _STREAM: Final = 4  # multiply-adds that loading what is multiplied takes as long as
@@ -390,33 +391,75 @@ class Weights(_Kernel):
         x, y = b.gep(part.x, image * f["image"]), b.gep(part.y, image * f["y_image"])
         for axis, place in enumerate(places):
             y = b.gep(y, place * f[f"sy{axis}"])
-        with b.loop(part.first_row, part.end_row, 1) as row:
+
+        def seen_at(row: Value) -> tuple[Value, Value]:
             inside, at = Value(b, "true", dt.bool_, 1), x
-            for axis, (place, tap) in enumerate(zip(places, f.indices(row.index, "k", last), strict=True)):
+            for axis, (place, tap) in enumerate(zip(places, f.indices(row, "k", last), strict=True)):
                 seen = place * f[f"step{axis}"] + tap * f[f"gap{axis}"] - f[f"low{axis}"]
                 inside, at = inside & (seen >= 0) & (seen < f[f"n{axis}"]), b.gep(at, seen * f[f"sx{axis}"])
-            with b.when(inside), b.loop(part.first_block, part.end_block, 1) as block:
+            return inside, at
+
+        def add(first_row: Value, starts: list[Value]) -> None:
+            with b.loop(part.first_block, part.end_block, 1) as block:
 
                 def lanes(first: Value, count: Value | None) -> None:
-                    here = b.gep(at, self._channel(first) * self.size), b.gep(y, first * self.size)
-                    self._window(*here, count, self._sums_at(part, row.index, block.index), begin)
+                    xs = [b.gep(at, self._channel(first) * self.size) for at in starts]
+                    sums = [self._sums_at(part, first_row + r, block.index) for r in range(len(starts))]
+                    self._window(xs, b.gep(y, first * self.size), count, sums, begin)
 
                 self._lanes(block.index, lanes)
 
-    def _window(self, x: Value, y: Value, count: Value | None, sums: Value, start: Value) -> None:
-        """Add what a piece of a line gives for all elements of the window along the last axis."""
+        def single(row: Value) -> None:
+            inside, at = seen_at(row)
+            with b.when(inside):
+                add(row, [at])
+
+        together = self.together
+        if together == 1:
+            with b.loop(part.first_row, part.end_row, 1) as row:
+                single(row.index)
+            return
+        with b.loop(part.first_row, part.end_row, together) as row:
+            seen = [seen_at(row.index + r) for r in range(together)]
+            whole = row.index + together <= part.end_row
+            for inside, _ in seen:
+                whole = whole & inside
+            with b.when(whole):
+                add(row.index, [at for _, at in seen])
+            with (
+                b.when(~whole),
+                b.loop(row.index, f.least(row.index + together, part.end_row), 1) as alone,
+            ):
+                single(alone.index)
+
+    @property
+    def together(self) -> int:
+        """Rows of the window that are summed together: few sums would wait for each other."""
+        known = self.shape.last
+        if known is None or self.shape.axes == 1:
+            return 1
+        return max(1, min(_TOGETHER, self.shape.sums // (known[2] * self.shape.each)))
+
+    def _window(self, xs: list[Value], y: Value, count: Value | None, sums: list[Value], start: Value) -> None:
+        """Add what a piece of a line gives for all elements of the window along the last axis, in some rows."""
         f, b, known = self.frame, self.b, self.shape.last
         each = self.shape.each * self.vector
+
+        def add(tap: Value, taps: int) -> None:
+            found = self._along(xs, y, count, tap, taps, start)
+            length = taps * self.shape.each
+            for r, row in enumerate(sums):
+                self._add(b.gep(row, tap * each), found[r * length : (r + 1) * length])
+
         if known is not None:
             for tap in range(0, known[2], self.tile):
-                taps = min(self.tile, known[2] - tap)
-                self._add(b.gep(sums, tap * each), self._along(x, y, count, b.i64(tap), taps, start))
+                add(b.i64(tap), min(self.tile, known[2] - tap))
             return
         with b.loop(0, f[f"k{self._last}"], self.tile) as loop:
-            left, target = f[f"k{self._last}"] - loop.index, b.gep(sums, loop.index * each)
+            left = f[f"k{self._last}"] - loop.index
             for taps in range(1, self.tile + 1):
                 with b.when(left >= taps if taps == self.tile else left.eq(taps)):
-                    self._add(target, self._along(x, y, count, loop.index, taps, start))
+                    add(loop.index, taps)
 
     def _sums_at(self, part: _Part, row: Value, block: Value) -> Value:
         """Where the sums of a block of lanes lie, for a fixed place in the window along all axes but the last."""
@@ -445,9 +488,11 @@ class Weights(_Kernel):
 
             self._lanes(block.index, lanes)
 
-    def _along(self, x: Value, y: Value, count: Value | None, begin: Value, taps: int, start: Value) -> list[Value]:
-        """The chains of a piece of a line: over the places where some of the elements exist, then where all do, and so
-        on."""
+    def _along(
+        self, xs: list[Value], y: Value, count: Value | None, begin: Value, taps: int, start: Value
+    ) -> list[Value]:
+        """The chains of a piece of a line, row by row of the window: over the places where some of the elements exist,
+        then where all do, and so on."""
         f, b, last, each = self.frame, self.b, self._last, self.shape.each
         part = self._part(count)
 
@@ -462,21 +507,19 @@ class Weights(_Kernel):
             def term(indices: list[Value], sums: list[Value]) -> list[Value]:
                 (p,) = indices
                 factor = f.load(self.kind, b.gep(y, p * f[f"sy{last}"]), LANES, part)
-                for t in range(first, stop):
-                    for c, seen in enumerate(
-                        self._inputs(self._at_tap(self._at_place(x, last, p), last, begin + t), count)
-                    ):
-                        place = (t - first) * each + c
-                        sums[place] = _fused(b, seen, factor, sums[place])
-                return sums
+                at = [self._at_tap(self._at_place(x, last, p), last, begin + t) for x in xs for t in range(first, stop)]
+                inputs = [seen for place in at for seen in self._inputs(place, count)]
+                return [_fused(b, seen, factor, total) for seen, total in zip(inputs, sums, strict=True)]
 
             return term
 
         def run(first: Value, end: Value, sums: list[Value], at: int, stop: int) -> None:
-            own = slice(at * each, stop * each)
-            sums[own] = self._nested([(within(first), within(end))], sums[own], terms(at, stop))
+            own = [i for i in range(len(sums)) if at * each <= i % (taps * each) < stop * each]
+            made = self._nested([(within(first), within(end))], [sums[i] for i in own], terms(at, stop))
+            for i, total in zip(own, made, strict=True):
+                sums[i] = total
 
-        sums = self._zeros(taps * each)
+        sums = self._zeros(len(xs) * taps * each)
         for t in range(1, taps):
             run(ranges[t][0], f.least(clear, ranges[t][1]), sums, t, t + 1)
         run(clear, over, sums, 0, taps)
@@ -539,7 +582,7 @@ def convolve_weights(op: ConvolveWeights, x: Layout, y: Layout, out: Layout) -> 
         temporaries.append(0)
     x, at_x = _in_rows(x, Pointer(0), Pointer(4), launches, temporaries)
     outputs, each = int(out.shape[-1]), int(out.shape[-2])
-    kernel = Weights(_shape(op.windows, x, outputs, op.groups, each, int(op.kernel[-1])))
+    kernel = Weights(_shape(op.windows, x, outputs, op.groups, each, int(op.kernel[-1]), most=12))
     terms = _STREAM * math.prod(out.shape) * math.prod(y.shape[-d - 2 : -1])
     window: Sequence[Any] = op.kernel
     rows, blocks, members = math.prod(window[:-1]), -(-outputs // kernel.shape.width), math.prod(out.shape[: -d - 2])
@@ -578,14 +621,15 @@ def _in_rows(
     return plain, copy
 
 
-def _shape(windows: Windows, x: Layout, outputs: int, groups: int, each: int, taps: int) -> GroupedShape:
+def _shape(windows: Windows, x: Layout, outputs: int, groups: int, each: int, taps: int, most: int = 8) -> GroupedShape:
+    """The sums of the derivative by the weights are more than the others: nothing else is in registers for long."""
     kind, processor = elements_of(x.dtype), machine(config.cpu)
-    sums = processor.registers * processor.vector // (4 * LANES * kind.work.size)
+    sums = processor.registers * processor.vector * most // (32 * LANES * kind.work.size)
     per, window = outputs // groups, windows[-1]
     written_out = taps * each <= _WRITTEN_OUT and window.step * window.gap <= 2
     last = (window.step, window.gap, taps) if written_out else None
     tail = outputs % (LANES // per * per) != 0
-    return GroupedShape(kind, each, per, len(windows), tail, max(1, min(8, sums)), last)
+    return GroupedShape(kind, each, per, len(windows), tail, max(1, min(most, sums)), last)
 
 
 def _values(

@@ -32,21 +32,30 @@ _FEW: Final = 32  # rows of x that the skinny kernel takes together
 
 
 def lower(a: Layout, b: Layout, out: Layout) -> Lowering:
-    """out[..., m, n] = a[..., m, k] @ b[..., k, n]; one dtype, equal batch axes, `out` contiguous.
+    """out[..., m, n] = a[..., m, k] @ b[..., k, n]; one dtype, equal batch axes or none of b, `out` contiguous.
 
     Pointers: 0 is a, 1 is b, 2 is out.
     """
     if math.prod(out.shape) == 0:
         return Lowering(())
     product = _product(a, b)
-    if is_skinny(product.m, product.n, product.k):
+    if is_skinny(a, b):
         return _skinny(product)
     return _tiled(product)
 
 
-def is_skinny(m: int, n: int, k: int) -> bool:
-    """Whether a product is summed in the order of dot.py. It decides the bits, so nothing else may have a say in it."""
+def is_skinny(a: Layout, b: Layout) -> bool:
+    """Whether a product is summed in the order of dot.py. It decides the bits, so only shapes may have a say in it."""
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    if len(b.shape) < len(a.shape):
+        m *= math.prod(a.shape[:-2])
     return k >= 64 if m == 1 or n == 1 else (m <= 8 or n <= 8) and k >= 128
+
+
+def for_all(b: Layout, a: Layout) -> Layout:
+    """A right operand that has the batch axes of the left one, repeated if it is one matrix."""
+    missing = len(a.shape) - len(b.shape)
+    return replace(b, shape=(*a.shape[:missing], *b.shape), strides=(*(0,) * missing, *b.strides))
 
 
 # ---- products ----
@@ -115,6 +124,7 @@ class _Product:
 def _product(a: Layout, b: Layout) -> _Product:
     kind, size = elements_of(a.dtype), a.dtype.size
     (m, k), n = a.shape[-2:], b.shape[-1]
+    b = for_all(b, a)
     axes = [(e, s * size, t * size) for e, s, t in zip(a.shape[:-2], a.strides[:-2], b.strides[:-2], strict=True)]
     left = _Operand(Pointer(0), a.strides[-2] * size, a.strides[-1] * size)
     right = _Operand(Pointer(1), b.strides[-2] * size, b.strides[-1] * size)
@@ -157,7 +167,7 @@ def with_epilogue(a: Layout, b: Layout, left: Pointer, right: Pointer, fused: Fu
         b=replace(p.b, pointer=right),
         out=replace(p.out, pointer=fused.home),
     )
-    if is_skinny(p.m, p.n, p.k):
+    if is_skinny(a, b):
         if p.m > p.n:
             return None
         p = p.with_rows_of_batch(most=_FEW) if p.m == 1 else p
@@ -221,9 +231,10 @@ def _gemm(p: _Product, partial: bool = False, fused: Fused | None = None) -> Lau
 
 
 def output_blocks(
-    kind: Elements, tile: Tile, members: int, m: int, n: int, terms: int, step: int, apart: bool = False
+    kind: Elements, tile: Tile, members: int, m: int, n: int, terms: int, step: int, apart: bool = False, rows: int = 0
 ) -> tuple[int, int]:
-    """Rows and columns, a multiple of `step`, of the blocks of the output that are tasks. Sums may be kept `apart`."""
+    """Rows (a multiple of `rows`, or of the tile's) and columns (one of `step`) of the blocks of the output that are
+    tasks. Sums may be kept `apart`."""
     block_m, block_n = _BLOCK_M, max(_BLOCK_N // kind.work.size, tile.columns)
     if kind.narrow or apart:  # their sums and a wide copy of a need room in the cache too
         block_m //= 4
@@ -234,7 +245,7 @@ def output_blocks(
             block_n //= 2
         else:
             break
-    return equal_blocks(m, block_m, tile.rows), equal_blocks(n, block_n, step)
+    return equal_blocks(m, block_m, rows or tile.rows), equal_blocks(n, block_n, step)
 
 
 def read_left(kind: Elements, m: int, n: int, k: int, row: int, column: int) -> gemm.Read:

@@ -24,13 +24,15 @@ class ProductMachine:
         return self.vector // kind.part.size
 
     def tile(self, kind: Elements, columns: int = 0) -> Tile:
-        """Sums for half to three quarters of the registers; the rest hold a row of b and an element of a. Four vectors
-        wide instead of three where that leaves no part of a tile idle."""
-        rows = 8 if self.registers == 32 else 4
-        four, three = (n * self.lanes(kind) for n in (4, 3))
-        if rows == 8 and kind.parts == 1 and columns and columns % four == 0 and columns % three != 0:
-            return Tile(4, 4, self.lanes(kind))
-        return Tile(rows, 3, self.lanes(kind)) if kind.parts == 1 else Tile(rows // 2, 2, self.lanes(kind))
+        """Sums for three quarters of the registers; the rest hold a row of b and an element of a. Four vectors wide
+        instead of three where registers allow, and the columns do not leave one vector alone."""
+        lanes, many = self.lanes(kind), self.registers == 32
+        if kind.parts == 2:
+            return Tile(4 if many else 2, 2, lanes)
+        vectors = -(-columns // lanes)
+        if many and (vectors >= 6 or vectors == 4):
+            return Tile(6, 4, lanes)
+        return Tile(8 if many else 4, 3, lanes)
 
 
 _AVX512 = ProductMachine(64, 32, in_place=2 << 20)

@@ -20,7 +20,7 @@ from weft.config import config
 from weft.llvm.builder import PTR, AnyValue, Value
 from weft.llvm.engine import Source
 from weft.primitives.convolution import Convolve, ConvolveWeights, Windows, few_in_groups
-from weft.records import dataclass
+from weft.records import dataclass, replace
 from weft.targets.axes import Axis, axes_of, merged, row_major, scaled
 from weft.targets.cpu import moves
 from weft.targets.cpu.matmul import elements as el
@@ -38,6 +38,7 @@ Way = Literal["runs", "across", "single"]
 _RUN: Final = 16  # elements that lie together, for which finding out where is worth it at each tile
 _TOGETHER: Final = 4
 _PANELS: Final = 2  # panels of the right operand, more of which make packing rows that lie together worth it
+_LONGEST: Final = 512  # rows of a run that are multiplied with a packed block of the right operand
 _ROWS: Final = 1024  # rows, more of which make turning the right operand round worth it
 
 
@@ -292,7 +293,8 @@ class RunsInPlace(WindowGemm):
 
 class PlacesInPlace(WindowGemm):
     """Reads rows that lie together where they lie, `run` of them: where they begin at each column of a chunk is written
-    into a table. If `aligned`, all rows of a tile lie together."""
+    into a table. If `aligned`, blocks are pieces of runs, tiles do not reach from one into the next, and so all rows of
+    a tile lie together."""
 
     title = "windows_by_place"
 
@@ -301,6 +303,7 @@ class PlacesInPlace(WindowGemm):
     ) -> None:
         super().__init__(kind, tile, read_b, rows, columns, checks, "single", int(aligned))
         self.a_row, self.aligned = 0, aligned
+        self.words = (*self.words, "piece")  # type: ignore[misc]
         self._base: Value
         self._first: Value
         """The first row of the block."""
@@ -342,7 +345,17 @@ class PlacesInPlace(WindowGemm):
         return self.b.i64(0)
 
     def _below(self, left: Any, i: Value) -> Any:
-        return i
+        return left + i
+
+    def _strips(self, chunk: Chunk, target: Sums, vectors: int, last: Part, first: Value) -> None:
+        if not self.aligned:
+            super()._strips(chunk, target, vectors, last, first)
+            return
+        b, rows = self.b, self.frame["piece"]
+        with b.loop(0, chunk.rows, rows) as piece:
+            below = replace(chunk, left=self._below(chunk.left, piece.index), rows=rows)
+            at = Sums(b.gep(target.at, piece.index * target.row), target.row)
+            super()._strips(below, at, vectors, last, first)
 
     def _products(self, chunk: Chunk, rows: int, columns: gemm.Columns) -> list[AnyValue]:
         f, b, kind, lanes = self.frame, self.b, self.kind, self.tile.lanes
@@ -519,7 +532,10 @@ def _launch(
     tile = machine(config.cpu).tile(kind, n)
     read_b: gemm.Read = "rows" if right.b_column == size else "columns" if right.b_k == size else "any"
     kernel, run = _kernel(kind, tile, read_b, rows, columns, len(over), n)
-    block_m, block_n = output_blocks(kind, tile, members, m, n, terms, tile.columns)
+    step = math.lcm(tile.rows, kernel.span)
+    if isinstance(kernel, PlacesInPlace):
+        step = _piece(run) if kernel.aligned else tile.rows
+    block_m, block_n = output_blocks(kind, tile, members, m, n, terms, tile.columns, rows=step)
     blocks_m, blocks_n = -(-m // block_m), -(-n // block_n)
     scratch = kernel.scratch(block_m, block_n, k)
     at_rows = -(-scratch.size // 64) * 64
@@ -538,7 +554,7 @@ def _launch(
         "b_column": right.b_column, "block_m": block_m, "block_n": block_n, "blocks_m": blocks_m, "blocks_n": blocks_n,
         "panel": scratch.panel, "at_a": scratch.at_a, "at_total": scratch.at_total,
         "out_row": out_row, "at_rows": at_rows, "at_columns": at_columns, "at_zeros": at_zeros, "zeros": zeros,
-        "run": run,
+        "run": run, "piece": step,
         "base": -sum(window.low * step for window, step in zip(windows, steps, strict=True)),
     }  # fmt: skip
     for letter, axes in (("r", rows), ("c", columns)):
@@ -554,6 +570,12 @@ def _launch(
         grain_of(terms, tasks),
         at_zeros + zeros,
     )
+
+
+def _piece(run: int) -> int:
+    """Into how long pieces blocks cut a run."""
+    count = next(n for n in range(-(-run // _LONGEST), run + 1) if run % n == 0)
+    return run // count
 
 
 _SPANS: Final = (8, 4)
@@ -574,10 +596,10 @@ def _kernel(
     if in_columns and columns[-1].size >= _TOGETHER:
         run = columns.pop().size
         return WindowGemm(kind, tile, read_b, tuple(marks[0]), tuple(marks[1][:-1]), checks, "runs"), run
-    span = next((n for n in _SPANS if in_rows and n <= min(tile.rows, tile.turn) and rows[-1].size % n == 0), 1)
+    span = next((n for n in _SPANS if in_rows and n <= tile.turn and rows[-1].size % n == 0), 1)
     if in_rows and not kind.narrow and rows[-1].size >= _TOGETHER and (span == 1 or n <= _PANELS * tile.columns):
         run = rows.pop().size
-        aligned = run % tile.rows == 0
+        aligned = _piece(run) >= 2 * tile.rows or run % tile.rows == 0
         return PlacesInPlace(kind, tile, read_b, tuple(marks[0][:-1]), tuple(marks[1]), checks, aligned), run
     way: Way = "across" if span > 1 else "single"
     return WindowGemm(kind, tile, read_b, tuple(marks[0]), tuple(marks[1]), checks, way, span), 1
