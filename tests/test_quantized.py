@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft.core as mx
-from tests.contract import same_bits
+from tests.contract import same_bits, values_of
 from tests.test_matmul_kernels import at_the_edge, layout
 from weft import dtypes as dt
 from weft.codegen.launch import Pointer
@@ -20,7 +20,7 @@ from weft.config import config
 from weft.dtypes import Dtype
 from weft.llvm import engine
 from weft.primitives.indexing import resolved
-from weft.primitives.quantized import BITS, FIXED, GROUPS, Packing, QuantizedMatmul, numbers_of
+from weft.primitives.quantized import BITS, FIXED, GROUPS, Packing, Quantize, QuantizedMatmul, numbers_of
 from weft.runtime import threads
 from weft.runtime.program import Command, CommandKind, Program, Reloc
 from weft.targets.cpu.quantized import lower
@@ -352,3 +352,74 @@ def test_numbers_have_derivatives_by_scales_and_biases() -> None:
     forward = mx.sum(mx.jvp(f, [scales, biases], tangents)[1][0] * c).item()
     backward = sum(mx.sum(x * t).item() for x, t in zip(mx.vjp(f, [scales, biases], [c])[1], tangents, strict=True))
     assert abs(forward - backward) <= 1e-11 * (1 + abs(forward))
+
+
+# ---- quantizing ----
+
+
+def hostile_numbers(packing: Packing) -> np.ndarray:
+    """37 groups, which is no multiple of what is taken together: of numbers around ties, of all sizes, of one number,
+    with infinities, NaN and zeros of both signs."""
+    rng = np.random.default_rng(packing.bits)
+    x = rng.standard_normal((37, packing.group)).astype(np.float32)
+    steps = rng.integers(0, 2 << min(packing.bits, 4), (8, packing.group)).astype(np.float32) / 2  # ties
+    x[:8] = steps * np.float32(2.0) ** np.arange(-4, 4, dtype=np.float32)[:, None]
+    x[:8, 0], x[:8, 1] = 0, x[:8].max(-1)
+    sizes = (-149, -140, -127, -126, -110, -101, -90, 90, 101, 110, 120, 126)
+    for row, size in enumerate(sizes, 8):
+        x[row] = np.float32(x[row] / np.abs(x[row]).max()) * np.float32(2.0**size)
+    x[20] = 0
+    x[21] = -0.0
+    x[22] = 3.7
+    x[23] = -1e-30
+    x[24, 3] = np.inf
+    x[25, 3], x[25, 5] = np.inf, -np.inf
+    x[26, 7] = np.nan
+    x[27] = np.nextafter(x[22], np.float32(np.inf))
+    x[27, ::2] = 3.7
+    x[28] = np.arange(packing.group) * np.float32(0.1)
+    x[29] = np.float32(3.4e38) * np.sign(x[29])
+    return x
+
+
+@pytest.mark.parametrize("packing", PACKINGS, ids=str)
+def test_numbers_to_codes(packing: Packing) -> None:
+    """To the bit what the definition gives, which divides; whatever instructions there are, in whatever layout."""
+    x = hostile_numbers(packing)
+    op = Quantize(packing.mode, packing.group, packing.bits)
+    for dtype in DTYPES if packing in QUICK else DTYPES[:1]:
+        with np.errstate(over="ignore"):
+            given = x.astype(dtype.np)
+        expected = op.reference(given)
+        options = {"group_size": packing.group, "bits": packing.bits, "mode": packing.mode}
+        plain = mx.array(given, dtype)
+        turned = mx.contiguous(plain.T).T
+        for cpu in ("native", "x86-64-v3") if dtype is dt.float32 else ("native",):
+            with instructions_of(cpu):
+                for w in (plain, turned):
+                    for got, wanted in zip(mx.quantize(w, **options), expected, strict=True):
+                        assert same_bits(values_of(got), wanted)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 8])
+def test_scales_and_biases_have_derivatives(bits: int) -> None:
+    """By the ends of the range alone, of which the farther one is a multiple of the scale."""
+    x = mx.array(np.linspace(-1, 2, 32)[None], mx.float64)
+    counts = {1: 1.0, 2: -2.0, 8: -170.0}
+
+    def common(x: mx.array) -> list[mx.array]:
+        return list(mx.quantize(x, group_size=32, bits=bits)[1:])
+
+    expected = np.zeros((2, 32))
+    if bits == 1:
+        expected[0, [0, -1]], expected[1, 0] = [-1, 1], 1
+    else:
+        expected[0, -1], expected[1, -1] = 1 / counts[bits], 1
+    for number, by_number in enumerate(expected):
+        cotangents = [mx.ones((1, 1), mx.float64) if i == number else mx.zeros((1, 1), mx.float64) for i in range(2)]
+        np.testing.assert_allclose(np.array(mx.vjp(common, [x], cotangents)[1][0])[0], by_number, atol=1e-7)
+        tangent = mx.array(np.eye(32)[:, None], mx.float64)
+        forward = mx.vmap(lambda t: mx.jvp(common, [x], [t])[1][number])(tangent)  # noqa: B023
+        np.testing.assert_allclose(np.array(forward).ravel(), by_number, atol=1e-7)
+    words = mx.vjp(lambda x: mx.quantize(x, 32, bits)[0].astype(mx.float64), [x], [mx.ones((1, bits), mx.float64)])[1]
+    assert not np.array(words[0]).any()

@@ -1,13 +1,13 @@
 """Quantized matrices: small codes, packed into uint32, with a scale (and an offset) for each group of neighbours.
 
 Four modes, whose bits are MLX's: "affine" (integers; weight = scale * code + bias), "mxfp4" and "mxfp8" (small floats
-with a power of two for 32 of them), "nvfp4" (4-bit floats with an 8-bit float for 16). Quantizing and dequantizing are
-compositions around the primitives that pack codes and unpack them. Products are primitives, too, whose kernels read
-the codes as they are (weft/primitives/quantized.py).
+with a power of two for 32 of them), "nvfp4" (4-bit floats with an 8-bit float for 16). Quantizing, dequantizing and
+products are primitives (weft/primitives/quantized.py), whose kernels read and write the codes as they are.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from weft import dtypes as dt
@@ -19,13 +19,10 @@ from weft.core.elementwise import (
 )
 from weft.core.elementwise import (
     bitwise_and,
-    clip,
     equal,
-    floor,
     greater,
     left_shift,
     less,
-    log2,
     maximum,
     minimum,
     negative,
@@ -39,28 +36,31 @@ from weft.core.fp8 import from_fp8, to_fp8
 from weft.core.reducing import max as max_
 from weft.core.reducing import min as min_
 from weft.core.shaping import contiguous, expand_dims
+from weft.core.transforming import jvp, vjp
 from weft.dtypes import Dtype
 from weft.graph.dims import prod, provably_equal
 from weft.graph.node import Node, Shape
-from weft.primitives.base import bind
-from weft.primitives.bits import Bitcast
+from weft.primitives.base import bind, bind_many
 from weft.primitives.creation import Iota
 from weft.primitives.elementwise import astype
 from weft.primitives.quantized import (
     BITS,
     FIXED,
+    FP4_MAX,
+    FP8_MAX,
     GROUPS,
     Dequantize,
     GatherQuantizedMatmul,
     Pack,
     Packing,
+    Quantize,
     QuantizedMatmul,
 )
 from weft.primitives.quantized import codes as unpacked_codes
 from weft.primitives.views import reshape
+from weft.transforms.custom import custom_function
 
 Stream = Any
-_FP8_MAX, _FP4_MAX = 448.0, 6.0
 
 
 def _packing(name: str, mode: str, group_size: int | None, bits: int | None) -> Packing:
@@ -120,23 +120,12 @@ def _to_fp4(x: array) -> array:
     return where(less(x, 0) & greater(code, 0), code + 8, code).astype(dt.uint8)
 
 
-def _of_bits(bits: array) -> array:
-    """The float32 of these bits."""
-    return wrap(bind(Bitcast(dt.float32), bits.astype(dt.uint32)._node))
-
-
 def _from_fp4(codes: array) -> array:
     """The doubles of 4-bit floats are integers of four bits."""
     wide = codes.astype(dt.uint32)
     twice = bitwise_and(right_shift(array(0xC8643210, dt.uint32), left_shift(bitwise_and(wide, 7), 2)), 15)
     size = twice.astype(dt.float32) * 0.5
     return where(equal(bitwise_and(wide, 8), 0), size, negative(size))
-
-
-def _power_of_two(exponent: array) -> array:
-    """2 ** (exponent - 127), of which the smallest is subnormal and the largest infinite."""
-    wide = exponent.astype(dt.uint32)
-    return _of_bits(where(equal(wide, 0), 1 << 22, left_shift(wide, 23)))
 
 
 # ---- quantize, dequantize ----
@@ -160,51 +149,63 @@ def quantize(
         raise ValueError(
             f"[quantize] The matrix to be quantized must have at least 2 dimension but it has only {w.ndim}."
         )
-    *lead, n = w._node.shape
-    if n % packing.group != 0:
+    if w._node.shape[-1] % packing.group != 0:
         raise ValueError(
             "[quantize] The last dimension of the matrix needs to be divisible by the quantization group size "
             f"{packing.group}. However the provided  matrix has shape {w.shape}."
         )
+    if mode == "nvfp4" and global_scale is not None:
+        return _with_global_scale(w, global_scale)
+    return tuple(_quantized(packing)(w))
+
+
+@functools.cache
+def _quantized(packing: Packing) -> custom_function:
+    """The results of `quantize`. Scales and biases are numbers, and have the derivatives of how they are defined."""
+
+    def run(w: array) -> list[array]:
+        op = Quantize(packing.mode, packing.group, packing.bits)
+        return [wrap(node) for node in bind_many(op, w._node)]
+
+    def forward(w: array, tangent: array) -> list[array | None]:
+        return [None, *jvp(lambda w: _affine(w, packing), [w], [tangent])[1]]
+
+    def backward(w: array, cotangents: list[array], outputs: list[array]) -> array:
+        found: array = vjp(lambda w: _affine(w, packing), [w], cotangents[1:])[1][0]
+        return found
+
+    made = custom_function(run)
+    return made.jvp(forward).vjp(backward) if packing.affine else made
+
+
+def _affine(w: array, packing: Packing) -> list[array]:
+    """A scale and a bias for each group. The end of the range that is farther from 0 is a multiple of the scale, so
+    that 0 is a code. Codes are round((w - bias) / scale), as far as there are any."""
+    *lead, n = w._node.shape
     groups = _reshaped(w.astype(dt.float32), *lead, n // packing.group, packing.group)
-    if mode == "affine":
-        codes, scales, biases = _affine(groups, packing.bits)
-        return _packed(codes, packing.bits), scales.astype(w.dtype), biases.astype(w.dtype)
-    top = max_(abs_(groups), axis=-1, keepdims=True)
-    if mode == "nvfp4":
-        whole = 1.0 if global_scale is None else _FP8_MAX * _FP4_MAX / global_scale.astype(dt.float32)
-        scales = contiguous(to_fp8(top / _FP4_MAX * whole))
-        step = contiguous(from_fp8(scales, dt.float32) / whole)
-        codes = _to_fp4(where(equal(step, 0), 0.0, groups / step))
-    else:
-        largest = _FP4_MAX if mode == "mxfp4" else _FP8_MAX
-        exponent = negative(floor(negative(log2(top / largest))))
-        exponent = where(equal(top, 0), 0.0, clip(exponent, -127, 127))
-        scales = contiguous((exponent + 127).astype(dt.uint8))
-        scaled = groups / _power_of_two(scales)
-        codes = _to_fp4(scaled) if mode == "mxfp4" else to_fp8(scaled)
-    return _packed(codes, packing.bits), _reshaped(scales, *lead, n // packing.group)
-
-
-def _affine(groups: array, bits: int) -> tuple[array, array, array]:
-    """Codes, and a scale and a bias for each group. The end of the range that is farther from 0 is a multiple of the
-    scale, so that 0 is a code. Scales and biases are computed once for a group, not again at each of its codes."""
-    low, high = min_(groups, axis=-1, keepdims=True), max_(groups, axis=-1, keepdims=True)
-    most = float((1 << bits) - 1)
-    step = maximum((high - low) / most, 1e-7)
-    if bits == 1:
-        scale, bias = step, low
-    else:
+    low, high = min_(groups, axis=-1), max_(groups, axis=-1)
+    step = maximum((high - low) / float((1 << packing.bits) - 1), 1e-7)
+    scale, bias = step, low
+    if packing.bits > 1:
         below = greater(abs_(low), abs_(high))
         step, edge = where(below, step, negative(step)), where(below, low, high)
         count = round_(edge / step)
         exact = equal(count, 0)
         scale = where(exact, step, edge / where(exact, 1.0, count))
         bias = where(exact, 0.0, edge)
-    scale, bias = contiguous(scale), contiguous(bias)
-    codes = clip(round_((groups - bias) / scale), 0, most).astype(dt.uint8)
-    shape = groups._node.shape[:-1]
-    return codes, _reshaped(scale, *shape), _reshaped(bias, *shape)
+    return [scale.astype(w.dtype), bias.astype(w.dtype)]
+
+
+def _with_global_scale(w: array, global_scale: array) -> tuple[array, ...]:
+    """ "nvfp4" with a scale for all of the matrix."""
+    group, bits = FIXED["nvfp4"]
+    *lead, n = w._node.shape
+    groups = _reshaped(w.astype(dt.float32), *lead, n // group, group)
+    whole = FP8_MAX * FP4_MAX / global_scale.astype(dt.float32)
+    scales = contiguous(to_fp8(max_(abs_(groups), axis=-1, keepdims=True) / FP4_MAX * whole))
+    step = contiguous(from_fp8(scales, dt.float32) / whole)
+    codes = _to_fp4(where(equal(step, 0), 0.0, groups / step))
+    return _packed(codes, bits), _reshaped(scales, *lead, n // group)
 
 
 def dequantize(
@@ -273,7 +274,7 @@ def _dequantized(
         return wrap(bind(op, *matrix)).astype(dtype)
     *lead, count = w._node.shape
     codes = _reshaped(wrap(unpacked_codes(w._node, packing.bits)), *scales._node.shape, packing.group)
-    step = from_fp8(scales, dt.float32) * (global_scale.astype(dt.float32) / (_FP8_MAX * _FP4_MAX))
+    step = from_fp8(scales, dt.float32) * (global_scale.astype(dt.float32) / (FP8_MAX * FP4_MAX))
     return _reshaped(_from_fp4(codes) * expand_dims(step, -1), *lead, count * 32 // packing.bits).astype(dtype)
 
 
@@ -378,7 +379,7 @@ def _chosen_products(
     chosen = [reshape(broadcast_node(i, shape), (prod(shape),)) for i in indices]
     product = bind(op, *matrices, *chosen)
     made = wrap(reshape(product, (*shape, *product.shape[1:])))
-    return made if whole is None else (made * (whole.astype(dt.float32) / (_FP8_MAX * _FP4_MAX))).astype(dtype)
+    return made if whole is None else (made * (whole.astype(dt.float32) / (FP8_MAX * FP4_MAX))).astype(dtype)
 
 
 def _indices(given: array | None, lead: Shape) -> Node:
@@ -419,7 +420,7 @@ def qqmm(
     left, codes, steps = _both_quantized("qqmm", x, w, scales, packing, global_scale_x, global_scale_w)
     made = quantized_matmul(left, codes, steps, mode=mode)
     if mode == "nvfp4" and global_scale_w is not None:
-        made = made * (global_scale_w.astype(dt.float32) / (_FP8_MAX * _FP4_MAX))
+        made = made * (global_scale_w.astype(dt.float32) / (FP8_MAX * FP4_MAX))
     return made.astype(x.dtype)
 
 

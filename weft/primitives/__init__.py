@@ -79,7 +79,7 @@ REGISTRY: tuple[type[Primitive], ...] = (
     random.Threefry,
     # contraction
     contraction.Matmul, convolution.Convolve, convolution.ConvolveWeights,
-    quantized.QuantizedMatmul, quantized.GatherQuantizedMatmul, quantized.Pack, quantized.Unpack,
+    quantized.QuantizedMatmul, quantized.GatherQuantizedMatmul, quantized.Pack, quantized.Unpack, quantized.Quantize,
     quantized.Dequantize,
     # attention
     attention.Attention, attention.AttentionGradient,

@@ -8,14 +8,26 @@ numbers is made. Derivatives by scales and biases are compositions.
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
-from weft.graph.node import ArrayType, Node, Size, kind_of
-from weft.primitives.base import ByOperand, Discrete, KernelOperation, Sample, bind, move_batch_to_front, zeros
+from weft.graph.node import ArrayType, Node, Size, TupleType, bundle_of, kind_of
+from weft.primitives.base import (
+    ByOperand,
+    Discrete,
+    KernelOperation,
+    MultiOutput,
+    Sample,
+    bind,
+    bind_many,
+    move_batch_to_front,
+    zeros,
+)
 from weft.primitives.checks import equal_shapes, need
 from weft.primitives.contraction import Matmul, swap_last
 from weft.primitives.creation import Iota
@@ -33,6 +45,8 @@ BITS: Final = (1, 2, 3, 4, 5, 6, 8)
 
 FP4: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """The 4-bit floats without sign; the codes from 8 on are their negatives."""
+
+FP4_MAX, FP8_MAX = 6.0, 448.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +154,7 @@ class Pack(_Bits):
         need(x.ndim >= 1 and x.shape[-1] % Packing("affine", 32, self.bits).unit[1] == 0, f"codes {x}")
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
-        (x,) = values
-        *lead, n = x.shape
-        stream = np.unpackbits(np.ascontiguousarray(x)[..., None], axis=-1, bitorder="little")[..., : self.bits]
-        packed = np.packbits(stream.reshape(*lead, n * self.bits), axis=-1, bitorder="little")
-        return np.ascontiguousarray(packed).view(np.uint32).reshape(*lead, n * self.bits // 32)
+        return packed(values[0], self.bits)
 
 
 class Unpack(_Bits):
@@ -164,6 +174,14 @@ class Unpack(_Bits):
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return unpacked(values[0], self.bits)
+
+
+def packed(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Codes as a stream of bits in words."""
+    *lead, n = codes.shape
+    stream = np.unpackbits(np.ascontiguousarray(codes)[..., None], axis=-1, bitorder="little")[..., :bits]
+    words = np.packbits(stream.reshape(*lead, n * bits), axis=-1, bitorder="little")
+    return np.ascontiguousarray(words).view(np.uint32).reshape(*lead, n * bits // 32)
 
 
 def codes(w: Node, bits: int) -> Node:
@@ -326,6 +344,131 @@ def _check_words(packing: Packing, w: ArrayType, scales: ArrayType, *biases: Arr
     need(w.ndim == scales.ndim >= 1, f"words {w} and scales {scales}")
     need(equal_shapes(w.shape[:-1], scales.shape[:-1]), f"words {w} and scales {scales}")
     need(scales.shape[-1] * packing.group * packing.bits == w.shape[-1] * 32, f"words {w} and scales {scales}")
+
+
+# ---- numbers to codes ----
+
+
+def _quantize_samples() -> tuple[Sample, ...]:
+    packings = [("affine", GROUPS[bits % 3], bits) for bits in BITS] + [(mode, *known) for mode, known in FIXED.items()]
+    found = []
+    for mode, group, bits in packings:
+        for shape in ((3, 6 * group), (2, 1, group)):
+            found.append(
+                Sample(
+                    lambda rng, dtype, shape=shape: [_numbers(rng, dtype, shape)],  # type: ignore[misc]
+                    {"mode": mode, "group": group, "bits": bits},
+                    smooth=False,
+                    name=f"{mode} {bits} {len(shape)}",
+                )
+            )
+    empty = Sample(lambda rng, dtype: [draw(rng, dtype, (0, 64))], {"mode": "affine", "group": 64, "bits": 4}, False)
+    return (*found, empty)
+
+
+def _numbers(rng: np.random.Generator, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers of all sizes, the first 16 of them equal, some of them 0."""
+    made = draw(rng, dtype, shape, -1, 1) * 2.0 ** rng.integers(-6, 7, (*shape[:-1], 1))
+    made[..., :16] = made[..., :1]
+    return np.where(rng.random(shape) < 0.1, 0, made).astype(dtype.np)
+
+
+class Quantize(MultiOutput, KernelOperation):
+    """(words, scales, biases) of numbers (…, n), or (words, scales) where the mode is not "affine": the packed codes,
+    and what the numbers of each group have in common, as weft/core/quantizing.py defines it, which has the derivatives
+    of scales and biases, too: here they are taken for constants. All is computed in float32."""
+
+    mode: str
+    group: int
+    bits: int
+    dtypes = dt.FLOATS
+    samples = _quantize_samples()
+
+    @property
+    def packing(self) -> Packing:
+        return Packing(self.mode, self.group, self.bits)
+
+    def infer(self, *kinds: ArrayType) -> TupleType:
+        (x,) = kinds
+        *lead, n = x.shape
+        words, groups = kind_of((*lead, n * self.bits // 32), dt.uint32), (*lead, n // self.group)
+        if self.packing.affine:
+            return bundle_of([words, kind_of(groups, x.dtype), kind_of(groups, x.dtype)])
+        return bundle_of([words, kind_of(groups, dt.uint8)])
+
+    def check(self, x: ArrayType) -> None:
+        self.check_dtypes(x)
+        need(self.packing.known, f"{self.mode} quantization, groups of {self.group}, {self.bits} bits")
+        need(x.ndim >= 1 and x.shape[-1] % self.group == 0, f"numbers {x} in groups of {self.group}")
+
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
+        return 8.0 * float(kinds[0].size)
+
+    def reference(self, *values: np.ndarray) -> tuple[np.ndarray, ...]:
+        (x,) = values
+        *lead, n = x.shape
+        groups = x.astype(np.float32).reshape(*lead, n // self.group, self.group)
+        with np.errstate(all="ignore"):
+            codes, *shared = (_affine_codes if self.packing.affine else _small_floats)(groups, self.packing)
+        words = packed(codes.reshape(*lead, n), self.bits)
+        return words, *(y[..., 0] if y.dtype == np.uint8 else y[..., 0].astype(x.dtype) for y in shared)
+
+    def jvp(  # type: ignore[override]
+        self, outs: Sequence[Node], primals: tuple[Node, ...], tangents: ByOperand
+    ) -> Sequence[Node | None]:
+        return [None] * len(outs)
+
+    def vjp(  # type: ignore[override]
+        self, outs: Sequence[Node], primals: tuple[Node, ...], cotangents: Sequence[Node | None], wanted: frozenset[int]
+    ) -> ByOperand:
+        return {}
+
+    def batch(  # type: ignore[override]
+        self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size
+    ) -> Sequence[tuple[Node, int | None]]:
+        return [(x, 0) for x in bind_many(self, move_batch_to_front(inputs[0], axes[0], size))]
+
+
+def _affine_codes(groups: np.ndarray, packing: Packing) -> list[np.ndarray]:
+    low, high = groups.min(-1, keepdims=True), groups.max(-1, keepdims=True)
+    most = np.float32((1 << packing.bits) - 1)
+    step = np.maximum((high - low) / most, np.float32(1e-7))
+    scale, bias = step, low
+    if packing.bits > 1:
+        below = np.abs(low) > np.abs(high)
+        step, edge = np.where(below, step, -step), np.where(below, low, high)
+        count = np.rint(edge / step)
+        scale = np.where(count == 0, step, edge / np.where(count == 0, np.float32(1), count))
+        bias = np.where(count == 0, np.float32(0), edge)
+    codes = np.clip(np.rint((groups - bias) / scale), np.float32(0), most)
+    return [np.nan_to_num(codes).astype(np.uint8), scale, bias]
+
+
+def _small_floats(groups: np.ndarray, packing: Packing) -> list[np.ndarray]:
+    top = np.abs(groups).max(-1, keepdims=True)
+    if packing.mode == "nvfp4":
+        scales = _nearest_fp8(top / np.float32(FP4_MAX))
+        step = fp8_numbers()[scales].astype(np.float32)
+    else:
+        exponent = np.ceil(np.log2(top / np.float32(FP4_MAX if packing.bits == 4 else FP8_MAX)))
+        scales = (np.where(top == 0, np.float32(0), np.clip(exponent, -127, 127)) + 127).astype(np.uint8)
+        step = np.float32(2) ** (scales.astype(np.float32) - 127)
+    scaled = np.where(step == 0, np.float32(0), groups / step)
+    if packing.bits == 8:
+        return [_nearest_fp8(scaled), scales]
+    bounds = np.array([(x + y) / 2 for x, y in itertools.pairwise(FP4)], np.float32)
+    code = np.searchsorted(bounds, np.nan_to_num(np.abs(scaled), posinf=np.inf))  # of two the smaller one
+    return [np.where((scaled < 0) & (code > 0), code + 8, code).astype(np.uint8), scales]
+
+
+def _nearest_fp8(x: np.ndarray) -> np.ndarray:
+    """The nearest E4M3 codes of numbers, ties to even; NaN stays NaN."""
+    numbers = fp8_numbers()[:127]
+    size = np.minimum(np.abs(x.astype(np.float64)), FP8_MAX)
+    below = np.clip(np.searchsorted(numbers, size, "right") - 1, 0, 125)
+    rest = 2 * (size - numbers[below]) - (numbers[below + 1] - numbers[below])
+    code = below + ((rest > 0) | ((rest == 0) & (below % 2 == 1)))
+    return (np.where(np.isnan(x), 127, code) + 128 * np.signbit(x)).astype(np.uint8)
 
 
 # ---- products ----

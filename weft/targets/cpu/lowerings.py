@@ -33,7 +33,7 @@ from weft.primitives.linalg import (
     SolveTriangular,
     Svd,
 )
-from weft.primitives.quantized import Dequantize, Pack, Quantized, Unpack
+from weft.primitives.quantized import Dequantize, Pack, Quantize, Quantized, Unpack
 from weft.primitives.scans import Cumulative, Scan
 from weft.primitives.sorting import ArgSelect, ArgSort, SearchSorted, Sort
 from weft.primitives.views import Contiguous, SliceUpdate
@@ -169,6 +169,7 @@ LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     Pack: quantized.repack,
     Unpack: quantized.repack,
     Dequantize: quantized.dequantize,
+    Quantize: quantized.quantize,
     Attention: attention.lower,
     AttentionGradient: attention.lower_gradient,
     Barrier: _copied,

@@ -25,12 +25,11 @@ class ProductMachine:
 
     def tile(self, kind: Elements, columns: int = 0) -> Tile:
         """Sums for three quarters of the registers; the rest hold a row of b and an element of a. Four vectors wide
-        instead of three where registers allow, and the columns do not leave one vector alone."""
+        instead of three where registers allow and that leaves no part of a tile idle."""
         lanes, many = self.lanes(kind), self.registers == 32
         if kind.parts == 2:
             return Tile(4 if many else 2, 2, lanes)
-        vectors = -(-columns // lanes)
-        if many and (vectors >= 6 or vectors == 4):
+        if many and columns and columns % (4 * lanes) == 0:
             return Tile(6, 4, lanes)
         return Tile(8 if many else 4, 3, lanes)
 

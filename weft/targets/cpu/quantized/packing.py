@@ -60,9 +60,13 @@ class Repack(NativeKernel):
         """Some units from one on."""
         b, (words, fields) = f.b, self.unit
         given, made = (fields, words) if self.packs else (words, fields)
-        found = _apart(b, b.gep(f["x"], at * (4 * given)), given, lanes)
-        found = self._packed(b, found) if self.packs else self._unpacked(b, found)
-        _together(b, found, b.gep(f["out"], at * (4 * made)))
+        self.write(b, b.gep(f["x"], at * (4 * given)), b.gep(f["out"], at * (4 * made)), lanes)
+
+    def write(self, b: Builder, source: Value, target: Value, lanes: int) -> None:
+        """The code for `lanes` units, from one place to another."""
+        words, fields = self.unit
+        found = _apart(b, source, fields if self.packs else words, lanes)
+        _together(b, self._packed(b, found) if self.packs else self._unpacked(b, found), target)
 
     def _packed(self, b: Builder, given: list[Value]) -> list[Value]:
         """Words of fields of bytes."""
@@ -132,7 +136,7 @@ def lower(op: Pack | Unpack, operands: Sequence[Layout], out: Layout) -> Lowerin
     (x,), packs = operands, isinstance(op, Pack)
     launches: list[Launch] = []
     temporaries: list[int] = []
-    at = _plain(x, Pointer(0), 2, launches, temporaries)
+    at = in_order(x, Pointer(0), 2, launches, temporaries)
     kernel = Repack(op.bits, packs)
     words = math.prod((out if packs else x).shape)
     count = words // kernel.unit[0]
@@ -142,7 +146,7 @@ def lower(op: Pack | Unpack, operands: Sequence[Layout], out: Layout) -> Lowerin
     return Lowering(tuple(launches), tuple(temporaries))
 
 
-def _plain(x: Layout, at: Pointer, operands: int, launches: list[Launch], temporaries: list[int]) -> Pointer:
+def in_order(x: Layout, at: Pointer, operands: int, launches: list[Launch], temporaries: list[int]) -> Pointer:
     """Where an operand lies contiguous: as it is, or copied first, behind so many operands and results."""
     plain = Layout(x.shape, tuple(row_major(x.shape, 1)), x.dtype)
     if all(n == 1 or s == t for n, s, t in zip(x.shape, x.strides, plain.strides, strict=True)):
@@ -219,7 +223,7 @@ def dequantize(op: Dequantize, operands: Sequence[Layout], out: Layout) -> Lower
     launches: list[Launch] = []
     temporaries: list[int] = []
     last = len(operands)
-    places = [_plain(x, Pointer(i), last + 1, launches, temporaries) for i, x in enumerate(operands)]
+    places = [in_order(x, Pointer(i), last + 1, launches, temporaries) for i, x in enumerate(operands)]
     kernel = Numbers(op.packing, operands[1].dtype, out.dtype)
     count = math.prod(operands[1].shape)
     each = _BLOCK // op.group * 8
