@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import weft
 import weft.core as mx
+from tests import hostile
 from weft import dtypes as dt
 from weft import program
 from weft.passes.template import Sized
@@ -210,6 +211,12 @@ def test_random_functions(chosen: list[int], sizes: list[tuple[int, int]], shape
         wanted = outcome(f, x)
         assert outcome(compiled, x) == wanted
         assert outcome(made, x) == wanted
+    file = io.BytesIO()
+    made.save(file)
+    loaded = program.load(io.BytesIO(file.getvalue()))
+    for n, seed in sizes:  # those that have come: there are graphs for their shapes
+        x = mx.array(np.random.default_rng(seed).integers(-3, 4, n).astype(np.int32))
+        assert outcome(loaded, x) == outcome(f, x)
 
 
 def test_one_trace_serves_all_sizes_but_0_and_1() -> None:
@@ -349,9 +356,85 @@ def test_programs_that_guesses_do_not_fit() -> None:
     x = mx.array([1.0, -1.0, 2.0])
     assert updated(x) is x
     assert x.tolist() == [1.0, 2.0]
-    for f in (made, updated):
-        with pytest.raises(ValueError, match="depends on data"):
-            f.save(io.BytesIO())
+    for f, given_, wanted in ((made, mx.arange(-3, 7.0), [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), (updated, x, [1.0, 2.0])):
+        file = io.BytesIO()
+        f.save(file)
+        assert program.load(io.BytesIO(file.getvalue()))(given_).tolist() == wanted
+
+
+# ---- files ----
+
+
+def through(f: Callable[..., Any], *args: Any, shapeless: bool) -> Any:
+    file = io.BytesIO()
+    mx.export_function(file, f, *args, shapeless=shapeless)
+    return mx.import_function(io.BytesIO(file.getvalue()))
+
+
+@pytest.mark.parametrize("shapeless", [False, True])
+@pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - {"a value beside"}))
+def test_files(name: str, shapeless: bool) -> None:
+    """Never another answer. Where the way of the function depends on sizes, there may be none."""
+
+    def f(x: Array, t: Array) -> Any:
+        made = FUNCTIONS[name](x, t)
+        return made if isinstance(made, tuple) else (made,)
+
+    rng = np.random.default_rng(5)
+    found = through(f, mx.array(rng.normal(size=9).astype(np.float32) * 2), mx.array(0.5), shapeless=shapeless)
+    answered = 0
+    for n in (9, 9, 12, 7) if shapeless else (9, 9, 9, 9):
+        x = mx.array(rng.normal(size=n).astype(np.float32) * 2)
+        for t in (0.5, -10.0, 10.0, float(np.sort(np.array(x))[-2])):
+            wanted, got = outcome(f, x, mx.array(t)), outcome(found, x, mx.array(t))
+            assert got == wanted or got[0] is ValueError, (n, t)
+            answered += got == wanted
+            if name != "branches":
+                assert got == wanted or wanted[0] is ValueError, (n, t)
+    assert answered > 4
+
+
+def test_files_hold_graphs_for_0_and_1() -> None:
+    found = through(lambda x: mx.unique(x[x > 0]), mx.array([1, -1, 2, 2]), shapeless=True)
+    assert "5 traces" in repr(found)
+    for values in ([1, -1, 2, 2, 3], [-1, -2, -3], [4, -1], [4, 4]):
+        assert found(mx.array(values))[0].tolist() == sorted({v for v in values if v > 0})
+    assert mx.compile(lambda x: found(x)[0] + 1)(mx.array([3, -1, 3, 2])).tolist() == [3, 4]
+    one = through(lambda x: x[x > 0].max(), mx.array([1, -1, 2, 2]), shapeless=True)
+    assert one(mx.array([1, -5, 7]))[0].item() == 7
+    with pytest.raises(ValueError, match="none for the sizes that depend on their values"):
+        one(mx.array([-1, -2]))  # the maximum of nothing
+
+
+def _computed(change: Callable[[Any], Any]) -> bytes:
+    header, data = hostile.parts(hostile.exported(lambda x: mx.sort(x[x > 0]) * 2, (mx.ones((5,)),), True))
+    change(header["functions"][0])
+    return hostile.sealed(header, data)
+
+
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        ("is no node", lambda f: f["computed"][0].__setitem__(0, 10**6)),
+        ("no integer without axes", lambda f: f["computed"][0].__setitem__(0, 0)),
+        ("a symbol and a number", lambda f: f["computed"][0].__setitem__(1, 0)),
+        ("is no computed size", lambda f: f["computed"][0].__setitem__(1, 5)),
+        ("is no computed size", lambda f: f["computed"].clear()),
+        ("is no list", lambda f: f.update(computed={})),
+        ("used before", lambda f: f["computed"][0].__setitem__(0, _last_integer(f))),
+    ],
+)
+def test_files_that_say_nonsense_of_computed_sizes(message: str, change: Callable[[Any], Any]) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        mx.import_function(io.BytesIO(_computed(change)))
+
+
+def _last_integer(function: Any) -> int:
+    """A new last node: an integer without axes."""
+    kind = len(function["kinds"])
+    function["kinds"].append(["int64", []])
+    function["graph"]["nodes"].append(["constant", kind, [], {"bits": bytes(8).hex()}])
+    return len(function["graph"]["inputs"]) + len(function["graph"]["nodes"]) - 1
 
 
 # ---- where there are no such sizes ----
@@ -364,7 +447,7 @@ def test_programs_that_guesses_do_not_fit() -> None:
         ("scan", lambda x: mx.scan(lambda c, r: (c, mx.nonzero(r)[0]), mx.zeros(()), x)),
         ("while_loop", lambda x: mx.while_loop(lambda c: c.sum() < 3, lambda c: c + mx.unique(c).shape[0], x)),
         ("cond", lambda x: mx.cond(x.sum() > 0, lambda x: x[x > 0], lambda x: x, x)),
-        ("export_function", lambda x: mx.export_function(io.BytesIO(), lambda x: x[x > 0], x)),
+        ("export_function", lambda x: mx.export_function(print, lambda x: x[x > 0], x)),
     ],
 )
 def test_bodies_and_batches_have_none(transform: str, f: Callable[[Array], Any]) -> None:

@@ -131,11 +131,20 @@ class ImportedFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given, named = importing.spread(args, kwargs)
         readings = [(given, named)] if given is args else [(given, named), (args, kwargs)]
+        unfit = False
         for reading in readings:
             for function in self._functions:
                 found = function.matches(*reading)
                 if found is not None:
-                    return function.apply(*found)
+                    try:
+                        return function.apply(*found)
+                    except importing.UnfitSizes:
+                        unfit = True
+        if unfit:
+            raise ValueError(
+                "[import_function::call] there are traces for such arguments, but none for the sizes that depend on "
+                "their values: the function could not be traced for them, or there are too many such sizes."
+            )
         for leaf in tree.leaves((given, named)):
             if not isinstance(leaf, array):
                 raise ValueError(

@@ -103,3 +103,6 @@ class NamedSizes(SymbolicSizes):
             shape.append(symbol)
         self.fixed.append(fixed)
         return kind_of(tuple(shape), kind.dtype)
+
+    def anew(self) -> NamedSizes:
+        return NamedSizes(self._inputs)

@@ -14,6 +14,7 @@ from weft.array import array, wrap
 from weft.errors import ComputationError, NotArrayLike, at_user_line
 from weft.evaluate import Recipe, evaluate
 from weft.files.paths import Path_
+from weft.graph.dims import hint_of
 from weft.graph.node import ArrayType, Node, kind_of, next_id, reachable
 from weft.graph.trace import is_tracing
 from weft.passes.executable import Executable
@@ -28,7 +29,7 @@ from weft.transforms.bodies import trace_body
 from weft.transforms.computed import CURRENT, ProgramSizes
 from weft.transforms.cut import CUT, CutVariant
 from weft.transforms.exporting import Export
-from weft.transforms.importing import Imported, call_text, read_functions
+from weft.transforms.importing import Imported, UnfitSizes, call_text, read_functions
 from weft.transforms.updating import Updates
 from weft.transforms.variant import Planned, ShapelessVariant, Trace, Variant
 
@@ -376,7 +377,8 @@ class Program:
         export = Export(by_name, symbolic, json.dumps({METADATA: described}))
         for instance in reversed(self._instances):
             zeros = {name: wrap(constant(0, kind)) for name, kind in zip(names, instance.kinds, strict=True)}
-            export.trace((), zeros, NamedSizes(self.inputs) if symbolic else None)
+            if not (instance.variant.is_cut and export.holds((), zeros)):
+                export.trace((), zeros, NamedSizes(self.inputs) if symbolic else None, instance.guesses)
         export.write(file)
 
     def _saved_updates(self) -> dict[str, int]:
@@ -452,6 +454,8 @@ class Instance:
                     sources.append(numbers[id(node)])
                 elif isinstance(node.value, Buffer):
                     sources.append(node.value)
+            self.guesses = [hint_of(size) for size in computed.sizes()]
+            """The sizes that depend on data, as they were in the call that was traced."""
             self.changes = self._changes(outputs)
             traced_ = Trace(order, roots, sources).copy()
             self.variant: Variant
@@ -620,13 +624,17 @@ def load(file: Path_ | IO[bytes]) -> Program:
         for function in functions:
             found = function.matches((), named)
             if found is not None:
-                return function.results(*found)
+                try:
+                    return function.results(*found)
+                except UnfitSizes:
+                    continue  # the sizes that depend on its data are not those of this graph
         raise ValueError(f"[{first.name}] the file has no graph for a call with {call_text((), named)}")
 
     inputs, updates = _described(metadata, _inputs(functions, names))
     made = Program(fun, inputs, first.name, updates)
     for function in reversed(functions):
-        made.instance([kind for kind, _ in function.traced_kinds()])
+        if function.is_general:
+            made.instance([kind for kind, _ in function.traced_kinds()])
     return made
 
 

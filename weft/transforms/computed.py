@@ -62,6 +62,10 @@ class ComputedSizes:
             self._sizes[number] = known
         return known
 
+    def sizes(self) -> list[int | Dim]:
+        """What has been found, as the trace sees it."""
+        return [self._sizes[self._number(size.node)] for size in self.found]
+
     def _number(self, root: Node) -> int:
         """A number that all nodes have which compute the same."""
         numbers: dict[Node, int] = {}
@@ -112,6 +116,42 @@ class ProgramSizes(ComputedSizes):
 
     def _value(self, node: Node, guess: int) -> int:
         return guess if self._buffers is None else _evaluated_copy(node, self._copies)
+
+
+class ChosenSizes(ProgramSizes):
+    """Those of a function that is exported with `samples` of its arguments: the first ones are `chosen`; others are
+    what they are for the samples, or `guesses`, but neither 0 nor 1."""
+
+    def __init__(
+        self, env: DimEnv, samples: Sequence[Node], chosen: Sequence[int] = (), guesses: Sequence[int] = ()
+    ) -> None:
+        super().__init__(env, (), None)
+        self._samples, self._chosen, self._guesses = samples, chosen, guesses
+        self._values: list[int] = []
+
+    def begin(self, inputs: Sequence[Node]) -> None:
+        self._inputs.update(inputs)
+        self._copies.update(zip(inputs, self._samples, strict=True))
+
+    def _value(self, node: Node, guess: int) -> int:
+        self._values.append(self._found(len(self.found), node, guess))
+        return self._values[-1]
+
+    def _found(self, number: int, node: Node, guess: int) -> int:
+        if number < len(self._chosen):
+            return self._chosen[number]
+        if number < len(self._guesses):
+            found = self._guesses[number]
+        elif any(map(_is_unknown, self._samples)):
+            found = guess
+        else:
+            found = _evaluated_copy(node, self._copies)
+        return max(found, 2)
+
+    def others(self) -> list[list[int]]:
+        """What else to choose, so that all ways on from what was not are taken: 0 and 1 are never symbols."""
+        open_ = range(len(self._chosen), len(self.found))
+        return [[*self._values[:k], number] for k in open_ for number in (0, 1)]
 
 
 class KnownSizes(ProgramSizes):

@@ -32,6 +32,7 @@ from weft.runtime.data import Buffer, numpy_view
 from weft.transforms import state
 from weft.transforms.bodies import random_state, trace_body
 from weft.transforms.capture import Walk
+from weft.transforms.computed import CURRENT, ChosenSizes
 from weft.transforms.exportfile import DamagedFile, write
 from weft.transforms.importing import FORMAT, Imported, Reader, call_text, spread
 from weft.transforms.variant import SymbolicSizes
@@ -39,6 +40,8 @@ from weft.version import __version__
 
 NAME = "export_function"
 Json = Any
+MOST_WAYS = 27
+"""Traces of one call: each size that depends on data may be 0, 1 or a symbol."""
 
 
 # ---- trees ----
@@ -75,7 +78,9 @@ class ExportedTrace:
         kwargs: dict[str, Any],
         shapeless: bool,
         sizes: SymbolicSizes | None = None,
+        computed: ChosenSizes | None = None,
     ) -> None:
+        """`computed` takes the sizes that depend on data; None: there must be none."""
         self.name = getattr(fun, "__name__", type(fun).__name__)
         self.inputs = encode_tree((args, kwargs), "the arguments")
         self.names = _parameter_names(fun, len(args))
@@ -90,6 +95,8 @@ class ExportedTrace:
         returned: list[Any] = []
 
         def flat(*arrays: array) -> Any:
+            if computed is not None:
+                computed.begin([x._node for x in arrays])
             given, named = structure.unflatten(arrays)
             returned.append(fun(*given, **named))
             return tree.leaves(returned[0])
@@ -97,9 +104,12 @@ class ExportedTrace:
         self.first = next_id()
         drawn_from = random_state()[0]._node
         kept = _Kept(fun)
+        around = CURRENT.sizes
         try:
+            CURRENT.sizes = around if computed is None else computed
             traced = trace_body(NAME, flat, symbolic)
         finally:
+            CURRENT.sizes = around
             self.sizes.env.close()
             changed = kept.put_back(self.first)
         if changed:
@@ -110,7 +120,10 @@ class ExportedTrace:
         self.outputs = _outputs(returned[0])
         results = [leaf._node for leaf in traced.leaves]
         self.params = traced.params
-        self.order, self.results = self._behind(results, {traced.random_param: drawn_from})
+        self.computed = [] if computed is None else computed.found
+        roots = [*results, *[size.node for size in self.computed]]
+        self.order, behind = self._behind(roots, {traced.random_param: drawn_from})
+        self.results, self.found = behind[: len(results)], behind[len(results) :]
         if traced.random is not None and drawn_from in self.order:
             warnings.warn(
                 f"[{NAME}] {self.name} draws from the global random state, which becomes part of the file as it is "
@@ -243,12 +256,14 @@ class Writer:
     def function(self) -> Json:
         traced = self.traced
         env = traced.sizes.env
-        graph = self._graph(traced.params, traced.order, traced.results, traced.operands)
+        graph = self._graph(traced.params, traced.order, [*traced.results, *traced.found], traced.operands)
+        found = graph["outputs"][len(traced.results) :]
+        del graph["outputs"][len(traced.results) :]
         guards = [
             [self._poly(guard.expression.terms), guard.relation, guard.value, guard.text]
             for guard in (*env.assumptions, *env.guards)
         ]
-        return {
+        made = {
             "name": traced.name,
             "inputs": traced.inputs,
             "names": traced.names,
@@ -259,6 +274,9 @@ class Writer:
             "bodies": self.bodies,
             "graph": graph,
         }
+        if found:
+            made["computed"] = [[at, size.number] for at, size in zip(found, traced.computed, strict=True)]
+        return made
 
     # ---- graphs ----
 
@@ -358,11 +376,19 @@ class Writer:
                 case Positive(arg):
                     made = {"positive": self._poly(arg)}
                 case symbol:
-                    position, axis = self.traced.sizes.places[env.symbols.index(symbol.name)]
-                    made = {"input": position, "axis": axis, "name": symbol.name, "hint": symbol.hint}
+                    made = {**self._origin(env.symbols.index(symbol.name)), "name": symbol.name, "hint": symbol.hint}
             found = self._atoms[atom] = len(self.atoms)
             self.atoms.append(made)
         return found
+
+    def _origin(self, symbol: int) -> Json:
+        """Where a call finds the number of a symbol."""
+        places = self.traced.sizes.places
+        if symbol < len(places):
+            position, axis = places[symbol]
+            return {"input": position, "axis": axis}
+        open_ = [i for i, size in enumerate(self.traced.computed) if size.number is None]
+        return {"computed": open_[symbol - len(places)]}
 
 
 def _body_parts(
@@ -407,17 +433,43 @@ class Export:
             (name, first + i) for i, name in enumerate(owners)
         ]
 
-    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: SymbolicSizes | None = None) -> None:
-        """Add the trace of a call. `sizes` says which of a shapeless one's sizes are symbols, if not all are."""
+    def trace(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        sizes: SymbolicSizes | None = None,
+        guesses: Sequence[int] = (),
+    ) -> None:
+        """Add the trace of a call; several, if sizes in it depend on data, for which there may be `guesses`. `sizes`
+        says which of a shapeless one's sizes are symbols, if not all are."""
         args, kwargs = spread(args, kwargs)
         check_arrays(args, kwargs)
-        for known in self._known:
-            if known.matches(args, kwargs) is not None:
-                raise RuntimeError(
-                    f"[{NAME}] Attempting to export a function twice with the same signature is not allowed: there is "
-                    f"a trace for {call_text(args, kwargs)}"
-                )
-        traced = ExportedTrace(self.fun, args, kwargs, self.shapeless, sizes)
+        if self.holds(args, kwargs):
+            raise RuntimeError(
+                f"[{NAME}] Attempting to export a function twice with the same signature is not allowed: there is "
+                f"a trace for {call_text(args, kwargs)}"
+            )
+        samples = [leaf._node for leaf in tree.leaves((args, kwargs))]
+        ways: list[list[int]] = [[]]
+        failure: Exception | None = None
+        for _ in range(MOST_WAYS):
+            if not ways:
+                break
+            own = SymbolicSizes() if sizes is None else sizes.anew()
+            computed = ChosenSizes(own.env, samples, ways.pop(0), guesses)
+            try:
+                self._add(ExportedTrace(self.fun, args, kwargs, self.shapeless, own, computed))
+            except Exception as error:  # the function is not for such sizes: neither is the file
+                failure = failure or error
+            ways += computed.others()
+        if failure is not None and not self.holds(args, kwargs):
+            raise failure
+
+    def holds(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether there is a trace for such a call, whatever sizes depend on its data."""
+        return any(known.matches(args, kwargs) is not None for known in self._known)
+
+    def _add(self, traced: ExportedTrace) -> None:
         made = Writer(traced, self._tensors).function()
         kinds = [kind_of(values.shape, dtype) for dtype, values in self._tensors.values]
         try:

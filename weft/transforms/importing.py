@@ -17,7 +17,7 @@ import numpy as np
 
 from weft import tree
 from weft.array import array, wrap
-from weft.dtypes import Dtype, by_name
+from weft.dtypes import Dtype, bool_, by_name
 from weft.files.paths import Path_
 from weft.graph.body import Body, body_of
 from weft.graph.dims import Dim, dim_max, shape_text
@@ -41,6 +41,7 @@ from weft.primitives.control import Loop
 from weft.primitives.elementwise import Minimum
 from weft.records import MISSING, fields
 from weft.runtime.data import Buffer
+from weft.transforms.computed import computed_size
 from weft.transforms.exportfile import DamagedFile, damaged, opened, read_header, read_tensors
 
 FORMAT: Final = "weft function"
@@ -133,6 +134,14 @@ class InputSize(NamedTuple):
     hint: int
 
 
+class ComputedSize(NamedTuple):
+    """A size that depends on data, by its number."""
+
+    number: int
+    name: str
+    hint: int
+
+
 class Floor(NamedTuple):
     num: Sum
     den: Sum
@@ -151,22 +160,47 @@ class Guard(NamedTuple):
     text: str
 
 
-class Sizes:
-    """The table of sizes of a function, and its guards."""
+Atom = InputSize | ComputedSize | Floor | Positive
 
-    def __init__(self, atoms: Json, guards: Json) -> None:
-        self.atoms: list[InputSize | Floor | Positive] = []
+
+class Sizes:
+    """The table of sizes of a function, and its guards. `computed` sizes depend on data: the others are known in
+    stages, as these are found out one by one."""
+
+    def __init__(self, atoms: Json, guards: Json, computed: int) -> None:
+        self._computed = computed
+        self.atoms: list[Atom] = []
+        self.stages: list[int] = []
+        """How many computed sizes it takes to know each."""
         for atom in row(atoms, "the table of sizes"):
-            self.atoms.append(self._read(atom))
+            made = self._read(atom)
+            self.stages.append(self._atom_stage(made))
+            self.atoms.append(made)
         self.guards = [self._guard(guard) for guard in row(guards, "the list of guards")]
 
-    def _read(self, atom: Json) -> InputSize | Floor | Positive:
+    def stage(self, size: Sum) -> int:
+        return max([self.stages[factor] for _, factors in size.terms for factor in factors], default=0)
+
+    def _atom_stage(self, atom: Atom) -> int:
+        match atom:
+            case ComputedSize(number):
+                return number + 1
+            case Floor(num, den):
+                return max(self.stage(num), self.stage(den))
+            case Positive(arg):
+                return self.stage(arg)
+        return 0
+
+    def _read(self, atom: Json) -> Atom:
         known = len(self.atoms)
         if isinstance(atom, dict) and atom.keys() == {"floor"}:
             num, den = row(atom["floor"], "a quotient", 2)
             return Floor(read_sum(num, known), read_sum(den, known))
         if isinstance(atom, dict) and atom.keys() == {"positive"}:
             return Positive(read_sum(atom["positive"], known))
+        if isinstance(atom, dict) and "computed" in atom:
+            number = whole(item(atom, "computed", int), "computed size", self._computed)
+            return ComputedSize(number, word(item(atom, "name", str)), whole(item(atom, "hint", int), "size", least=2))
         position, axis = (whole(item(atom, name, int), name) for name in ("input", "axis"))
         return InputSize(position, axis, word(item(atom, "name", str)), whole(item(atom, "hint", int), "size", least=2))
 
@@ -178,12 +212,19 @@ class Sizes:
             read_sum(expression, len(self.atoms)), relation, whole(value, "size", least=1 - LARGEST), word(text)
         )
 
-    def values(self, shapes: Sequence[Sequence[Size]] | None) -> list[Size] | None:
-        """All sizes where inputs have these shapes (None: those of the trace); None if a guard does not hold. Guards
-        are in an order in which no divisor is 0 that one of them says is not."""
+    def values(self, shapes: Sequence[Sequence[Size]] | None, computed: Sequence[Size] = ()) -> list[Size] | None:
+        """All sizes where inputs have these shapes (None: those of the trace), as far as they follow from these and
+        from the computed ones that are known (others are 0); None if a guard does not hold. Guards are in an order in
+        which no divisor is 0 that one of them says is not."""
         known: list[Size] = []
-        for atom in self.atoms:
+        stage = self._computed if shapes is None else len(computed)
+        for atom, needs in zip(self.atoms, self.stages, strict=True):
+            if needs > stage:
+                known.append(0)
+                continue
             match atom:
+                case ComputedSize(number, _, hint):
+                    known.append(hint if shapes is None else computed[number])
                 case InputSize(position, axis, _, hint):
                     known.append(hint if shapes is None else shapes[position][axis])
                 case Floor(num, den):
@@ -192,6 +233,8 @@ class Sizes:
                 case Positive(arg):
                     known.append(bounded(dim_max(arg.value(known), 0)))
         for guard in self.guards:
+            if self.stage(guard.expression) > stage:
+                continue
             if not _RELATIONS[guard.relation](guard.expression.value(known), guard.value):
                 return None
         return known
@@ -333,18 +376,67 @@ class FunctionReader:
 
     def __init__(self, value: Json, file: Reader) -> None:
         self.value, self.file = value, file
-        self.sizes = Sizes(value["sizes"], value["guards"])
+        computed = row(value.get("computed", []), "the list of computed sizes")
+        self.sizes = Sizes(value["sizes"], value["guards"], len(computed))
         self.kinds: list[Any] = []
+        self.kind_stages: list[int] = []
+        """How many computed sizes it takes to know each."""
         for kind in row(value["kinds"], "the table of kinds"):
             self.kinds.append(self._kind(kind))
+            self.kind_stages.append(self._kind_stage(self.kinds[-1]))
         self.bodies: list[Steps] = []
+        self.body_stages: list[int] = []
         for body in row(value["bodies"], "the list of bodies"):
-            self.bodies.append(self._steps(body, tensors=False))
+            made = self._steps(body, tensors=False)
+            stages = [self.stage(step) for step in made.steps] + [self.kind_stages[kind] for kind in made.inputs]
+            self.bodies.append(made)
+            self.body_stages.append(max(stages, default=0))
+        self.computed = [self._found(size) for size in computed]
+
+    def stage(self, step: Step) -> int:
+        """How many computed sizes it takes to make a node."""
+        return max(self.kind_stages[step.kind], self._params_stage(step.params))
+
+    def _params_stage(self, value: Any) -> int:
+        if type(value) is Sum:
+            return self.sizes.stage(value)
+        if type(value) is BodyAt:
+            return self.body_stages[value.number]
+        return max(map(self._params_stage, value), default=0) if type(value) is tuple else 0
+
+    def _kind_stage(self, kind: Any) -> int:
+        first, rest = kind
+        if first == "tape":
+            return self.kind_stages[rest]
+        if first == "bundle":
+            return max([self.kind_stages[part] for part in rest], default=0)
+        return self._params_stage(rest)
+
+    @staticmethod
+    def _found(size: Json) -> tuple[int, int | None]:
+        """(number of the node that computes a size, what it must be unless it is a symbol)"""
+        node, number = row(size, "a computed size", 2)
+        return whole(node, "node"), None if number is None else whole(number, "computed size", 2)
+
+    def _check_computed(self, steps: Steps) -> None:
+        """Computed sizes are integers without axes, found out before anything that depends on them."""
+        kinds = [*steps.inputs, *[step.kind for step in steps.steps]]
+        for node, _ in self.computed:
+            dtype, shape = self.kinds[kinds[whole(node, "node", len(kinds))]]
+            if not isinstance(dtype, Dtype) or not dtype.is_integer or shape:
+                damaged("a computed size is no integer without axes")
+        for number, step in enumerate(steps.steps, len(steps.inputs)):
+            if any(node >= number for node, _ in self.computed[: self.stage(step)]):
+                damaged("a size is used before it is computed")
+        symbols = {atom.number for atom in self.sizes.atoms if isinstance(atom, ComputedSize)}
+        if any(self.computed[number][1] is not None for number in symbols):
+            damaged("a computed size is a symbol and a number")
 
     def function(self) -> Imported:
         value = self.value
         inputs, outputs = read_tree(value["inputs"]), read_tree(value["outputs"])
         steps = self._steps(value["graph"], tensors=True)
+        self._check_computed(steps)
         if inputs.num_leaves != len(steps.inputs) or outputs.num_leaves != len(steps.outputs):
             damaged("inputs or outputs are not as many as its graph has")
         args, kwargs = inputs.unflatten([None] * inputs.num_leaves)
@@ -449,18 +541,27 @@ def _tree(value: Json, depth: int) -> Any:
 
 # ---- graphs for certain sizes ----
 
+_LATER, _NOTHING = kind_of((0,), bool_), Steps((), (), ())
+"""What stands for a kind, and a body, that is not known yet."""
+
+
+class UnfitSizes(Exception):
+    """Sizes that a call computes are not those that a graph is for."""
+
 
 class Builder:
     """Makes the graph of a function where sizes have certain values, and checks every node of it."""
 
-    def __init__(self, reader: FunctionReader, known: Sequence[Size]) -> None:
+    def __init__(self, reader: FunctionReader, known: Sequence[Size], stage: int | None = None) -> None:
+        """With a stage, only what is known when so many computed sizes are."""
         self.reader, self.known = reader, known
+        last = len(reader.computed) if stage is None else stage
         self.kinds: list[ArrayType] = []
-        for kind in reader.kinds:
-            self.kinds.append(self._kind(kind))
+        for kind, needs in zip(reader.kinds, reader.kind_stages, strict=True):
+            self.kinds.append(self._kind(kind) if needs <= last else _LATER)
         self.bodies: list[Body] = []
-        for steps in reader.bodies:
-            made = self.instance(steps, lambda i, kind: Node(Parameter(i), (), kind))
+        for steps, needs in zip(reader.bodies, reader.body_stages, strict=True):
+            made = self.instance(steps if needs <= last else _NOTHING, lambda i, kind: Node(Parameter(i), (), kind))
             self.bodies.append(body_of(made.inputs, made.outputs))
 
     def _kind(self, kind: Any) -> ArrayType:
@@ -493,14 +594,14 @@ class Builder:
         inputs = tuple(nodes)
         order: list[Node] = []
         for step in steps.steps:
-            nodes.append(self._node(step, [nodes[i] for i in step.operands], order))
+            nodes.append(self.node(step, [nodes[i] for i in step.operands], order))
             order.append(nodes[-1])
         outputs = tuple([nodes[i] for i in steps.outputs])
         if any(type(node.kind) is not ArrayType for node in outputs):
             raise ValueError("a result that is no array")
         return Instance(inputs, tuple(order), outputs)
 
-    def _node(self, step: Step, operands: list[Node], order: list[Node]) -> Node:
+    def node(self, step: Step, operands: list[Node], order: list[Node]) -> Node:
         """The node of a step. What it takes beside its operands is added to `order`."""
         what = step.what
         if isinstance(what, int):
@@ -610,6 +711,9 @@ class Imported:
         self._reader, self._steps = reader, steps
         self.inputs, self.outputs, self.names, self.name = inputs, outputs, names, name
         self._made: dict[tuple[int, ...], Instance] = {}
+        self._guesses = {atom.number: atom.hint for atom in reader.sizes.atoms if isinstance(atom, ComputedSize)}
+        self.is_general = all(number is None for _, number in reader.computed)
+        """Whether no size that depends on data must be a certain number."""
 
     def check(self) -> None:
         """Make the graph for the sizes of the trace. What may change in the shape of an input is a size of its own."""
@@ -683,9 +787,30 @@ class Imported:
         return found
 
     def results(self, leaves: Sequence[array], known: Sequence[Size]) -> Any:
-        """What the function gives, as it returned it."""
-        instance = self._instance(known)
-        return self.outputs.unflatten([wrap(node) for node in applied(instance, [leaf._node for leaf in leaves])])
+        """What the function gives, as it returned it. UnfitSizes if sizes that depend on data are others than its."""
+        operands = [leaf._node for leaf in leaves]
+        found = self._in_stages(operands, known) if self._reader.computed else applied(self._instance(known), operands)
+        return self.outputs.unflatten([wrap(node) for node in found])
+
+    def _in_stages(self, operands: Sequence[Node], known: Sequence[Size]) -> list[Node]:
+        """The results of a function that computes sizes, each found out as soon as its node is there."""
+        reader, nodes = self._reader, [*operands]
+        shapes = [node.shape for node in operands]
+        builder, found, beside = Builder(reader, known, 0), list[Size](), list[Node]()
+        for step in (None, *self._steps.steps):
+            if step is not None:
+                nodes.append(builder.node(step, [nodes[i] for i in step.operands], beside))
+            while len(found) < len(reader.computed) and reader.computed[len(found)][0] < len(nodes):
+                node, number = reader.computed[len(found)]
+                size = computed_size("import_function", nodes[node], self._guesses.get(len(found), 2))
+                if size != number if number is not None else type(size) is int and size < 2:
+                    raise UnfitSizes
+                found.append(size)
+                now = reader.sizes.values(shapes, found)
+                if now is None:
+                    raise UnfitSizes
+                builder = Builder(reader, now, len(found))
+        return [nodes[i] for i in self._steps.outputs]
 
     def apply(self, leaves: Sequence[array], known: Sequence[Size]) -> Any:
         """What the function gives, as it returned it, but with a tuple for a list of results or a single one."""

@@ -445,6 +445,10 @@ class SymbolicSizes:
     def read(self, kinds: Sequence[ArrayType]) -> tuple[int, ...]:
         return tuple(kinds[i].shape[axis] for i, axis in self.places)  # type: ignore[misc]
 
+    def anew(self) -> SymbolicSizes:
+        """The same for another trace."""
+        return SymbolicSizes()
+
 
 class ShapelessVariant(Variant):
     """One trace for all sizes that satisfy its guards. Machine code is the same for all of them; the plan of a new size
