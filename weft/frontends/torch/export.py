@@ -59,8 +59,16 @@ def from_exported(exported: ExportedProgram, *, name: str = "exported", in_place
     them: all may (True), none (False), those of some names ("aten.add.Tensor", or "aten.add" for all overloads; after
     torch has taken others apart), or those for whose names a function returns True.
     """
-    functional = exported.run_decompositions(without_kept(torch.export.default_decompositions()))
-    module = functional.graph_module
+    if not isinstance(exported, ExportedProgram):
+        raise TypeError(
+            f"[from_exported] takes what torch.export.export gives; got {type(exported).__name__}. What to_edge of "
+            "ExecuTorch gives has it as exported_program()."
+        )
+    module = _as_aten(exported.graph_module)
+    functional = exported
+    if module is None:
+        functional = exported.run_decompositions(without_kept(torch.export.default_decompositions()))
+        module = functional.graph_module
     reasons = [f"{reason}{place_of(node)}" for node in module.graph.nodes if (reason := why_not(node)) is not None]
     if reasons:
         raise Unsupported("[from_exported] " + "\n".join(dict.fromkeys(reasons)))
@@ -100,6 +108,20 @@ def from_exported(exported: ExportedProgram, *, name: str = "exported", in_place
         Compiled(translation.signature, traced), arguments, kept, spec_of.in_spec, spec_of.out_spec, name,
         translation.hints,
     )  # fmt: skip
+
+
+def _as_aten(module: fx.GraphModule) -> fx.GraphModule | None:
+    """The graph of an edge program of ExecuTorch with the operators that its own stand for; None for any other. It is
+    functional already, and taken apart."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    is_edge = False
+    for node in module.graph.nodes:
+        copies[node] = copy = graph.node_copy(node, copies.__getitem__)
+        inner = getattr(node.target, "_op", None)
+        if node.op == "call_function" and isinstance(inner, torch._ops.OpOverload):
+            copy.target, is_edge = inner, True
+    return fx.GraphModule(module, graph) if is_edge else None
 
 
 class Exported:

@@ -597,7 +597,7 @@ def masked_fill(out: Out, x: mx.array, mask: mx.array, value: Any) -> mx.array:
     return mx.where(mask, to(value, out.dtype), x)
 
 
-@aten("_to_copy", "prims::convert_element_type", "to.dtype", "type_as")
+@aten("_to_copy", "prims::convert_element_type", "to.dtype", "type_as", "dim_order_ops::_to_dim_order_copy")
 def convert(out: Out, x: mx.array, *args: Any, **kwargs: Any) -> mx.array:
     if x.dtype.is_complex and not out.dtype.is_complex and not out.dtype.is_bool:
         x = mx.real(x)
@@ -614,7 +614,7 @@ def imag(out: Out, x: mx.array) -> mx.array:
     return mx.imag(x)
 
 
-@aten("_conj", "_conj_physical", "conj_physical")
+@aten("_conj", "_conj_copy", "_conj_physical", "conj_physical")
 def conj(out: Out, x: mx.array) -> mx.array:
     return mx.conjugate(x)
 

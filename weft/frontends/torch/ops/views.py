@@ -19,7 +19,7 @@ aten = Table()
 
 @aten(
     "alias", "clone", "detach", "lift_fresh_copy", "lift_fresh", "contiguous", "lift", "alias_copy", "detach_copy",
-    "prims::device_put",
+    "prims::device_put", "dim_order_ops::_clone_dim_order",
 )  # fmt: skip
 def alias(out: Out, x: mx.array, *args: Any, **kwargs: Any) -> mx.array:
     return x
@@ -32,7 +32,7 @@ def copy(out: Out, x: mx.array, source: mx.array, non_blocking: bool = False) ->
     return mx.broadcast_to(to(source, out.dtype), x.shape)
 
 
-@aten("view", "reshape", "_unsafe_view", "view_copy", "_reshape_alias", "_reshape_copy")
+@aten("view", "reshape", "_unsafe_view", "view_copy", "_reshape_alias", "_reshape_alias_copy", "_reshape_copy")
 def view(out: Out, x: mx.array, size: Sequence[Any], *args: Any) -> mx.array:
     return mx.reshape(x, tuple(size)) if -1 not in [n for n in size if type(n) is int] else mx.reshape(x, out.shape)
 
@@ -340,7 +340,7 @@ def scalar_tensor(out: Out, value: Any, **kwargs: Any) -> mx.array:
 
 @aten(
     "empty.memory_format", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "zeros", "zeros_like",
-    "new_zeros", "empty_permuted", "prims::empty_strided",
+    "new_zeros", "empty_permuted", "prims::empty_strided", "dim_order_ops::_empty_dim_order",
 )  # fmt: skip
 def zeros(out: Out, *args: Any, **kwargs: Any) -> mx.array:
     return filled(out, 0)
