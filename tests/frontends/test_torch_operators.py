@@ -114,7 +114,7 @@ def test_a_number_with_each_dtype(name: str) -> None:
 
 def test_all_of_core_aten_is_tried() -> None:
     tried = {*samples.SAMPLES, *samples.UNARY, *samples.BINARY, *samples.SCALAR, *samples.RANDOM, *samples.NO_VALUES}
-    tried |= {*samples.SIZES, *samples.LEFT_TO_TORCH, *samples.MUTATING}
+    tried |= {*samples.SIZES, *samples.LEFT_TO_TORCH, *samples.MUTATING, *samples.BY_DATA}
     assert [name for name in core() if name not in tried] == []
 
 

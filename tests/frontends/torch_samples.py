@@ -484,7 +484,9 @@ SAMPLES: dict[str, Callable[[], list[Call]]] = {
 NO_VALUES = ["empty.memory_format", "empty_strided"]
 RANDOM = ["rand", "randn", "randperm", "native_dropout"]
 SIZES = ["sym_numel", "sym_size.int", "sym_stride.int", "sym_storage_offset", "sym_is_contiguous"]
-LEFT_TO_TORCH = ["nonzero", "_local_scalar_dense", "resize_", "atan2.out"]
-"""What depends on data, or changes its operand: torch computes it."""
+LEFT_TO_TORCH = ["resize_", "atan2.out"]
+"""What changes its operand: functional graphs have other operators in their place."""
+BY_DATA = ["nonzero", "_local_scalar_dense"]
+"""Whose results have sizes that depend on data (test_torch_data_sizes.py)."""
 MUTATING = ["_native_batch_norm_legit"]
 """A functional graph has the functional form of it in its place."""

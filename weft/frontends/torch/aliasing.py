@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from weft.frontends.torch.data_sizes import has_unbacked
 from weft.frontends.torch.layouts import memory_order
 from weft.frontends.torch.signature import Argument, Output, Own, Seen, Size, Update, Value
 
@@ -79,7 +80,7 @@ class Outputs:
         self._given = {x for x in wanted if isinstance(x, fx.Node) and isinstance(x.meta.get("val"), torch.Tensor)}
         self.outputs = tuple([self._output(x) for x in wanted])
         # Last: what reads an argument is then computed before its new value is.
-        self.updates = [Update(self.arguments[a], self._own(b)) for a, b in changes if a is not b]
+        self.updates = [Update(self.arguments[a], self.own(b)) for a, b in changes if a is not b]
 
     def _output(self, x: Any) -> Output:
         if x not in self._given:
@@ -88,14 +89,14 @@ class Outputs:
         if x in self.arguments:
             return Argument(self.arguments[x])
         root = root_of(x)
-        if root is x or not _fits(x, root):
-            return Own(self._own(x))
+        if root is x or has_unbacked(root.meta["val"]) or not _fits(x, root):
+            return Own(self.own(x))
         root = self._written.get(root, root)
         if root in self.arguments:
             return self._seen(x, root, self.arguments[root], own=False)
         if root in self._given or memory_order(x.meta["val"]) is None:
-            return self._seen(x, root, self._own(root), own=True)
-        return Own(self._own(x))
+            return self._seen(x, root, self.own(root), own=True)
+        return Own(self.own(x))
 
     def _seen(self, x: fx.Node, root: fx.Node, number: int, own: bool) -> Seen:
         view, base = x.meta["val"], root.meta["val"]
@@ -103,7 +104,8 @@ class Outputs:
         shape, strides = (tuple(map(self._expression, sizes)) for sizes in (view.shape, view.stride()))
         return Seen(number, own, shape, strides, self._expression(offset))
 
-    def _own(self, node: fx.Node) -> int:
+    def own(self, node: fx.Node) -> int:
+        """The number of the result that a node is."""
         if node not in self._numbers:
             self._numbers[node] = len(self.results)
             self.results.append(node)

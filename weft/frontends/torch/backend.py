@@ -91,7 +91,7 @@ class _Careful:
 
     @property
     def has_sizes(self) -> bool:
-        return bool(self._compiled.signature.symbols)
+        return bool(self._compiled.signature.symbols) or self._compiled.signature.depends_on_data
 
     @property
     def only(self) -> Callable[[list[Any]], list[Any]]:
@@ -104,7 +104,13 @@ class _Careful:
         except Unsupported as error:
             LOG.warning("[torch.compile] %s; torch computes it for these sizes", error)
             return list(self._module(*args))
-        return call(args)
+        if not self._compiled.signature.depends_on_data:
+            return call(args)
+        try:
+            return call(args)
+        except Unsupported as error:  # when it traced the call, before anything was changed
+            LOG.warning("[torch.compile] %s; torch computes it for such data", error)
+            return list(self._module(*args))
 
 
 class _Part(torch.nn.Module):

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from weft.array import wrap
-from weft.frontends.torch.layouts import dense_strides, is_identity, laid_out
+from weft.frontends.torch.layouts import dense_strides, inverse, is_identity, laid_out
 from weft.frontends.torch.signature import Argument, Output, Own, Seen, Signature, Value, evaluated, evaluated_all
 from weft.graph.node import ArrayType, Node, kind_of
-from weft.primitives.base import DATA
+from weft.primitives.base import DATA, constant
 from weft.program import Program
 from weft.runtime.buffer import foreign
 from weft.runtime.data import Buffer
@@ -46,14 +47,14 @@ class Compiled:
 
     def __init__(self, signature: Signature, program: Program | None) -> None:
         self.signature, self.program = signature, program
-        self._by_sizes: dict[tuple[int, ...], SizedCall] = {}
-        self._only: SizedCall | None = None
+        self._by_sizes: dict[tuple[int, ...], SizedCall | DataCall] = {}
+        self._only: SizedCall | DataCall | None = None
         self._boxed_call = True  # torch hands over a list that may be emptied
 
     def __call__(self, args: list[Any]) -> list[Any]:
         return self.call_for(args)(args)
 
-    def call_for(self, args: Sequence[Any]) -> SizedCall:
+    def call_for(self, args: Sequence[Any]) -> SizedCall | DataCall:
         """What runs for arguments of these sizes."""
         if self._only is not None:
             return self._only
@@ -64,7 +65,11 @@ class Compiled:
             if len(self._by_sizes) >= MOST_SIZES:
                 self._by_sizes.clear()
             known = {s.name: int(n) for s, n in zip(symbols, sizes, strict=True)}
-            call = self._by_sizes[sizes] = SizedCall(self.signature, self.program, known)
+            if self.signature.depends_on_data and self.program is not None:
+                call = DataCall(self.signature, self.program, known)
+            else:
+                call = SizedCall(self.signature, self.program, known)
+            self._by_sizes[sizes] = call
             if not symbols:
                 self._only = call
         return call
@@ -94,7 +99,7 @@ class SizedCall:
             (shape := evaluated_all(x.shape, known), _strides(x, shape, known), getattr(torch, x.dtype.split(".")[-1]))
             for x in signature.made
         ]
-        self._outputs = [self._maker(output) for output in signature.outputs]
+        self._outputs = [_maker(output, known) for output in signature.outputs]
         self._updates = [(x.argument, x.result) for x in signature.updates]
         self._is_plain = not self._updates and all(
             isinstance(x, Own) and x.number == i for i, x in enumerate(signature.outputs)
@@ -135,16 +140,7 @@ class SizedCall:
         return found
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        given = []
-        for argument, order in self._tensors:
-            x = args[argument]
-            if _is_lazy(x):  # its memory holds other numbers than it has
-                x = x.resolve_conj().resolve_neg()
-            if order is not None:
-                x = laid_out(x, order)
-            elif not _is_contiguous(x):
-                x = x.contiguous()
-            given.append(x)
+        given = _laid_out(args, self._tensors)
         if self._run is None:
             own = self._run_and_copy(self._all(given))
         else:
@@ -210,29 +206,95 @@ class SizedCall:
                 x.permute(y.order).copy_(torch.from_dlpack(_Copied(wrap(Node(DATA, (), kind, buffer)))))
         return own
 
-    def _maker(self, output: Output) -> Callable[[list[Any], list[torch.Tensor]], Any]:
-        """How an output is made of the arguments and the results."""
-        match output:
-            case Argument(number):
-                return lambda args, own: args[number]
-            case Own(number):
-                return lambda args, own: own[number]
-            case Value(value):
-                constant = evaluated(value, self._known)
-                return lambda args, own: constant
-            case Seen():
-                return self._view(output)
 
-    def _view(self, seen: Seen) -> Callable[[list[Any], list[torch.Tensor]], torch.Tensor]:
-        number, own_, known = seen.number, seen.own, self._known
-        shape, strides = evaluated_all(seen.shape, known), evaluated_all(seen.strides, known)
-        offset = evaluated(seen.offset, known)
+def _laid_out(args: Sequence[Any], tensors: Sequence[tuple[int, Any]]) -> list[torch.Tensor]:
+    """The tensors that a program reads, as it reads them: numbers of arguments, with orders of axes."""
+    given = []
+    for argument, order in tensors:
+        x = args[argument]
+        if _is_lazy(x):  # its memory holds other numbers than it has
+            x = x.resolve_conj().resolve_neg()
+        if order is not None:
+            x = laid_out(x, order)
+        elif not _is_contiguous(x):
+            x = x.contiguous()
+        given.append(x)
+    return given
 
-        def look(args: list[Any], own: list[torch.Tensor]) -> torch.Tensor:
-            x = own[number] if own_ else args[number]
-            return torch.as_strided(x, shape, strides, x.storage_offset() + offset)
 
-        return look
+def _maker(output: Output, known: Mapping[str, Any]) -> Callable[[list[Any], list[torch.Tensor]], Any]:
+    """How an output is made of the arguments and the results."""
+    match output:
+        case Argument(number):
+            return lambda args, own: args[number]
+        case Own(number):
+            return lambda args, own: own[number]
+        case Value(value):
+            found = evaluated(value, known)
+            return lambda args, own: found
+        case Seen():
+            return _view(output, known)
+
+
+def _view(seen: Seen, known: Mapping[str, Any]) -> Callable[[list[Any], list[torch.Tensor]], torch.Tensor]:
+    number, own_ = seen.number, seen.own
+    shape, strides = evaluated_all(seen.shape, known), evaluated_all(seen.strides, known)
+    offset = evaluated(seen.offset, known)
+
+    def look(args: list[Any], own: list[torch.Tensor]) -> torch.Tensor:
+        x = own[number] if own_ else args[number]
+        return torch.as_strided(x, shape, strides, x.storage_offset() + offset)
+
+    return look
+
+
+class DataCall:
+    """A call of a program whose sizes depend on data: only its results say how large they are. None is written over an
+    argument before all are there."""
+
+    over = None
+
+    def __init__(self, signature: Signature, program: Program, known: Mapping[str, int]) -> None:
+        self.signature, self._program, self._known = signature, program, known
+        self._kinds = kinds_of(signature, program, known)
+        self._tensors = [(x.argument, None if is_identity(x.order) else x.order) for x in signature.given]
+        self._boxed_call = True
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        signature = self.signature
+        tensors: list[Any] = [*_laid_out(args, self._tensors), *[None] * len(signature.carriers)]
+        if signature.draws:
+            tensors.append(_key())
+        own = self._results(tensors)
+        known = {**self._known, **{c.name: _size_in(own[c.result], c.axis) for c in signature.computed}}
+        for x in signature.updates:
+            args[x.argument].copy_(own[x.result])
+        made = [_maker(output, known)(args, own) for output in signature.outputs]
+        args.clear()
+        return made
+
+    def _results(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
+        given = [
+            wrap(constant(0, kind) if x is None else Node(DATA, (), kind, _buffer(x)))
+            for x, kind in zip(tensors, self._kinds, strict=True)
+        ]
+        made = zip(self._program.run_numpy(given), self.signature.made, strict=True)
+        return [_tensor(x, y.dtype).permute(inverse(y.order)) for x, y in made]
+
+
+def _size_in(tensor: torch.Tensor, axis: int | None) -> Any:
+    return tensor.item() if axis is None else tensor.shape[axis]
+
+
+def _tensor(values: np.ndarray, dtype: str) -> torch.Tensor:
+    """A tensor in the memory of an array, also of a dtype that NumPy does not have."""
+    kind = getattr(torch, dtype.rpartition(".")[2])
+    if not values.size:
+        return torch.empty(values.shape, dtype=kind)
+    values = values if values.flags.c_contiguous else values.copy()
+    if kind is torch.bfloat16:
+        return torch.from_numpy(values.view(np.int16)).view(kind)
+    return torch.from_numpy(values)
 
 
 def _key() -> torch.Tensor:

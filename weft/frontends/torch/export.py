@@ -224,7 +224,12 @@ class Exported:
     # ---- files ----
 
     def save(self, file: str | PathLike[str] | IO[bytes]) -> None:
-        """Write program, state, and the names and order of everything; `load` reads it."""
+        """Write program, state, and the names and order of everything; `load` reads it. A program whose sizes depend on
+        data is not written."""
+        if self._compiled.signature.depends_on_data:
+            raise ValueError(
+                f"[save] sizes in {self.name} depend on data, and such a program has no file: keep its module."
+            )
         described = {
             "format": FORMAT,
             "name": self.name,

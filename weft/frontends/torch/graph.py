@@ -20,18 +20,30 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 import weft.core as mx
 from weft.frontends.torch.aliasing import Outputs, is_update
+from weft.frontends.torch.data_sizes import (
+    CHECKS,
+    ITEM,
+    CheckFailed,
+    bound,
+    brings_sizes,
+    confirm,
+    has_unbacked,
+    is_unbacked,
+    symbols,
+)
 from weft.frontends.torch.layouts import inverse, is_identity, memory_order, number
 from weft.frontends.torch.ops import DTYPES, RULES, Out
 from weft.frontends.torch.ops.random import RANDOM
 from weft.frontends.torch.restricting import InPlace, apart, permission
-from weft.frontends.torch.signature import Given, Made, Signature, Symbol
+from weft.frontends.torch.signature import Computed, Given, Made, Seen, Signature, Symbol, Value
 from weft.program import Input
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 KEY = "random_key"
-CHECKS = frozenset({
-    "aten._assert_tensor_metadata.default", "aten._assert_scalar.default", "aten._assert_async.msg",
-    "aten._assert_async.default", "aten.sym_constrain_range_for_size.default", "aten.sym_constrain_range.default",
+FEW = 12
+"""A size to trace with, where torch has none."""
+ASSERTIONS = frozenset({
+    "aten._assert_tensor_metadata.default", "aten._assert_async.msg", "aten._assert_async.default",
 })  # fmt: skip
 """Nodes that only make sure of something that torch found when it traced."""
 
@@ -56,6 +68,10 @@ class Unsupported(NotImplementedError):
     node: fx.Node | None = None
 
 
+class Refused(Unsupported, ValueError):
+    """That in a graph whose sizes depend on data: it may be that other data would do."""
+
+
 # ---- what there are rules for ----
 
 
@@ -63,7 +79,7 @@ def why_not(node: fx.Node) -> str | None:
     """Why a node of a graph cannot be a part of a program; None if it can."""
     if node.op in ("placeholder", "output", "get_attr"):
         return _why_not_value(node.meta.get("val"))
-    if is_update(node) or (str(node.target) in CHECKS and not node.users):
+    if is_update(node) or (str(node.target) in ASSERTIONS | CHECKS and not node.users):
         return None
     if node.op != "call_function":
         return f"a {node.op} of {node.target} is no operator"
@@ -82,21 +98,14 @@ def _why_not_value(value: Any) -> str | None:
     if isinstance(value, (tuple, list)):
         return next((reason for part in value if (reason := _why_not_value(part)) is not None), None)
     if isinstance(value, SYMBOLS):
-        return "a size that depends on data" if _depends_on_data(value) else None
+        return None
     if not isinstance(value, torch.Tensor):
         return None
     if value.layout is not torch.strided or value.device.type != "cpu":
         return f"a {value.layout} tensor on {value.device}"
     if value.dtype not in DTYPES:
         return f"a tensor of dtype {value.dtype}"
-    if any(isinstance(n, SYMBOLS) and _depends_on_data(n) for n in value.shape):
-        return "a shape that depends on data"
     return None
-
-
-def _depends_on_data(size: Any) -> bool:
-    """Whether torch has no number for a symbol."""
-    return size.node.hint is None
 
 
 def _why_not_arguments(node: fx.Node) -> str | None:
@@ -108,13 +117,7 @@ def _why_not_arguments(node: fx.Node) -> str | None:
         order = memory_order(value)
         if order is None or not is_identity(order) or base.op != "placeholder":
             return f"{name} of what is not row-major"
-    if name == "aten.index.Tensor" and any(_is_mask(index) for index in node.args[1]):  # type: ignore[union-attr]
-        return f"{name} with a mask: the shape depends on data"
     return None
-
-
-def _is_mask(index: Any) -> bool:
-    return isinstance(index, fx.Node) and index.meta["val"].dtype in (torch.bool, torch.uint8)
 
 
 def is_size(node: fx.Node) -> bool:
@@ -158,7 +161,7 @@ def size_value(size: Any, known: Mapping[Any, Any]) -> Any:
         return _python(found)
     missing = found.free_symbols - known.keys()
     if missing:
-        raise Unsupported(f"a size {found} with no value for {', '.join(map(str, missing))}")
+        raise Unsupported(f"a size {found} that depends on data, of which nothing says what it is")
     return sympy_interp(PythonReferenceAnalysis, dict(known), found)
 
 
@@ -189,7 +192,15 @@ class Translation:
         self.placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         outputs = Outputs(module, wanted, changes, expression)
         self.results = tuple(outputs.results)
-        self._needed = _needed(self.results)
+        computed = self._computed(outputs, wanted)
+        self.results = tuple(outputs.results)
+        self._checks = {
+            node
+            for node in self.nodes
+            if str(node.target) in CHECKS and any(is_unbacked(x.meta.get("val")) for x in node.all_input_nodes)
+        }
+        self._needed = _needed([*self.results, *self._checks])
+        self.depends_on_data = any(map(brings_sizes, self._needed))
         self.draws = any(str(node.target) in RANDOM for node in self.nodes)
         self.inputs: list[Input] = []
         self.hints: dict[str, int] = {}
@@ -202,13 +213,34 @@ class Translation:
             self.inputs.append(Input(KEY, (2,), mx.uint32))
         self.signature = Signature(
             tuple(self._symbols.values()), tuple(self._given), carriers, self.draws,
-            tuple(map(_made, self.results)), outputs.outputs, tuple(outputs.updates),
+            tuple(map(_made, self.results)), outputs.outputs, tuple(outputs.updates), self.depends_on_data, computed,
         )  # fmt: skip
         self._constants: dict[str, mx.array] = {}
 
+    def _computed(self, outputs: Outputs, wanted: Sequence[Any]) -> tuple[Computed, ...]:
+        """Where the symbols come from that depend on data and that outputs which are no results need."""
+        missing: set[Any] = set()
+        for x, output in zip(wanted, outputs.outputs, strict=True):
+            if isinstance(x, fx.Node) and isinstance(output, (Value, Seen)):
+                value = x.meta["val"]
+                sizes = [value]
+                if isinstance(output, Seen):
+                    sizes = [*value.shape, *value.stride(), value.storage_offset()]
+                missing |= {s for n in sizes if is_unbacked(n) for s in n.node.expr.free_symbols}
+        found: dict[Any, Computed] = {}
+        for node in self.nodes:
+            for symbol, (result, axis) in symbols(node).items():
+                if symbol in missing and symbol not in found:
+                    at = node if result is None else _part_of(node, result)
+                    found[symbol] = Computed(str(symbol), outputs.own(at), axis)
+        return tuple(found.values())
+
     @property
     def updates(self) -> dict[str, int]:
-        """By name of the input: the result that is its new value, where that is of the same kind and order."""
+        """By name of the input: the result that is its new value, where that is of the same kind and order. None where
+        sizes depend on data: such programs overwrite nothing."""
+        if self.depends_on_data:
+            return {}
         names = {x.argument: (given.name, x) for x, given in zip(self._given, self.inputs, strict=False)}
         found: dict[str, int] = {}
         for x in self.signature.updates:
@@ -249,7 +281,7 @@ class Translation:
         symbol = size.node.expr
         if symbol not in self._symbols:
             self._symbols[symbol] = Symbol(str(symbol), argument, axis)
-            self.hints[str(symbol)] = number(size)
+            self.hints[str(symbol)] = FEW if is_unbacked(size) else number(size)
 
     def _add_tensor(self, argument: int, node: fx.Node, value: torch.Tensor, names: dict[str, int]) -> None:
         order = memory_order(value)
@@ -285,7 +317,7 @@ class Translation:
             )
         values: dict[fx.Node, Any] = {self.placeholders[i]: x for i, x in tensors.items()}
         run = _Run(self, values, known, arrays[-1] if self.draws else None)
-        made = [run.value(node) for node in self.results]
+        made = [run.values[node] if node in run.values else run.value(node) for node in self.results]
         return [
             x if is_identity(y.order) else mx.transpose(x, y.order)
             for x, y in zip(made, self.signature.made, strict=True)
@@ -320,21 +352,25 @@ class _Run:
     """One pass over a graph: the value of each node, in order."""
 
     def __init__(
-        self, of: Translation, values: dict[fx.Node, Any], known: Mapping[Any, Any], key: mx.array | None
+        self, of: Translation, values: dict[fx.Node, Any], known: dict[Any, Any], key: mx.array | None
     ) -> None:
         self.of, self.values, self.known, self.key = of, values, known, key
         self.draws = 0
         for node in of.nodes:
             if node in of._needed:
-                self.values[node] = self._compute(node)
+                self.values[node] = made = self._compute(node)
+                if made is not None:
+                    self.known.update([*bound(node, made, self.known)])
 
     def value(self, node: fx.Node) -> Any:
+        if str(node.target) == ITEM:  # a size, or an array if it is none
+            return next((self.known[s] for s in symbols(node) if s in self.known), self.values[node])
         return self.values[node] if node in self.values else size_value(node.meta["val"], self.known)
 
     def _compute(self, node: fx.Node) -> Any:
         if node.op == "get_attr":
             return self.of.constant(str(node.target))
-        if is_size(node):
+        if is_size(node) and str(node.target) != ITEM:
             return size_value(node.meta["val"], self.known)
         args = fx.map_arg(node.args, self.value)
         kwargs: dict[str, Any] = fx.map_arg(node.kwargs, self.value)  # type: ignore[assignment]
@@ -342,6 +378,9 @@ class _Run:
         if node.target is operator.getitem:
             return args[0][args[1]]
         name = str(node.target)
+        if node in self.of._checks:
+            confirm(name, args, self._numbers(kwargs))
+            return None
         if name in RANDOM:
             self.draws += 1
             assert self.key is not None
@@ -352,8 +391,10 @@ class _Run:
             if not self.of.may_run_in_place(name):
                 return apart(RULES[name], out, args, kwargs)
             return RULES[name](out, *args, **kwargs)
+        except CheckFailed:
+            raise
         except Exception as error:
-            found = Unsupported(f"{name}: {error}")
+            found = Unsupported(f"{name}: {error}") if not self.of.depends_on_data else Refused(f"{name}: {error}")
             found.node = node
             raise found from error
 
@@ -389,11 +430,23 @@ def _needed(results: Iterable[fx.Node]) -> set[fx.Node]:
     return found
 
 
+def _part_of(node: fx.Node, number: int) -> fx.Node:
+    """The node that takes one of several results."""
+    for user in node.users:
+        if user.target is operator.getitem and user.args[1] == number:
+            return user
+    raise Unsupported(f"{node.target}: a size of result {number}, which the graph does not take")
+
+
 def _made(node: fx.Node) -> Made:
     value = node.meta["val"]
+    if not isinstance(value, torch.Tensor):  # the number that an item is
+        source = node.all_input_nodes[0].meta["val"]
+        return Made((), (), (), str(source.dtype))
     order = memory_order(value)
     shape = tuple(map(expression, value.shape))
     if order is None:  # torch says that elements are shared or apart; a program writes them one after the other
         order = tuple(range(value.dim()))
         return Made(shape, (), order, str(value.dtype))
-    return Made(shape, tuple(map(expression, value.stride())), order, str(value.dtype))
+    strides = () if has_unbacked(value) else tuple(map(expression, value.stride()))
+    return Made(shape, strides, order, str(value.dtype))

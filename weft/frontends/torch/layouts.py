@@ -9,11 +9,18 @@ from typing import Any
 import torch
 
 Order = tuple[int, ...]
+SOME_SIZE = 1_000_003
+"""Stands for a size that depends on data where only the order of strides counts."""
 
 
 def number(n: Any) -> int:
-    """A size, or the one that torch traced with if it is a symbol."""
-    return n if type(n) is int else int(n.node.hint)
+    """A size, or the one that torch traced with if it is a symbol; some large one if that depends on data."""
+    if type(n) is int:
+        return n
+    hint = n.node.hint
+    if hint is not None:
+        return int(hint)
+    return int(n.node.expr.subs(dict.fromkeys(n.node.expr.free_symbols, SOME_SIZE)))
 
 
 def memory_order(tensor: Any) -> Order | None:

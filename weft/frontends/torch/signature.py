@@ -91,6 +91,15 @@ class Update:
 
 
 @dataclass(frozen=True)
+class Computed:
+    """A symbol that depends on data: a result's size along an axis, or its value if that is None."""
+
+    name: str
+    result: int
+    axis: int | None
+
+
+@dataclass(frozen=True)
 class Signature:
     """The inputs of the program are the tensors that are `given`, then one for each of `carriers` (symbols that are the
     size of nothing: only the shape of that input counts), then a random key if it `draws`."""
@@ -102,6 +111,10 @@ class Signature:
     made: tuple[Made, ...]
     outputs: tuple[Output, ...]
     updates: tuple[Update, ...]
+    depends_on_data: bool = False
+    """Whether sizes of values do, so that a call is not laid out before it runs."""
+    computed: tuple[Computed, ...] = ()
+    """The symbols that outputs need."""
 
     def to_json(self) -> dict[str, Any]:
         return {

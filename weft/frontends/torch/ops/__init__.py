@@ -11,13 +11,15 @@ from weft.frontends.torch.ops import (
     products,
     random,
     reductions,
+    selecting,
     sorting,
     views,
 )
 from weft.frontends.torch.ops.table import DTYPES, TORCH_DTYPES, Out, Rule
 
 MODULES = (
-    pointwise, reductions, views, indexing, sorting, products, convolutions, normalization, attention, random,
+    pointwise, reductions, views, indexing, selecting, sorting, products, convolutions, normalization, attention,
+    random,
 )  # fmt: skip
 
 RULES: dict[str, Rule] = {name: rule for module in MODULES for name, rule in module.aten.items()}

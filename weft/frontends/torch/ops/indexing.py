@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import weft.core as mx
+from weft.frontends.torch.ops.selecting import places_of
 from weft.frontends.torch.ops.table import Out, Table, axis_of, in_bounds, iota, to
 from weft.frontends.torch.ops.views import with_part
 from weft.primitives.indexing import Scatter, ScatterAdd, ScatterMax, ScatterMin, ScatterMultiply, ScatterSet
@@ -38,7 +39,10 @@ def unsafe_index(out: Out, x: mx.array, indices: Indices) -> mx.array:
 
 @aten("index.Tensor")
 def index(out: Out, x: mx.array, indices: Indices) -> mx.array:
-    return x[_key(_checked(out, x, indices))]
+    first = indices[0] if indices else None
+    if len(indices) == 1 and first is not None and first.dtype.is_bool and first.ndim:
+        return x[first]
+    return x[_key(_checked(out, x, places_of(indices)))]
 
 
 @aten("index_put")
@@ -64,6 +68,8 @@ def _put_masked(x: mx.array, indices: Indices, values: mx.array, accumulate: boo
     marked = mx.reshape(mask, (*mask.shape, *(1,) * after))
     if values.ndim <= after or values.shape[0] == 1:
         new = values if values.ndim <= after else mx.reshape(values, values.shape[1:])
+    elif values.shape[0] == 0:
+        return x
     else:
         order = mx.cumsum(to(mx.flatten(mask), mx.int64)) - 1
         order = mx.maximum(mx.minimum(order, values.shape[0] - 1), 0)
