@@ -487,3 +487,33 @@ def test_an_endless_loop_can_be_interrupted(endless: Any) -> None:
             mx.eval(outs)
     finally:
         timer.cancel()
+
+
+def test_numbers_are_rounded_to_what_they_meet() -> None:
+    """A number of the source has no type of its own: beside a float64 it is one, whatever was made of it before."""
+
+    def numbers(x, out):
+        i = thread_position_in_grid.x
+        y = x[i] * 0.1
+        z = TENTH * x[i] + 2.0 * TENTH * x[i]
+        small = x[i] * 0.0 + 1e-200
+        start = 0.1
+        for _ in range(2):
+            start = start + x[i]
+        out[4 * i] = y
+        out[4 * i + 1] = z
+        out[4 * i + 2] = small
+        out[4 * i + 3] = start + (mx.float32(0.1) - 0.1)
+
+    kernel = mx.fast.kernel("numbers", ["x"], ["out"], numbers)
+    for dtype in (mx.float64, mx.float32):
+        x = mx.array([3.0], dtype)
+        (made,) = kernel(inputs=[x], grid=(1, 1, 1), threadgroup=(1, 1, 1), output_shapes=[(4,)], output_dtypes=[dtype])
+        kind = np.float64 if dtype is mx.float64 else np.float32
+        tenth, three = kind(0.1), kind(3.0)
+        expected = [three * tenth, tenth * three + kind(0.2) * three, kind(1e-200), kind(0.1) + three + three]
+        assert made.tolist()[:3] == [float(value) for value in expected[:3]]
+        assert made.tolist()[3] == pytest.approx(float(expected[3]), rel=1e-7)
+
+
+TENTH = 0.1

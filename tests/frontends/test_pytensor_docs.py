@@ -19,5 +19,9 @@ def test_the_table_of_operations_is_up_to_date() -> None:
     assert coverage.table() in PAGE.read_text(), "run `python -m weft.frontends.pytensor.coverage`"
 
 
+def test_all_scalar_operations_are_translated() -> None:
+    assert not coverage.untranslated_scalars()
+
+
 def test_all_distributions_are_translated() -> None:
     assert not coverage.untranslated_distributions()

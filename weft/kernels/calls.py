@@ -30,7 +30,7 @@ from weft.kernels.meanings import (
     StructType,
     Tuple,
 )
-from weft.kernels.rules import Value, VectorType
+from weft.kernels.rules import Value, VectorType, rounded
 from weft.kernels.syntax import At
 from weft.kernels.walking import assigns
 
@@ -102,7 +102,10 @@ class Calls(Expressions):
             return Tuple(tuple(Value(self.cast(self.rules.strong(p), kind.dtype)) for p in parts))
         if isinstance(value, Tuple) and len(value.parts) > 1:
             self.error(at, f"one number is needed here, and this is a vector of {len(value.parts)}.")
-        return Value(self.cast(self.number(value, at).expression, kind))
+        made = self.cast(self.number(value, at).expression, kind)
+        if isinstance(made, tree.Constant) and kind.is_float:
+            made = tree.Constant(kind, rounded(float(made.value), kind))
+        return Value(made)
 
     def _braced(self, x: s.Braces, kind: Any) -> Any:
         if isinstance(kind, StructType):

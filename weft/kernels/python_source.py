@@ -175,7 +175,8 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def _is_library(function: types.FunctionType) -> bool:
-    return (function.__module__ or "").split(".")[0] == "weft"
+    """Whether a kernel has a function of its own in the place of this one."""
+    return (function.__module__ or "").split(".")[:2] == ["weft", "core"]
 
 
 def number_of(value: Any) -> int | float | bool | Dtype | None:

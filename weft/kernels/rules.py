@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -108,9 +109,20 @@ def cast(x: tree.Expression, dtype: Dtype) -> tree.Expression:
             return tree.Constant(dtype, bool(x.value) if dtype.is_bool else wrapped(int(x.value), dtype))
         if dtype in (dt.float32, dt.float64) and not x.dtype.is_float and abs(int(x.value)) < 1 << 24:
             return tree.Constant(dtype, float(x.value))
-        if x.dtype.is_float and dtype in (dt.float32, dt.float64) and x.dtype is not dt.float32:
-            return tree.Constant(dtype, float(x.value))
+        if x.dtype.is_float and dtype in (dt.float32, dt.float64):
+            return tree.Constant(dtype, rounded(float(x.value), dtype))
     return tree.Cast(dtype, x)
+
+
+def rounded(value: float, dtype: Dtype) -> float:
+    """The number of a float type that a constant of this value is. Literals of Python have none yet: they are written
+    as they are, and rounded to what they meet."""
+    if dtype is not dt.float32 or not math.isfinite(value):
+        return value
+    try:
+        return struct.unpack("<f", struct.pack("<f", value))[0]  # type: ignore[no-any-return]
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 def can_fail(x: tree.Expression) -> bool:
@@ -195,7 +207,9 @@ class Rules:
                 else self.real
             )
             return Value(
-                cast(tree.Constant(dt.float32, value), dtype) if dtype in dt.HALVES else tree.Constant(dtype, value)
+                cast(tree.Constant(dt.float32, rounded(value, dt.float32)), dtype)
+                if dtype in dt.HALVES
+                else tree.Constant(dtype, rounded(value, dtype))
             )
         kinds = (dt.uint32, dt.uint64) if "u" in suffix else (dt.int32, dt.int64, dt.uint64)
         for dtype in kinds:
@@ -259,6 +273,9 @@ class Rules:
             if x.dtype.is_float or y.dtype.is_float:
                 return None
             return Value(operation(f.ARITHMETIC[op], x.dtype, x, cast(y, x.dtype)), a.weak and b.weak)
+        worked_out = _of_literals(op, a, b)
+        if worked_out is not None:
+            return worked_out
         x, y, weak = self.matched(a, b)
         if x.dtype.is_bool and op in "&|^":
             return Value(operation(f.ARITHMETIC[op], dt.bool_, x, y))
@@ -647,6 +664,8 @@ class PythonRules(Rules):
         return cast(x.expression, dt.int64) if x.expression.dtype.is_bool else x.expression
 
     def unary(self, op: str, x: Value) -> Value | None:
+        if op == "-" and x.weak and isinstance(x.expression, tree.Constant) and x.expression.dtype.is_float:
+            return Value(tree.Constant(x.expression.dtype, -float(x.expression.value)), True)
         if op == "~" and x.expression.dtype.is_bool:
             return Value(operation("not", dt.bool_, x.expression))
         return super().unary(op, x)
@@ -657,6 +676,9 @@ class PythonRules(Rules):
             return None if x.dtype.is_float else Value(operation(f.ARITHMETIC[op], x.dtype, x, y), weak)
         if op in f.COMPARISONS:
             return super().binary(op, a, b)
+        worked_out = _of_literals(op, a, b)
+        if worked_out is not None:
+            return worked_out
         x, y, weak = self.matched(a, b)
         if x.dtype.is_bool and op in "&|^":
             return Value(operation(f.ARITHMETIC[op], dt.bool_, x, y))
@@ -674,6 +696,18 @@ class PythonRules(Rules):
         if op == "**":
             return Value(operation("pow", x.dtype, x, y), weak)
         return super().arithmetic(op, x, y, weak)
+
+
+def _of_literals(op: str, a: Value, b: Value) -> Value | None:
+    """What two numbers of a Python source make, one of which is a float: a number again, that has no type yet."""
+    x, y = a.expression, b.expression
+    if not (a.weak and b.weak and isinstance(x, tree.Constant) and isinstance(y, tree.Constant)):
+        return None
+    if op not in "+-*/" or not (x.dtype.is_float or y.dtype.is_float) or (op == "/" and y.value == 0):
+        return None
+    p, q = float(x.value), float(y.value)
+    value = p + q if op == "+" else p - q if op == "-" else p * q if op == "*" else p / q
+    return Value(tree.Constant(dt.float32, value), True)
 
 
 RULES: Final[Mapping[str, Rules]] = {"metal": Rules(), "cuda": CudaRules(), "python": PythonRules()}

@@ -34,7 +34,6 @@ def table() -> str:
     lines.append(f"| scalar operations | {_listed([*scalars.SAME, *scalars.OWN, 'Composite', 'ScalarLoop'])} |")
     drawn = [cls.__name__.removesuffix("RV") for cls in (*random.SAMPLERS, *random.WHOLE)]
     lines.append(f"| distributions | {_listed(drawn)} |")
-    lines.append(f"| scalar operations that PyTensor runs | {_listed(_left())} |")
     return "\n".join(lines)
 
 
@@ -42,7 +41,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in sorted(set(names)))
 
 
-def _left() -> list[str]:
+def untranslated_scalars() -> list[str]:
     """Scalar operations without a translation; bases of others are none."""
     classes = [
         x

@@ -21,6 +21,7 @@ from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 
 import weft.core as mx
 from weft.array import array
+from weft.frontends.pytensor import special
 from weft.frontends.pytensor.convert import converts, value_of
 from weft.frontends.pytensor.values import Known, NotConverted, Value, cast, number_in, to_array, weft_dtype
 
@@ -72,14 +73,10 @@ def _log1mexp(x: array) -> array:
 
 
 def _erfcinv(x: array) -> array:
-    """The number whose erfc is x: Newton's method for its logarithm, which keeps its digits where x is small."""
+    """The number whose erfc is x."""
     below = mx.minimum(x, _number(x, 2.0) - x)
     inside = mx.maximum(below, _number(x, 1e-320 if x.dtype is mx.float64 else 1e-44))
-    goal = mx.log(inside)
-    y = mx.where(inside > _number(x, 0.1), mx.erfinv(_number(x, 1.0) - inside), mx.sqrt(mx.maximum(-goal, -goal * 0)))
-    for _ in range(6):
-        scaled = mx.erfcx(y)
-        y = y + (mx.log(scaled) - y * y - goal) * scaled * _number(x, math.sqrt(math.pi) / 2)
+    y = special.erfcinv_of_log(mx.log(inside))
     y = mx.where(below == 0, _number(x, math.inf), mx.where(below < 0, _number(x, math.nan), y))
     return mx.where(x > _number(x, 1.0), -y, y)
 
@@ -106,7 +103,10 @@ SAME.update({
     "GammaLn": mx.gammaln, "Psi": mx.digamma,
     "TriGamma": lambda x: mx.polygamma(1, x), "Gamma": _gamma, "I0": mx.i0, "I1": mx.i1, "Sigmoid": mx.sigmoid,
     "Softplus": _softplus, "Log1mexp": _log1mexp, "GammaInc": mx.gammainc, "GammaIncC": mx.gammaincc,
-    "BetaInc": mx.betainc, "Conj": mx.conjugate,
+    "BetaInc": mx.betainc, "Conj": mx.conjugate, "J0": special.j0, "J1": special.j1, "Jv": special.jv,
+    "Ive": special.ive, "Kve": special.kve, "Hyp2F1": special.hyp2f1, "Owens_t": special.owens_t,
+    "NdtriExp": special.ndtri_exp, "GammaIncInv": special.gammaincinv, "GammaIncCInv": special.gammainccinv,
+    "BetaIncInv": special.betaincinv,
     "RoundHalfToEven": mx.round, "RoundHalfAwayFromZero": _round_away, "Trunc": _trunc, "Ceil": mx.ceil,
     "Floor": mx.floor, "Clip": lambda x, low, high: mx.where(x < low, low, mx.where(x > high, high, x)),
 })  # fmt: skip
