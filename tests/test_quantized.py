@@ -23,7 +23,8 @@ from weft.primitives.indexing import resolved
 from weft.primitives.quantized import BITS, FIXED, GROUPS, Packing, Quantize, QuantizedMatmul, numbers_of
 from weft.runtime import threads
 from weft.runtime.program import Command, CommandKind, Program, Reloc
-from weft.targets.cpu.quantized import lower
+from weft.targets.cpu.quantized import lower, lowering
+from weft.targets.cpu.quantized.few import FewRows
 
 AFFINE = [Packing("affine", group, bits) for group in GROUPS for bits in BITS]
 SMALL_FLOATS = [Packing(mode, *options) for mode, options in FIXED.items()]
@@ -229,12 +230,32 @@ def run_alone(x: np.ndarray, parts: list[np.ndarray], packing: Packing, transpos
     return out
 
 
+@pytest.mark.parametrize("packing", [p for p in QUICK if p.bits in (2, 4, 8)], ids=str)
+def test_words_that_are_read_from_each_byte_on_have_the_same_codes(
+    packing: Packing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every code, also in rows that end with a part of a vector."""
+
+    class Aligned(FewRows):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            assert self.overlaps
+            self.overlaps = False
+
+    k = 4096 + 2048 + packing.group
+    parts, x = matrix(6, packing, (5, k), dt.float32), rows(6, (2, k), dt.float32)
+    found = [run_alone(x[:m], parts, packing, True) for m in (1, 2)]
+    monkeypatch.setattr(lowering, "FewRows", Aligned)
+    assert all(same_bits(a, run_alone(x[:m], parts, packing, True)) for m, a in enumerate(found, 1))
+
+
 @pytest.mark.parametrize("end", [True, False], ids=["end", "start"])
 def test_nothing_is_read_past_the_operands(end: bool) -> None:
     """Operands at the edge of memory, and matrices whose last units fill no vector."""
-    for packing in (FOUR_BITS, Packing("affine", 32, 5), Packing("affine", 128, 8), *SMALL_FLOATS):
-        for transpose in (True, False):
-            k = 3 * packing.group
+    packings = (FOUR_BITS, Packing("affine", 32, 2), Packing("affine", 32, 5), Packing("affine", 128, 8), *SMALL_FLOATS)
+    for packing in packings:
+        for transpose, groups in ((True, 3), (True, 2048 // packing.group), (False, 3)):
+            k = groups * packing.group
             parts = [at_the_edge(p, end=end) for p in matrix(5, packing, (7, k), dt.float32)]
             for m in (1, 3, 20):
                 x = at_the_edge(rows(5, (m, k if transpose else 7), dt.float32), end=end)

@@ -11,8 +11,9 @@ every sixteenth group of the chunk from its l-th on of fma(bias, sum of x over t
 of x over a group has 16 interleaved parts and the same tree. So an element does not depend on other rows, nor on how
 rows are cut into tasks.
 
-Rows of x are turned first, so that lane l finds what belongs to its units. With `gathered`, rows come from several
-small x that go to the same matrix, because their indices say so.
+Rows of x are turned first, so that lane l finds what belongs to its units. Words of one unit each are read from each of
+their bytes on, where others of the row follow, so half of the shifts are not needed. With `gathered`, rows come from
+several small x that go to the same matrix, because their indices say so.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ CHUNK: Final = 4096
 """Lanes, and codes of one partial sum. Part of the specified order: other numbers give other bits."""
 ROWS: Final = 16
 """The most rows of x that a task goes through a matrix with."""
+
+_INNER, _WHOLE, _TAIL = range(3)
+"""Sixteen units that others of the row follow, the last sixteen, and fewer."""
 
 _WORDS: Final = (
     "tasks", "*x", "*w", "*scales", "*biases", "*out", "rows", "many", "k", "x_row", "w_row", "scales_row",
@@ -66,6 +70,8 @@ class FewRows:
         self.wide = el.summing(kind)
         self.size = kind.work.size
         self.affine = codes.packing.affine
+        self.overlaps = codes.words == 1 and codes.packing.bits in (2, 4, 8)
+        """Whether words are read from each of their bytes on, where more of the row follow."""
         self.chunk_row = CHUNK * self.size  # bytes of a turned row of x
         groups = CHUNK // codes.packing.group
         self.sums_row = -(-groups // LANES) * LANES * self.size  # bytes of a row of sums over groups
@@ -74,7 +80,7 @@ class FewRows:
     def name(self) -> str:
         kinds = f"{self.kind.memory.name}_{self.scales.name}"
         form = "_single" * self.single + "_gathered" * self.gathered
-        return f"qmm_few_{self.codes.name}_{kinds}_{self.together}x{self.lanes}{form}"
+        return f"qmm_few_{self.codes.name}_{kinds}_{self.together}x{self.lanes}{form}{'_overlapping' * self.overlaps}"
 
     def scratch(self, rows: int, block: int) -> Scratch:
         """The layout of scratch memory for tasks of `block` outputs (a multiple of LANES) for each row of x."""
@@ -215,12 +221,16 @@ class FewRows:
         units = f.divide(depth, self.codes.codes)[0]
         whole = units & -LANES
         sums = [b.const(self.kind.work, 0, self.lanes)] * (pieces * each)
-        for begin, end, tail in ((b.i64(0), whole, False), (whole, units, True)):  # the second runs once, or not at all
+        inner = b.intrinsic("smax", whole - LANES, b.i64(0)) if self.overlaps else b.i64(0)
+        # The last ones run once, or not at all.
+        for begin, end, where in ((b.i64(0), inner, _INNER), (inner, whole, _WHOLE), (whole, units, _TAIL)):
+            if where == _INNER and not self.overlaps:
+                continue
             with b.loop(begin, end, LANES, *sums) as loop:
                 sums = list(loop.carried)
                 for piece in range(pieces):
                     mine = slice(piece * each, (piece + 1) * each)
-                    sums[mine] = self._block(matrices, x, loop.index, piece, units if tail else None, sums[mine])
+                    sums[mine] = self._block(matrices, x, loop.index, piece, units, where, sums[mine])
                 loop.carry(*sums)
             sums = list(loop.carried)
         joined = [self._joined(sums[i::each]) for i in range(each)]
@@ -236,21 +246,35 @@ class FewRows:
         return pieces[0]
 
     def _block(
-        self, matrices: list[Matrix], x: list[Value], unit: Value, piece: int, units: Value | None, sums: list[Value]
+        self,
+        matrices: list[Matrix],
+        x: list[Value],
+        unit: Value,
+        piece: int,
+        units: Value,
+        where: int,
+        sums: list[Value],
     ) -> list[Value]:
-        """Sixteen units, or those lanes of them that are a piece. `units`: how many there are, if not all of them."""
+        """Sixteen units, or those lanes of them that are a piece. `units`: how many there are in all."""
         f, b, c, lanes = self.frame, self.b, self.codes, self.lanes
         first = unit + piece * lanes
-        part = None if units is None else f.leading(b.intrinsic("smax", units - first, b.i64(0)), lanes)
+        part = f.leading(b.intrinsic("smax", units - first, b.i64(0)), lanes) if where == _TAIL else None
         places = [b.gep(m.w, first * (4 * c.words)) for m in matrices]
         if part is None:  # rows are too short for processors to guess the next ones
             f.prefetch([b.gep(at, f["w_row"] * f["ahead"]) for at in places])
         words = [c.split(b, self._words(at, part)) for at in places]
+        shifted = [[w] for w in words]
+        if where == _INNER:  # from each byte on: loads take none of the ports that shifts do
+            shifted = [
+                [w, *[[self._words(b.gep(at, i), None)] for i in range(1, 4)]]
+                for w, at in zip(words, places, strict=True)
+            ]
         parts: list[Value] = []
         for j in range(c.codes):
             at = unit * (c.codes * self.size) + (j * LANES + piece * lanes) * self.size
             rows = [f.load(self.wide, b.gep(row, at), lanes) for row in x]
-            numbers = [c.number(b, w, j) for w in words]
+            byte, rest = divmod(j * c.packing.bits, 8) if where == _INNER else (0, j * c.packing.bits)
+            numbers = [c.number(b, w[byte], rest // c.packing.bits) for w in shifted]
             pairs = [(row, number) for row in rows for number in numbers]
             if j == 0:
                 parts = [row * number for row, number in pairs]  # type: ignore[operator]
@@ -259,7 +283,7 @@ class FewRows:
         if c.has_nan:
             wrong = [c.is_nan(b, w) for w in words] * len(x)
             parts = [b.choose(nan, float("nan"), s) for nan, s in zip(wrong, parts, strict=True)]
-        if units is not None:
+        if part is not None:
             first = f.least(first, units - 1)
         scales = [self._scale(m.scales, first, part) for m in matrices] * len(x)
         after = [b.fma(scale, s, total) for scale, s, total in zip(scales, parts, sums, strict=True)]
