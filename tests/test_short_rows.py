@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,3 +95,71 @@ def test_complex_products_are_left_to_the_other_kernels() -> None:
     x[:, 1] = complex(np.inf, 2)
     whole, few = np.array(mx.prod(mx.array(x), axis=1)), np.array(mx.prod(mx.array(x[:4]), axis=1))
     np.testing.assert_array_equal(whole[:4].view(np.float32), few.view(np.float32))
+
+
+# ---- maps over short rows ----
+
+LAYOUTS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    "bias": lambda x, b, r, t: x + b,
+    "row": lambda x, b, r, t: x + r,
+    "both": lambda x, b, r, t: (x - r) + b,
+    "outer": lambda x, b, r, t: r + b,
+    "reversed": lambda x, b, r, t: x[:, ::-1] + b,
+    "upside_down": lambda x, b, r, t: x[::-1] + b[::-1],
+    "sliced": lambda x, b, r, t: x[:, 1:] + b[1:],
+    "steps": lambda x, b, r, t: x[::2, ::2] + b[::2],
+    "transposed": lambda x, b, r, t: x + t.T,
+    "transposed_rows": lambda x, b, r, t: t.T[::2] + x[::2],
+    "copies": lambda x, b, r, t: x[:, ::-1],
+    "turned": lambda x, b, r, t: t.T,
+    "turned_back": lambda x, b, r, t: x.T,
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int16, np.int64, np.complex64])
+def test_maps_over_short_rows_read_every_layout(name: str, dtype: type) -> None:
+    rng = np.random.default_rng(7)
+    f = LAYOUTS[name]
+    for rows, n in ((16, 2), (17, 3), (700, 3), (64, 4), (65, 7), (300, 8), (1100, 15), (33, 16), (40, 17), (70, 100)):
+        shapes = ((rows, n), (n,), (rows, 1), (n, rows))
+        operands = [rng.integers(-100, 100, shape).astype(dtype) for shape in shapes]
+        found = f(*map(mx.array, operands))
+        np.testing.assert_array_equal(np.array(mx.contiguous(found)), f(*operands))
+
+
+@pytest.mark.parametrize(
+    "shape", [(100, 3, 3), (50, 3, 4, 2), (17, 5, 16), (5, 40, 3), (2, 3, 100, 3, 3), (20, 2, 200)]
+)
+def test_maps_over_small_matrices(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(5)
+    x = rng.integers(-100, 100, shape).astype(np.float32)
+    b = rng.integers(-100, 100, (shape[-2], 1)).astype(np.float32)
+    pairs = (mx.array(x), mx.array(b)), (x, b)
+    for f in (
+        lambda x, b: x + b,
+        lambda x, b: x[..., ::-1, :] + b[::-1],
+        lambda x, b: x + x[..., :1],
+        lambda x, b: x - x[:1],
+        lambda x, b: x[..., ::-1] * 2 + b,
+    ):
+        ours, theirs = (f(*given) for given in pairs)
+        np.testing.assert_array_equal(np.array(ours), theirs)
+
+
+def test_counting_along_short_rows() -> None:
+    rows, columns = mx.arange(100).reshape(100, 1), mx.arange(5)
+    found = mx.compile(lambda x: x + rows * 10 + columns)(mx.zeros((100, 5), mx.int32))
+    np.testing.assert_array_equal(np.array(found), np.arange(100)[:, None] * 10 + np.arange(5))
+
+
+def test_a_result_may_lie_on_an_operand_of_short_rows() -> None:
+    x, b = np.arange(3000, dtype=np.float32).reshape(1000, 3), np.array([1, 2, 3], np.float32)
+    held = mx.array(x) + 0
+    mx.eval(held)
+    held += mx.array(b)
+    mx.eval(held)
+    np.testing.assert_array_equal(np.array(held), x + b)
+    held += held[:, ::-1]
+    mx.eval(held)
+    np.testing.assert_array_equal(np.array(held), (x + b) + (x + b)[:, ::-1])

@@ -174,7 +174,7 @@ class Scope:
         if access.inner == "reverse":
             start = b.gep(base, (j + (self.lanes - 1)) * -size)
             mask = None if self.mask is None else b.reverse(self.mask)
-            return _reverse(b, b.load(start, dtype, self.lanes, mask))
+            return reversed_lanes(b, b.load(start, dtype, self.lanes, mask))
         return self._gather(base, k, access)
 
     def _gather(self, base: Value, k: int, access: Access) -> AnyValue:
@@ -233,7 +233,7 @@ def splat(b: Builder, x: AnyValue, lanes: int) -> AnyValue:
     return Complex(b.splat(x.re, lanes), b.splat(x.im, lanes)) if isinstance(x, Complex) else b.splat(x, lanes)
 
 
-def _reverse(b: Builder, x: AnyValue) -> AnyValue:
+def reversed_lanes(b: Builder, x: AnyValue) -> AnyValue:
     return Complex(b.reverse(x.re), b.reverse(x.im)) if isinstance(x, Complex) else b.reverse(x)
 
 
@@ -253,21 +253,6 @@ def assemble(b: Builder, parts: Sequence[AnyValue]) -> AnyValue:
         assert isinstance(part, Value)
         vector = b.insert(vector, part, lane)
     return vector
-
-
-def turned(b: Builder, rows: Sequence[AnyValue]) -> list[AnyValue]:
-    """As many vectors as they have lanes, rows and columns exchanged, by rounds of pairwise interleaving."""
-    if isinstance(rows[0], Complex):
-        real = turned(b, [r.re for r in rows])  # type: ignore[union-attr]
-        imag = turned(b, [r.im for r in rows])  # type: ignore[union-attr]
-        return [Complex(x, y) for x, y in zip(real, imag, strict=True)]  # type: ignore[arg-type]
-    lanes = len(rows)
-    half = lanes // 2
-    low = [i // 2 + (i % 2) * lanes for i in range(lanes)]
-    high = [i // 2 + half + (i % 2) * lanes for i in range(lanes)]
-    for _ in range(lanes.bit_length() - 1):
-        rows = [b.shuffle(rows[i], rows[i + half], order) for i in range(half) for order in (low, high)]  # type: ignore[arg-type]
-    return list(rows)
 
 
 def flatten(values: Sequence[AnyValue]) -> list[Value]:

@@ -8,7 +8,7 @@ two partial states, `finish`. Most have one accumulator and write only `identity
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -307,6 +307,10 @@ class Any_(Logical):
         return "any"
 
 
+_NOWHERE: Final = (1 << 32) - 1
+"""The place of the extreme element among none."""
+
+
 class ArgExtremum(Reduction, Discrete):
     """The place (uint32) of the first extreme element along one axis; the first NaN, if there is one, counts as
     extreme."""
@@ -331,37 +335,60 @@ class ArgExtremum(Reduction, Discrete):
         need(len(self.axes) == 1, f"{len(self.axes)} axes, and it looks along one")
 
     def accumulator(self, dtype: Dtype) -> Dtype:
-        return dt.float32 if dtype in dt.HALVES else dtype
+        """What elements are compared as: real floats as integers in the same order (`_key`)."""
+        if not dtype.is_float:
+            return dtype
+        return dt.int64 if dtype is dt.float64 else dt.int32
 
     def state_dtypes(self, dtype: Dtype) -> tuple[Dtype, ...]:
-        return (self.accumulator(dtype), dt.int64)
+        return (self.accumulator(dtype), dt.uint32)
 
     def start(self, b: Builder, dtype: Dtype, lanes: int) -> State:
-        """No element yet: the index past all others loses every comparison."""
+        """No element yet: the place past all others loses every comparison."""
         accumulator = self.accumulator(dtype)
-        none = _everywhere(b, accumulator, self.identity(accumulator), lanes)
-        return none, b.const(dt.int64, (1 << 63) - 1, lanes)
+        least = self.identity(accumulator) if dtype.is_complex else smallest(accumulator)
+        return _everywhere(b, accumulator, least, lanes), b.const(dt.uint32, _NOWHERE, lanes)
 
     def step(self, b: Builder, state: State, x: Any, index: Value) -> State:
-        return self.merge(b, state, (b.convert(x, state[0].dtype), index))
+        """Elements come in the order of their places, so an equal one does not replace what there is."""
+        best, place = state
+        y = x if x.dtype.is_complex else self._key(b, x)
+        take = self._beats(b, y, best)
+        if not x.dtype.is_float:  # no key of a float is as small as what there is at the start
+            take = take | place.eq(_NOWHERE)
+        return b.select(take, y, best), b.select(take, b.cast(index, dt.uint32), place)
 
     def merge(self, b: Builder, state: State, other: State) -> State:
         (x, i), (y, j) = state, other
-        better = self.beats(b, y, x)
         tie = x.eq(y)
-        if x.dtype.is_inexact:
-            x_nan, y_nan = IsNan().emit(b, x), IsNan().emit(b, y)
-            better = (better | y_nan) & ~x_nan
-            tie = tie | (x_nan & y_nan)
-        take = better | (tie & (j < i))
+        if x.dtype.is_complex:
+            tie = tie | (IsNan().emit(b, x) & IsNan().emit(b, y))
+        take = self._beats(b, y, x) | (tie & (j < i))
         return b.select(take, y, x), b.select(take, j, i)
 
     def finish(self, b: Builder, state: State, dtype: Dtype) -> Any:
-        return b.convert(state[1], dt.uint32)
+        return state[1]
 
-    def beats(self, b: Builder, x: Any, y: Any) -> Any:
-        """Whether x is more extreme than y."""
-        return self.order.emit(b, x, y)
+    def ordered(self, x: Value) -> Value:
+        """Integers (or bools) of which the larger one is more extreme."""
+        raise NotImplementedError
+
+    def _key(self, b: Builder, x: Value) -> Value:
+        """An integer (of a bool: a bool) that is the larger the more extreme an element is. That of a float is never
+        the smallest one there is, and that of NaN the largest."""
+        if not x.dtype.is_float:
+            return self.ordered(x)
+        wide = b.cast(x, dt.float32) if x.dtype in dt.HALVES else x
+        bits = b.bitcast(wide + 0.0, self.accumulator(x.dtype))  # -0.0 is 0.0
+        most = (1 << (bits.dtype.bits - 1)) - 1
+        key = bits ^ ((bits >> (bits.dtype.bits - 1)) & most)
+        return b.choose(b.isnan(wide), most, self.ordered(key))
+
+    def _beats(self, b: Builder, y: Any, x: Any) -> Any:
+        """Whether y is more extreme than x."""
+        if x.dtype.is_complex:
+            return (self.order.emit(b, y, x) | IsNan().emit(b, y)) & ~IsNan().emit(b, x)
+        return y & ~x if x.dtype.is_bool else y > x
 
 
 class ArgMax(ArgExtremum):
@@ -372,8 +399,8 @@ class ArgMax(ArgExtremum):
     def identity(self, dtype: Dtype) -> Any:
         return smallest(dtype)
 
-    def beats(self, b: Builder, x: Any, y: Any) -> Any:
-        return (x & ~y) if x.dtype.is_bool else super().beats(b, x, y)
+    def ordered(self, x: Value) -> Value:
+        return x
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return np.argmax(values[0], self.axes[0]).astype(np.uint32)
@@ -387,8 +414,8 @@ class ArgMin(ArgExtremum):
     def identity(self, dtype: Dtype) -> Any:
         return largest(dtype)
 
-    def beats(self, b: Builder, x: Any, y: Any) -> Any:
-        return (~x & y) if x.dtype.is_bool else super().beats(b, x, y)
+    def ordered(self, x: Value) -> Value:
+        return ~x
 
     def reference(self, *values: np.ndarray) -> np.ndarray:
         return np.argmin(values[0], self.axes[0]).astype(np.uint32)

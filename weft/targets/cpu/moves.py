@@ -37,6 +37,7 @@ from weft.targets.axes import (
     words_of,
 )
 from weft.targets.cpu.features import features
+from weft.targets.cpu.forms.flat import Flat, Walk, plan_of
 from weft.targets.cpu.forms.map import Map
 from weft.targets.cpu.forms.tile import STRIP, Tile, strips
 from weft.targets.cpu.kernel import Frame, NativeKernel
@@ -74,8 +75,14 @@ def copy(x: Layout, target: Layout, from_: Pointer, to: Pointer, convert: Any = 
     steps = () if convert is None else (Step(convert, (0,), kinds[1], "full"),)
     ends = steps, (Store(len(steps), store),)
     others: dict[str, Axis] = {}
-    nest: Map | Tile
-    if position is None:
+    nest: Map | Tile | Flat
+    short = plan_of([*outer, inner], [Walk("memory", kinds[0].size)], [Walk("memory", kinds[1].size)])
+    if position is None and short is not None:
+        load = Access(kinds[0], "memory", "full", "unit")
+        nest = Flat(len(short.outer), (load,), *ends, len(short.others), short.lanes, short.staging)
+        outer, inner, others, numbers = short.outer, short.rows, short.others, short.numbers
+        elements, scratch = short.unit, nest.scratch(short.together)
+    elif position is None:
         load = Access(kinds[0], "memory", "full", stepping(inner.strides[0], kinds[0].size))
         blocked, numbers = cut(inner.size, product(outer))
         nest, elements, scratch = Map(len(outer), (load,), *ends, blocked), BLOCK if blocked else inner.size, 0
@@ -95,7 +102,7 @@ class Copy(NativeKernel):
     """A loop nest that does nothing when the target is the operand itself: a result may take its operand's place."""
 
     title = "copy"
-    nest: Map | Tile
+    nest: Map | Tile | Flat
 
     def __str__(self) -> str:
         return f"copy\n{self.nest}"

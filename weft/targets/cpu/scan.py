@@ -12,7 +12,8 @@ from typing import Any, Final
 from weft import dtypes as dt
 from weft.codegen.kernel import LANES
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
-from weft.codegen.scope import assemble, extract, flatten, splat, turned, unflatten
+from weft.codegen.scope import assemble, extract, flatten, splat, unflatten
+from weft.codegen.transposes import transposed
 from weft.codegen.words import fields_of
 from weft.dtypes import Dtype
 from weft.llvm.builder import AnyValue, Builder, Complex, Value
@@ -183,7 +184,7 @@ class ScanKernel(NativeKernel):
             for column, result in enumerate(results):
                 b.store(result, b.gep(rows[0][-1], (first + column) * frame[f"j{len(self.inputs)}"]))
         else:
-            for row, result in zip(rows, turned(b, results), strict=True):
+            for row, result in zip(rows, transposed(b, results), strict=True):
                 b.store(result, b.gep(row[-1], first * self.result.size))
         return carry
 
@@ -194,7 +195,7 @@ class ScanKernel(NativeKernel):
             places = [b.gep(rows[0][k], (first + step) * frame[f"j{k}"]) for step in range(lanes)]
             return [b.load(place, self.dtype, lanes) for place in places]
         offset = first * size if self.modes[k] == "turn" else (first + (lanes - 1)) * -size
-        square = turned(b, [b.load(b.gep(row[k], offset), self.dtype, lanes) for row in rows])
+        square = transposed(b, [b.load(b.gep(row[k], offset), self.dtype, lanes) for row in rows])
         return square if self.modes[k] == "turn" else square[::-1]
 
     def _column(self, frame: Frame, rows: Sequence[Sequence[Value]], j: Value, carry: AnyValue) -> AnyValue:

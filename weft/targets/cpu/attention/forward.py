@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from weft.codegen.transposes import transposed
 from weft.llvm.builder import Value
 from weft.records import dataclass
 from weft.targets.cpu.attention.pairs import Block, Pairs
@@ -148,7 +149,7 @@ class Forward(Pairs):
                 rows: list[Value] = rows, here: list[Value] = here,
             ) -> None:  # fmt: skip
                 columns = [f.get(b.gep(source, (column + c) * f.row), f.turn) * inverse for c in range(f.turn)]
-                for row, x, wanted in zip(rows, el.turned(b, columns), here, strict=True):
+                for row, x, wanted in zip(rows, transposed(b, columns), here, strict=True):
                     with b.when(wanted):
                         f.store(self.kind, x, b.gep(row, column * memory), part)
 

@@ -12,6 +12,7 @@ from typing import Final
 from weft import dtypes as dt
 from weft.codegen.math.basics import at_least, at_most, format_of, from_bits, horner, pick, to_bits
 from weft.codegen.math.exponential import EXP2
+from weft.codegen.transposes import transposed
 from weft.dtypes import Dtype
 from weft.llvm.builder import Builder, Value
 from weft.records import dataclass
@@ -156,7 +157,7 @@ class TileFrame(ProductFrame):
         def one(column: Value, part: Part | None) -> None:
             offset = column * (kind.memory.size if step is None else step)
             rows = [self.load(kind, b.gep(start, offset), self.turn, part, step) for start in starts]
-            for c, x in enumerate(el.turned(b, rows)):
+            for c, x in enumerate(transposed(b, rows)):
                 assert isinstance(x, Value)
                 b.store(change(b.cast(x, self.work)), b.gep(target, (column + c) * self.row))
 

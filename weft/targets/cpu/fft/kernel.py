@@ -19,7 +19,8 @@ from enum import IntEnum
 from typing import Final
 
 from weft import dtypes as dt
-from weft.codegen.scope import State, turned
+from weft.codegen.scope import State
+from weft.codegen.transposes import transposed
 from weft.codegen.words import fields_of
 from weft.dtypes import Dtype
 from weft.llvm.builder import PTR, AnyValue, Complex, Value
@@ -264,7 +265,7 @@ class _Writer:
                 x = self._load_cell(b.gep(source, (row * width + v) * cell))
                 cells.append(times(b, x, factor(row, v)))
             at = b.gep(target, v * lanes * by_row + squares.index * by_block)
-            for lane, column in enumerate(turned(b, cells)):
+            for lane, column in enumerate(transposed(b, cells)):
                 assert isinstance(column, Complex)
                 self._store_cell(column, b.gep(at, by_row * lane))
 
@@ -441,7 +442,7 @@ class _Writer:
                 given = [self._reals(b.gep(row, j * self.size), True, mask) for row in rows]
             else:
                 given = [b.load(b.gep(row, j * (2 * self.size)), _complex(kernel.part), lanes, mask) for row in rows]
-            for i, x in enumerate(turned(b, given)):
+            for i, x in enumerate(transposed(b, given)):
                 value = x if isinstance(x, Complex) else Complex(x, b.const(kernel.part, 0, lanes))
                 self._store_cell(value, b.gep(target, (j + i) * self.cell), frame["real_in"], frame["imag_in"])
             return state
@@ -460,9 +461,9 @@ class _Writer:
             ]
             found: list[AnyValue]
             if kernel.store == "real":
-                found = turned(b, [x.re * scale for x in cells])
+                found = transposed(b, [x.re * scale for x in cells])
             else:
-                found = turned(b, [Complex(x.re * scale, x.im * scale) for x in cells])
+                found = transposed(b, [Complex(x.re * scale, x.im * scale) for x in cells])
             size = self.size if kernel.store == "real" else 2 * self.size
             for row, x in reversed(list(zip(rows, found, strict=True))):
                 b.store(x, b.gep(row, k * size), mask)

@@ -4,6 +4,7 @@ from weft.passes.fuse import Group
 from weft.passes.lower import Item, Lowerer
 from weft.targets.cpu.forms.base import Form
 from weft.targets.cpu.forms.column import Column
+from weft.targets.cpu.forms.flat import Flat
 from weft.targets.cpu.forms.long_row import Partial
 from weft.targets.cpu.forms.map import Map
 from weft.targets.cpu.forms.row import Row
@@ -12,7 +13,7 @@ from weft.targets.cpu.forms.tile import Tile
 from weft.targets.nest import Nest
 
 FORMS: dict[str, tuple[type[Form], ...]] = {
-    "map": (Tile, Map),
+    "map": (Tile, Flat, Map),
     "row": (Partial, Short, Row),
     "column": (Column, Partial, Short, Row),
 }

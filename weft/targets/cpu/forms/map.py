@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.codegen.kernel import LANES
+from weft.codegen.kernel import LANES, Kernel
 from weft.codegen.scope import Accesses, Scope, State
 from weft.llvm.builder import Value
 from weft.passes.lower import Item
@@ -18,6 +18,17 @@ LONG_COST = 150
 """But not those that cost more than this, for which LLVM would take tens of milliseconds longer."""
 ONCE_COST = 80
 """Beside so much work a mask costs nothing, and LLVM has half the code to work on."""
+
+
+def lanes_of(kernel: Kernel) -> int:
+    """The length of vectors: long chains of dependent instructions leave the units idle; twice the lanes give them a
+    second chain to work on."""
+    return 2 * LANES if WIDE_COST <= kernel.cost() <= LONG_COST else LANES
+
+
+def masks_all(kernel: Kernel) -> bool:
+    """Whether whole vectors are masked too, so that there is only one loop."""
+    return kernel.cost() >= ONCE_COST and all(access.dtype.size >= 4 for access in kernel.accesses())
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +59,7 @@ class Map(Form):
 
     def emit(self, frame: Frame) -> None:
         b, accesses = frame.b, Accesses(frame, self)
-        # Long chains of dependent instructions leave the units idle; twice the lanes give them a second chain to work
-        # on.
-        cost = self.cost()
-        lanes = 2 * LANES if WIDE_COST <= cost <= LONG_COST else LANES
-        once = cost >= ONCE_COST and all(access.dtype.size >= 4 for access in self.accesses())
+        lanes, once = lanes_of(self), masks_all(self)
         with b.loop(frame.begin, frame.end, 1) as units:
             place, start, stop = frame.part(units.index, self.blocked)
             bases = accesses.bases(frame.indices(place))

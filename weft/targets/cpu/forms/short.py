@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from weft.codegen.kernel import LANES
+from weft import dtypes as dt
+from weft.codegen.kernel import LANES, Access
 from weft.codegen.phases import Phases
-from weft.codegen.scope import Accesses, Bases, Scope, State, stored_dtype
+from weft.codegen.scope import Accesses, Bases, Scope, stored_dtype
+from weft.codegen.transposes import columns_of, rows_of
 from weft.llvm.builder import AnyValue, Value
 from weft.passes.lower import Item
 from weft.records import dataclass
-from weft.targets.axes import product
+from weft.targets.axes import Axis, product
 from weft.targets.cpu.forms.base import Form, grain_of
-from weft.targets.cpu.kernel import Frame, vector_loop
+from weft.targets.cpu.kernel import Frame
 from weft.targets.cpu.reductions import Slots, VectorReductions
 from weft.targets.nest import Nest
 
@@ -29,10 +31,16 @@ class Short(Form):
     neighbouring rows, so what is a scalar of a row there is a vector here. Rows are at most 16 elements long: each is a
     partial result of its own in the specified order (`Slots`).
 
-    The inner loop goes over `n` rows, `width` of them in a unit; `rows` is the length of each."""
+    The inner loop goes over `n` rows, `width` of them in a unit; `rows` is the length of each.
+
+    Operands and results whose rows lie one after the other are read and written row by row, in vectors of so many
+    `lanes`, and transposed in registers: the elements of 16 rows lie in scratch in between (squares). `tiles` are the
+    results for which that is done; loads say so themselves."""
 
     title = "short"
     further = "r"
+    lanes: int = LANES
+    tiles: tuple[int, ...] = ()
 
     @classmethod
     def schedule(cls, nest: Nest) -> Item | None:
@@ -40,7 +48,12 @@ class Short(Form):
             return None
         *outer, inner = nest.outer
         row = nest.reduced[0] if nest.reduced else nest.single()
-        kernel = cls.of(nest, outer, inner)
+        lanes = LANES if row.size > 8 else 8 if row.size > 4 else 4
+        turns = _turns(nest, inner, row, lanes)
+        tiles = _tiles(nest, inner, row) if turns else ()
+        kernel = cls.of(
+            nest, outer, inner, row if turns else None, lanes=lanes if turns or tiles else LANES, tiles=tiles
+        )
         if not kernel.is_neutral:
             return None
         chunks = -(-inner.size // GROUP)
@@ -49,12 +62,20 @@ class Short(Form):
         launch = kernel.launch(nest, outer, inner, {**numbers}, grain, kernel.scratch(), r=row)
         return nest.item([launch], kernel.overwritten())
 
+    def notes(self) -> list[str]:
+        return [f"  rows by {self.lanes}, turned {' '.join(map(str, self.squares()))}"] if self.squares() else []
+
     def sizes(self) -> list[str]:
         return ["rows", "width", "chunks"]
 
+    def squares(self) -> list[int]:
+        """The accesses that are transposed on their way."""
+        return [*(k for k, load in enumerate(self.loads) if load.inner == "tile"), *self.tiles]
+
     def scratch(self) -> int:
-        """Bytes of per-thread memory: partial results, and the values that are kept for later passes."""
-        return Slots.size(self) + sum(LONGEST * LANES * self.dtype(v).size for v in Phases(self).kept)
+        """Bytes of per-thread memory: partial results, the values that are kept for later passes, and squares."""
+        kept = sum(LONGEST * LANES * self.dtype(v).size for v in Phases(self).kept)
+        return Slots.size(self) + kept + sum(LONGEST * LANES * self.accesses()[k].dtype.size for k in self.squares())
 
     def overwritten(self) -> list[int]:
         """As in a row kernel."""
@@ -67,11 +88,37 @@ class Short(Form):
             place, start, stop = frame.part(units.index, True)
             bases = rows.accesses.bases(frame.indices(place))
 
-            def body(j: Value, mask: Value | None, state: State) -> State:
-                rows.emit(bases, j, mask)
-                return state
+            # Rows that another one follows may be read past their ends.
+            before = frame.least(stop, frame["n"] - 1) if self.squares() else stop
+            whole = start + ((before - start) & -LANES)
+            with b.loop(start, whole, LANES) as loop:
+                rows.emit(bases, loop.index, None)
+            with b.loop(whole, stop, LANES) as rest:
+                left = b.cast(stop - rest.index, dt.int32)
+                rows.emit(bases, rest.index, b.iota(dt.int32) < b.splat(left))
 
-            vector_loop(b, start, stop, body)
+
+def _turns(nest: Nest, inner: Axis, row: Axis, lanes: int) -> bool:
+    """Whether vectors of so many lanes may be read from all rows but the last of operands whose elements lie one after
+    the other, if there are any: what lies behind such a row is the next one."""
+    found = False
+    for k, load in enumerate(nest.loads):
+        if load.source == "memory" and load.level == "full" and row.strides[k] == load.unit:
+            if inner.strides[k] == 0 or inner.strides[k] == load.unit:
+                continue
+            if not inner.strides[k] >= (lanes - row.size) * load.unit:
+                return False
+            found = True
+    return found
+
+
+def _tiles(nest: Nest, inner: Axis, row: Axis) -> tuple[int, ...]:
+    """The results whose rows lie one after the other with nothing between them."""
+    if not row.size > 1:
+        return ()
+    stores = enumerate(nest.stores, len(nest.loads))
+    whole = [(k, store) for k, store in stores if store.level == "full" and row.strides[k] == store.unit]
+    return tuple([k for k, store in whole if inner.strides[k] == row.size * store.unit])
 
 
 def _fits(n: int, rows: int) -> bool:
@@ -93,6 +140,15 @@ class _Rows:
         for number in self.phases.kept:
             self._homes[number] = at
             at += LONGEST * LANES * kernel.dtype(number).size
+        self._squares: dict[int, int] = {}
+        for k in kernel.squares():
+            self._squares[k] = at
+            at += LONGEST * LANES * kernel.accesses()[k].dtype.size
+
+    def square(self, k: int, row: Value | int) -> Value:
+        """Where element `row` of the 16 rows of a transposed access lies."""
+        step = row * (LANES * self.kernel.accesses()[k].dtype.size)
+        return self.b.gep(self.b.gep(self.frame.scratch, self._squares[k]), step)
 
     def home(self, number: int, row: Value) -> Value:
         """Where a kept value of element `row` of the 16 rows lies."""
@@ -102,10 +158,37 @@ class _Rows:
     def emit(self, bases: Bases, j: Value, mask: Value | None) -> None:
         phases = self.phases
         scalars = Scope(self.accesses, bases, j, LANES, mask)
+        if mask is None:
+            self._read(bases, j)
         for phase in range(phases.count):
             given = {v: scalars.shared(v) for v in phases.scalars(phase)}
             self._pass(phase, bases, j, mask, given, scalars)
         scalars.store_level("reduced")
+
+    def _read(self, bases: Bases, j: Value) -> None:
+        """Transposed operands of 16 rows from `j` on, to their squares."""
+        b, lanes = self.b, self.kernel.lanes
+        for k, access in enumerate(self.kernel.loads):
+            if access.inner == "tile":
+                dtype, step = stored_dtype(access.dtype), self.frame[f"i{k}"]
+                start = b.gep(bases[k], j * step)
+                rows = [b.load(b.gep(start, step * i), dtype, lanes) for i in range(LANES)]
+                for i, x in enumerate(columns_of(b, rows)):
+                    b.store(x, self.square(k, i))
+
+    def _write(self, k: int, base: Value, j: Value) -> None:
+        """16 rows of a transposed result from `j` on. What is written past the end of a row is written again with the
+        next one; there is nothing behind the last one that may be written."""
+        b, lanes, access = self.b, self.kernel.lanes, self.kernel.accesses()[k]
+        dtype, step = stored_dtype(access.dtype), self.frame[f"i{k}"]
+        start = b.gep(base, j * step)
+        rows = rows_of(b, [b.load(self.square(k, i), dtype) for i in range(lanes)])
+        for i, x in enumerate(rows[:-1]):
+            b.store(x, b.gep(start, step * i))
+        last = b.gep(start, step * (LANES - 1))
+        with b.loop(0, self.frame["rows"], 1) as element:
+            x = b.load(b.gep(self.square(k, element.index), (LANES - 1) * dtype.size), dtype, 1)
+            b.store(x, b.gep(last, element.index * dtype.size))
 
     def _pass(
         self, phase: int, bases: Bases, j: Value, mask: Value | None, given: Mapping[int, AnyValue], scalars: Scope
@@ -114,6 +197,8 @@ class _Rows:
         b, kernel, phases, rows = self.b, self.kernel, self.phases, self.frame["rows"]
         reductions = VectorReductions(b, kernel, phases.reductions(phase))
         slots = Slots(self.frame.scratch, reductions)
+        stores = phases.stores(phase)
+        turned = [i for i in stores if mask is None and kernel.first + i in kernel.tiles]
         with b.loop(0, rows, 1) as row:
             at = self.accesses.moved(bases, row.index)
             scope = _ElementScope(self.accesses, at, j, LANES, mask, given, rows=self, phase=phase, row=row.index)
@@ -121,18 +206,28 @@ class _Rows:
             for v in phases.kept:
                 if phases.known[v] == phase:
                     b.store(scope.stored(v), self.home(v, row.index))
-            scope.store_some(phases.stores(phase))
+            scope.store_some([i for i in stores if i not in turned])
+            for i in turned:
+                b.store(scope.spread(scope.stored(kernel.stores[i].value)), self.square(kernel.first + i, row.index))
             slots.write(row.index, reductions.take(scope, b.splat(row.index), None, reductions.start()))
+        for i in turned:
+            self._write(kernel.first + i, bases[kernel.first + i], j)
         if reductions:
             scalars.values.update(reductions.finish(slots.merged(rows)))
 
 
 class _ElementScope(Scope):
-    """A scope at one element of the rows: kept values of earlier passes are read back, not computed again."""
+    """A scope at one element of the rows: kept values of earlier passes are read back, not computed again, and
+    transposed operands come from their squares."""
 
     def __init__(self, *args: Any, rows: _Rows, phase: int, row: Value) -> None:
         super().__init__(*args)
         self.rows, self.phase, self.row = rows, phase, row
+
+    def load(self, k: int, access: Access) -> AnyValue:
+        if access.inner == "tile" and self.mask is None:
+            return self.b.load(self.rows.square(k, self.row), stored_dtype(access.dtype))
+        return super().load(k, access)
 
     def value(self, number: int) -> AnyValue:
         self._recall(number)

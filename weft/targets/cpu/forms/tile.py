@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from weft import dtypes as dt
 from weft.codegen.kernel import LANES
-from weft.codegen.scope import Accesses, Bases, Scope, State, stored_dtype, turned
+from weft.codegen.scope import Accesses, Bases, Scope, State, stored_dtype
+from weft.codegen.transposes import transposed
 from weft.llvm.builder import Value
 from weft.passes.lower import Item
 from weft.records import dataclass
@@ -104,7 +105,7 @@ class Tile(Form):
             index = j + lane if mask is None else b.choose(b.extract(mask, lane), j + lane, j)
             rows.append(b.load(b.gep(corner, index * words[f"i{k}"]), dtype, LANES, inside))
             b.prefetch(b.gep(corner, (index + LANES) * words[f"i{k}"]))
-        for lane, row in enumerate(turned(b, rows)):
+        for lane, row in enumerate(transposed(b, rows)):
             b.store(row, b.gep(tile, lane * LANES * dtype.size))
 
 

@@ -122,29 +122,3 @@ def lane_sums(b: Builder, vectors: list[Value]) -> Value:
         vectors = [b.shuffle(x, y, low) + b.shuffle(x, y, high) for x, y in pairs]
         width //= 2
     return vectors[0]
-
-
-# ---- tiles ----
-
-
-def turned(b: Builder, rows: Sequence[AnyValue]) -> list[AnyValue]:
-    """A square tile transposed: element j of result i is element i of row j."""
-    if isinstance(rows[0], Complex):
-        re = _turned(b, [x.re for x in rows if isinstance(x, Complex)])
-        im = _turned(b, [x.im for x in rows if isinstance(x, Complex)])
-        return [Complex(*pair) for pair in zip(re, im, strict=True)]
-    return list(_turned(b, [x for x in rows if isinstance(x, Value)]))
-
-
-def _turned(b: Builder, rows: list[Value]) -> list[Value]:
-    """log2(lanes) rounds; each exchanges blocks of `step` elements between rows that lie `step` apart."""
-    lanes, step = len(rows), 1
-    while step < lanes:
-        low = [i if not i & step else lanes + i - step for i in range(lanes)]
-        high = [i + step if not i & step else lanes + i for i in range(lanes)]
-        after = list(rows)
-        for r in (r for r in range(lanes) if not r & step):
-            after[r] = b.shuffle(rows[r], rows[r + step], low)
-            after[r + step] = b.shuffle(rows[r], rows[r + step], high)
-        rows, step = after, 2 * step
-    return rows

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
+from weft.codegen.transposes import transposed
 from weft.llvm.builder import AnyValue, Value
 from weft.records import dataclass, replace
 from weft.targets.cpu.matmul import elements as el
@@ -282,7 +283,7 @@ class Gemm:
 
             def one(column: Value, part: Part | None) -> None:
                 at, below = column * self.kind.memory.size, b.gep(target, column * to.row)
-                tile = el.turned(b, [f.load(self.kind, b.gep(start, at), turn, part) for start in starts])
+                tile = transposed(b, [f.load(self.kind, b.gep(start, at), turn, part) for start in starts])
                 for c, x in enumerate(tile):
                     to.put(x, b.gep(below, c * to.row))
 

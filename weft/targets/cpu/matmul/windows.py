@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 
 from weft import dtypes as dt
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
+from weft.codegen.transposes import transposed
 from weft.config import config
 from weft.llvm.builder import PTR, AnyValue, Value
 from weft.llvm.engine import Source
@@ -243,7 +244,7 @@ class WindowGemm(Gemm):
             with b.loop(0, chunk.rows, span) as row:
                 place = self._got(b.gep(f.scratch, f["at_rows"] + row.index * self._row_entry))
                 square = [self._read(chunk.left, place, column, span) for column in columns]
-                for i, x in enumerate(el.turned(b, square)):
+                for i, x in enumerate(transposed(b, square)):
                     f.store(self.wide, x, b.gep(target, (row.index + i) * self.a_row))
 
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from weft import dtypes as dt
+from weft.codegen.transposes import transposed
 from weft.dtypes import Dtype
 from weft.llvm.builder import Value
 from weft.records import dataclass
@@ -176,7 +177,7 @@ class FewRows:
                 starts = [f.least(block.index + (lane + r), units - 1) * codes for r in range(turn)]
                 for j in range(0, codes, turn):
                     rows = [f.load(self.kind, b.gep(x, (start + j) * self.kind.memory.size), turn) for start in starts]
-                    for i, column in enumerate(el.turned(b, rows)):
+                    for i, column in enumerate(transposed(b, rows)):
                         f.store(self.wide, column, b.gep(place, ((j + i) * LANES + lane) * self.size))
 
     def _sum_groups(self, x: Value, target: Value, depth: Value) -> None:

@@ -11,10 +11,10 @@ import math
 from typing import Any, ClassVar, Final
 
 from weft import dtypes as dt
+from weft.codegen.transposes import transposed
 from weft.dtypes import Dtype
 from weft.llvm.builder import Value
 from weft.records import dataclass
-from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul import gemm
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.frame import Part
@@ -130,7 +130,7 @@ class Tiled(Gemm):
         target = b.gep(f.scratch, f["at_words"])
 
         def one(word: Value, part: Part | None) -> None:
-            tile = el.turned(b, [f.load(_WORD, b.gep(row, word * dt.uint32.size), turn, part) for row in rows])
+            tile = transposed(b, [f.load(_WORD, b.gep(row, word * dt.uint32.size), turn, part) for row in rows])
             for i, x in enumerate(tile):
                 b.store(x, b.gep(target, (word + i) * (turn * dt.uint32.size)))
 

@@ -1,0 +1,352 @@
+"""Elementwise kernels whose last axes are short: points, colours, boxes, small matrices. Rows and columns are walked as
+one long axis, as the results lie in memory, so that no vector is cut off at the end of a row.
+
+Operands that lie in the same way are read as they are. The others (a bias, a factor for each row, a slice, a reversed
+or transposed operand) are laid out like the results first, in scratch memory that stays in L1: those that are the same
+in every row once, the others for some rows at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from weft import dtypes as dt
+from weft.codegen.kernel import LANES
+from weft.codegen.scope import Accesses, Bases, Scope, State, assemble, reversed_lanes, splat, stored_dtype
+from weft.codegen.transposes import rows_of
+from weft.codegen.words import fields_of
+from weft.dtypes import Dtype
+from weft.graph.dims import provably_equal
+from weft.llvm.builder import AnyValue, Value
+from weft.passes.lower import Item, to_int
+from weft.records import dataclass
+from weft.targets.axes import Axis, product, stepping
+from weft.targets.cpu.forms.base import Form, grain_of, streams
+from weft.targets.cpu.forms.map import lanes_of, masks_all
+from weft.targets.cpu.kernel import Frame, vector_loop
+from weft.targets.nest import Nest
+
+FEW_COLUMNS, MOST_COLUMNS = 64, 256
+"""The most elements of a row where operands are laid out again for each row, and where they are so once."""
+MANY_ROWS = LANES
+"""Where there are fewer rows than this, further axes are part of a row."""
+FEWEST_ROWS = 4
+"""Fewer rows than this are not worth it."""
+TABLE = 512
+"""Elements of an operand that are laid out at a time, more or less."""
+MANY_GROUPS = 16
+"""Groups of rows that are one unit of work, so that what is laid out once serves many."""
+LETTERS = "cduv"
+"""What the names of strides along the axes of a row begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flat(Form):
+    """`n` rows, `width` of them in a unit, `group` of them at a time, of `across` elements each. A row has so many axes
+    (`columns`); the last one has `last` elements, which are moved in vectors of so many `lanes`. `staging` says of each
+    load how it is laid out: "" (it is read as it is), else when ("once" or "often") and how its rows are stepped
+    through along the last axis ("unit", "repeat", "reverse", "stride", or "turn": jumping, where neighbouring rows are
+    neighbours in memory)."""
+
+    title = "flat"
+    columns: int = 1
+    lanes: int = LANES
+    staging: tuple[str, ...] = ()
+    stream: bool = False
+
+    @classmethod
+    def schedule(cls, nest: Nest) -> Item | None:
+        loads = [Walk(load.source, load.unit) for load in nest.loads]
+        stores = [Walk("memory", store.unit) for store in nest.stores]
+        plan = plan_of(nest.outer, loads, stores)
+        if plan is None:
+            return None
+        stream = plan.aligned and streams(nest, plan.outer, plan.whole)
+        kernel = cls.of(
+            nest,
+            plan.outer,
+            plan.whole,
+            columns=len(plan.others),
+            lanes=plan.lanes,
+            staging=plan.staging,
+            stream=stream,
+        )
+        grain, scratch = grain_of(plan.unit, nest.cost()), kernel.scratch(plan.together)
+        launch = kernel.launch(nest, plan.outer, plan.rows, {**plan.numbers}, grain, scratch, **plan.others)
+        return nest.item([launch], kernel.overwritten())
+
+    def notes(self) -> list[str]:
+        how = ", ".join(f"{k}: {staging}" for k, staging in enumerate(self.staging) if staging)
+        return [f"  rows of {self.columns} axes by {self.lanes}, laid out {how}"]
+
+    def flags(self) -> list[str]:
+        return ["stream"] if self.stream else []
+
+    def fields(self) -> list[str]:
+        sizes = [f"x{letter}" for letter in LETTERS[: self.columns - 1]]
+        names = fields_of(self.outer, 0, "group", "across", "last", *sizes, blocked=True)
+        for k, access in enumerate(self.accesses()):
+            names.append(f"p{k}" if access.source == "iota" else f"*p{k}")
+            if access.source != "scalar":
+                names += [f"s{k}.{axis}" for axis in range(self.outer)]
+                names += [f"i{k}", *(f"{letter}{k}" for letter in LETTERS[: self.columns])]
+        return names
+
+    def scratch(self, elements: int) -> int:
+        """Bytes of per-thread memory where so many elements are laid out at a time: those, and a vector behind them
+        that is written past the end."""
+        sizes = [load.dtype.size for load, staging in zip(self.loads, self.staging, strict=True) if staging]
+        return to_int((elements + LANES) * sum(sizes))
+
+    def overwritten(self) -> range:
+        return range(len(self.stores))
+
+    def emit(self, frame: Frame) -> None:
+        b, rows = frame.b, _Rows(self, frame)
+        lanes, once = lanes_of(self), masks_all(self)
+        group = frame["group"]
+        with b.loop(frame.begin, frame.end, 1) as units:
+            place, start, stop = frame.part(units.index, True)
+            bases = rows.accesses.bases(frame.indices(place))
+            rows.lay_out("once", bases, frame.least(stop - start, group))
+            with b.loop(start, stop, group) as some:
+                count = frame.least(stop - some.index, group)
+                here = rows.moved(bases, some.index)
+                rows.lay_out("often", here, count)
+
+                def body(j: Value, mask: Value | None, state: State, here: Bases = here) -> State:
+                    given = rows.given(here, j, lanes, mask)
+                    Scope(rows.accesses, here, j, lanes, mask, given).store_all(self.stream)
+                    return state
+
+                vector_loop(b, b.i64(0), count * frame["across"], body, lanes=lanes, once=once)
+
+
+class _Rows:
+    """Writes what lays out operands."""
+
+    def __init__(self, kernel: Flat, frame: Frame) -> None:
+        self.kernel, self.frame, self.b = kernel, frame, frame.b
+        self.accesses = Accesses(frame, kernel)
+        self.tables: dict[int, Value] = {}
+        at: Value = frame.scratch
+        for k, staging in enumerate(kernel.staging):
+            if staging:
+                self.tables[k] = at
+                size = kernel.loads[k].dtype.size
+                at = self.b.gep(at, (frame["group"] * frame["across"] + LANES) * size)
+
+    def moved(self, bases: Bases, row: Value) -> Bases:
+        """Bases so many rows on."""
+        result: dict[int, Value] = {}
+        for k, base in bases.items():
+            step = row * self.frame[f"i{k}"]
+            result[k] = base + step if self._counts(k) else self.b.gep(base, step)
+        return result
+
+    def given(self, bases: Bases, j: Value, lanes: int, mask: Value | None) -> dict[int, AnyValue]:
+        """The loads that do not come from memory as they are, at place `j` of the rows from here on."""
+        b, found = self.b, {}
+        for k, access in enumerate(self.kernel.loads):
+            if k in self.tables:
+                found[k] = b.load(self._place(k, j), stored_dtype(access.dtype), lanes, mask)
+            elif access.source == "iota":
+                found[k] = self._numbers(k, bases[k] + j * self._step(k), lanes)
+        return found
+
+    def lay_out(self, when: str, bases: Bases, count: Value) -> None:
+        """`count` rows of all operands whose time it is."""
+        for k, staging in enumerate(self.kernel.staging):
+            if staging.startswith(when):
+                self._lay_out(k, staging.split()[1], bases[k], count)
+
+    # ---- one operand ----
+
+    def _counts(self, k: int) -> bool:
+        return k < self.kernel.first and self.kernel.loads[k].source == "iota"
+
+    def _step(self, k: int) -> Value:
+        """The stride along the last axis."""
+        return self.frame[f"{LETTERS[self.kernel.columns - 1]}{k}"]
+
+    def _dtype(self, k: int) -> Dtype:
+        return stored_dtype(self.kernel.loads[k].dtype)
+
+    def _place(self, k: int, j: Value) -> Value:
+        return self.b.gep(self.tables[k], j * self._dtype(k).size)
+
+    def _numbers(self, k: int, first: Value, lanes: int) -> AnyValue:
+        b, step = self.b, self._step(k)
+        return b.splat(first, lanes) + b.splat(step, lanes) * b.iota(first.dtype, lanes)
+
+    def _lay_out(self, k: int, how: str, base: Value, count: Value) -> None:
+        b, across = self.b, self.frame["across"]
+        together = b.i64(0)
+        if how == "turn":
+            together = count & -LANES
+            with b.loop(0, together, LANES) as rows:
+                at = b.gep(base, rows.index * self._dtype(k).size)
+                self._pieces(k, at, rows.index * across, self._turn)
+        with b.loop(together, count, 1) as row:
+            step = row.index * self.frame[f"i{k}"]
+            at = base + step if self._counts(k) else b.gep(base, step)
+            self._pieces(k, at, row.index * across, partial(self._piece, how=how))
+
+    def _pieces(self, k: int, start: Value, j: Value, move: Callable[..., None], axis: int = 0) -> None:
+        """Each run along the last axis of a row that begins at `start`, to place `j` of the table and behind it."""
+        if axis == self.kernel.columns - 1:
+            move(k, start, j)
+            return
+        b, letter = self.b, LETTERS[axis]
+        each = self.frame["last"]
+        for later in LETTERS[axis + 1 : self.kernel.columns - 1]:
+            each = each * self.frame[f"x{later}"]
+        with b.loop(0, self.frame[f"x{letter}"], 1) as loop:
+            step = loop.index * self.frame[f"{letter}{k}"]
+            at = start + step if self._counts(k) else b.gep(start, step)
+            self._pieces(k, at, j + loop.index * each, move, axis + 1)
+
+    def _piece(self, k: int, start: Value, j: Value, how: str) -> None:
+        """One run to place `j` of the table. What is written past its end is written again with the next one."""
+        b, lanes, last = self.b, self.kernel.lanes, self.frame["last"]
+        if lanes < LANES:  # the run is no longer than a vector
+            b.store(self._read(k, how, start, b.i64(0)), self._place(k, j))
+            return
+        with b.loop(0, last, lanes) as some:
+            b.store(self._read(k, how, start, some.index), self._place(k, j + some.index))
+
+    def _read(self, k: int, how: str, start: Value, first: Value) -> AnyValue:
+        """A vector of a run from its element `first` on; behind its end, any elements."""
+        b, lanes, dtype, last = self.b, self.kernel.lanes, self._dtype(k), self.frame["last"]
+        if self._counts(k):
+            return self._numbers(k, start + self._step(k) * first, lanes)
+        if how == "repeat":
+            return splat(b, b.load(start, dtype, 1), lanes)
+        if how in ("unit", "reverse") and dtype.size >= 4:  # AVX2 has no masks for smaller ones
+            mask = b.iota(dt.int32, lanes) < b.splat(b.cast(last - first, dt.int32), lanes)
+            if how == "unit":
+                return b.load(b.gep(start, first * dtype.size), dtype, lanes, mask)
+            far = b.gep(start, (first + (lanes - 1)) * -dtype.size)
+            return reversed_lanes(b, b.load(far, dtype, lanes, b.reverse(mask)))
+        places = [self.frame.least(first + lane, last - 1) for lane in range(lanes)]
+        return assemble(b, [b.load(b.gep(start, self._step(k) * place), dtype, 1) for place in places])
+
+    def _turn(self, k: int, start: Value, j: Value) -> None:
+        """Runs of at most 16 elements of 16 rows that are neighbours in memory: read along the rows, interleaved."""
+        b, dtype, across, end = self.b, self._dtype(k), self.frame["across"], self.frame["last"] - 1
+        columns = [self.frame.least(b.i64(lane), end) for lane in range(self.kernel.lanes)]
+        read = [b.load(b.gep(start, self._step(k) * column), dtype, LANES) for column in columns]
+        for row, x in enumerate(rows_of(b, read)):
+            b.store(x, self._place(k, j + across * row))
+
+
+# ---- which loops ----
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Where the elements of an operand come from, and what lies between neighbours."""
+
+    source: str
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Loops over rows of a few elements: outer axes, rows, and the axes of a row by the letters of their strides."""
+
+    outer: list[Axis]
+    rows: Axis
+    others: dict[str, Axis]
+    lanes: int
+    staging: tuple[str, ...]
+    numbers: dict[str, int]
+    aligned: bool
+    """Whether results begin at whole cache lines in every group of rows."""
+
+    @property
+    def whole(self) -> Axis:
+        """Rows and columns as one axis."""
+        last = self.others[LETTERS[len(self.others) - 1]]
+        return Axis(self.rows.size * self.numbers["across"], last.strides)
+
+    @property
+    def together(self) -> int:
+        """Elements that are laid out at a time."""
+        return self.numbers["group"] * self.numbers["across"]
+
+    @property
+    def unit(self) -> int:
+        """Elements of a unit of work."""
+        return self.numbers["width"] * self.numbers["across"]
+
+
+def plan_of(axes: Sequence[Axis], loads: Sequence[Walk], stores: Sequence[Walk]) -> Plan | None:
+    """How these loops are walked with rows laid out, or None if that does not pay."""
+    # What does not depend on sizes comes first: an answer about a size is one about all sizes on its side.
+    if len(axes) < 2 or not all(_is_flat(axes[-2:], k, store) for k, store in enumerate(stores, len(loads))):
+        return None
+    split = _split(axes)
+    if split is None:
+        return None
+    *outer, rows = axes[:-split]
+    columns = axes[-split:]
+    inner = [rows, *columns]
+    if not all(_is_flat(inner, k, store) for k, store in enumerate(stores, len(loads))):
+        return None
+    staging = tuple([_staged(inner, k, load) for k, load in enumerate(loads)])
+    if not any(staging) or not _pays(staging, columns):
+        return None
+    width, last = product(columns), columns[-1].size
+    lanes = LANES if last > 8 else 8 if last > 4 else 4
+    group = LANES if width > LANES else TABLE // lanes
+    unit = MANY_GROUPS * group
+    chunks = -(-rows.size // unit)
+    numbers = {"units": product(outer) * chunks, "width": unit, "chunks": chunks, "group": group}
+    numbers |= {"across": width, "last": last}
+    others = dict(zip(LETTERS, columns, strict=False))
+    numbers |= {f"x{letter}": axis.size for letter, axis in others.items()}
+    aligned = all(group * store.unit % 64 == 0 for store in stores)
+    return Plan(list(outer), rows, others, lanes, staging, numbers, aligned)
+
+
+def _split(axes: Sequence[Axis]) -> int | None:
+    """How many of the last axes are a row: as few as leave many rows, if any do."""
+    width = 1
+    if len(axes) == 2 and not axes[0].size >= FEWEST_ROWS:
+        return None
+    for count, axis in enumerate(reversed(axes), 1):
+        if count == len(axes) or count > len(LETTERS):
+            return None
+        width *= axis.size
+        if not 0 < width <= MOST_COLUMNS:
+            return None
+        if axes[-count - 1].size >= (FEWEST_ROWS if count == len(axes) - 1 else MANY_ROWS):
+            return count
+    return None
+
+
+def _is_flat(axes: Sequence[Axis], k: int, operand: Walk) -> bool:
+    """Whether an operand is walked as one axis."""
+    runs = all(provably_equal(x.strides[k], y.strides[k] * y.size) for x, y in itertools.pairwise(axes))
+    return runs and (operand.source == "iota" or axes[-1].strides[k] == operand.unit)
+
+
+def _staged(axes: Sequence[Axis], k: int, load: Walk) -> str:
+    rows, last = axes[0].strides[k], axes[-1].strides[k]
+    if load.source == "scalar" or not any(axis.strides[k] for axis in axes) or _is_flat(axes, k, load):
+        return ""
+    when, how = "once" if rows == 0 else "often", stepping(last, load.unit)
+    if load.source == "memory" and rows == load.unit and how == "stride":
+        how = "turn"
+    return f"{when} {how}"
+
+
+def _pays(staging: Sequence[str], columns: Sequence[Axis]) -> bool:
+    """Whether laying out costs less than vectors that end with the rows. Each run of a row is moved by itself."""
+    width, last = product(columns), columns[-1].size
+    if all(how.startswith("once") for how in staging if how):
+        return width <= MOST_COLUMNS
+    return width <= FEW_COLUMNS and last <= LANES
