@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft.core as mx
+from weft.config import config
+from weft.errors import ConfigError
 from weft.primitives.base import Primitive
-from weft.primitives.linalg import Cholesky, Inverse, Lu, Qr, SolveTriangular
+from weft.primitives.linalg import Cholesky, Eigh, Inverse, Lu, Qr, SingularValues, SolveTriangular, Svd
 
 DTYPES = {"float32": np.float32, "float64": np.float64}
 Function = Callable[..., Any]
@@ -37,6 +39,11 @@ OPERATIONS: dict[str, tuple[Function, bool]] = {
     "slogdet": (mx.linalg.slogdet, False),
     "solve": (lambda a: mx.linalg.solve(a, a[..., :1] + 1), False),
     "triangle": (lambda a: mx.linalg.solve_triangular(a, a[..., ::2]), True),
+    "eigh": (mx.linalg.eigh, True),
+    "eigvalsh": (mx.linalg.eigvalsh, True),
+    "svd": (mx.linalg.svd, False),
+    "wide svd": (lambda a: mx.linalg.svd(a[..., : (a.shape[-2] + 1) // 2, :]), False),
+    "singular values": (lambda a: mx.linalg.svd(a, compute_uv=False), False),
 }
 
 
@@ -96,6 +103,9 @@ def test_backward_errors(m: int, n: int, batch: int, scale: float, dtype: Any, s
         (Inverse(), mx.linalg.inv, [square + 4 * np.eye(n, dtype=dtype)]),
         (SolveTriangular(True), lambda a, b: mx.linalg.solve_triangular(a, b, upper=True),
          [square + 4 * np.eye(n, dtype=dtype), rng.normal(size=(batch, n, m)).astype(dtype)]),
+        (Eigh(False), mx.linalg.eigh, [square * dtype(scale)]),
+        (Svd(full=True), mx.linalg.svd, [tall]),
+        (SingularValues(), lambda a: mx.linalg.svd(a, compute_uv=False), [tall]),
     ]  # fmt: skip
     for op, f, operands in cases:
         results = [x for x in listed(f(*map(of, operands))) if x is not None]
@@ -136,10 +146,85 @@ def test_nan_and_infinity_stay_in_their_matrix() -> None:
     for value in (np.nan, np.inf):
         spoiled = a.copy()
         spoiled[7, 1, 0] = spoiled[7, 0, 1] = value
-        for f in (mx.linalg.inv, mx.linalg.qr, mx.linalg.det, mx.linalg.lu_factor):
+        for f in (mx.linalg.inv, mx.linalg.qr, mx.linalg.det, mx.linalg.lu_factor, mx.linalg.eigh, mx.linalg.svd):
             got, clean = listed(f(mx.array(spoiled))), listed(f(mx.array(a)))
             others = mx.array([i for i in range(20) if i != 7])
             same([x[others] for x in got], [x[others] for x in clean])
             assert value is np.inf or np.isnan(np.asarray(got[0])[7]).any()
     spoiled[7, 1, 0] = np.nan
     assert np.isnan(np.asarray(mx.linalg.cholesky(mx.array(spoiled)))).any((1, 2)).nonzero()[0].tolist() == [7]
+
+
+# ---- spectra ----
+
+
+def degenerate(n: int) -> np.ndarray:
+    """Symmetric matrices with equal, tiny and vanishing eigenvalues, at the ends of the range, diagonal in any order,
+    and such that rotations have to exchange everything."""
+    rng = np.random.default_rng(n)
+    x = rng.normal(size=(n, n))
+    q = np.linalg.qr(x)[0]
+    signs = np.where(np.arange(n) % 2, -1.0, 1.0)
+    made = [
+        np.zeros((n, n)), np.eye(n), np.ones((n, n)), np.diag(np.arange(n) - 2.0), np.diag(-np.arange(float(n))),
+        np.outer(x[0], x[0]), np.eye(n)[::-1], (q * signs) @ q.T, (q * 2.0 ** -np.arange(0, 4 * n, 4)) @ q.T,
+        np.eye(n) + 1e-9 * (x + x.T), (x + x.T) * 1e-44, (x + x.T) * 1e37,
+        np.diag(np.ones(n - 1), 1) * 1e-20 + np.eye(n), (q * np.maximum(signs, 0)) @ q.T,
+    ]  # fmt: skip
+    return np.stack([(a + a.T) / 2 for a in made])
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
+def test_degenerate_spectra(n: int, dtype: Any) -> None:
+    """Vectors are orthonormal also where values are equal or 0, and values are right in units of the norm."""
+    a = degenerate(n).astype(dtype)
+    exact = np.linalg.eigvalsh(a.astype(np.float64))
+    size = np.maximum(np.abs(a.astype(np.float64)).max((-1, -2)), float(np.finfo(dtype).tiny))[:, None]
+    bound = 8 * n * np.finfo(dtype).eps * size
+    w, v = mx.linalg.eigh(of(a))
+    assert (np.abs(np.asarray(w) - exact) <= bound).all()
+    assert (np.abs(np.asarray(mx.linalg.eigvalsh(of(a))) - exact) <= bound).all()
+    s = np.asarray(mx.linalg.svd(of(a), compute_uv=False))
+    assert (np.abs(s - np.sort(np.abs(exact))[:, ::-1]) <= bound).all()
+    vectors = [
+        v,
+        *(mx.linalg.svd(of(a))[i] for i in (0, 2)),
+        *(mx.linalg.svd(of(a)[:, : (n + 1) // 2])[i] for i in (0, 2)),
+    ]
+    for x in vectors:
+        x = np.asarray(x).astype(np.float64)
+        off = np.abs(x @ x.swapaxes(-1, -2) - np.eye(x.shape[-1])).max()
+        assert off <= 8 * n * np.finfo(dtype).eps
+    product = (np.asarray(v).astype(np.float64) * np.asarray(w).astype(np.float64)[:, None]) @ np.asarray(v).swapaxes(
+        -1, -2
+    )
+    assert (np.abs(product - a).max((-1, -2)) <= bound[:, 0]).all()
+
+
+def test_instructions_do_not_change_the_bits_of_spectra() -> None:
+    a = np.concatenate([degenerate(6), positive(np.random.default_rng(0).normal(size=(9, 6, 6)))])
+    for dtype in DTYPES.values():
+        x = of(a.astype(dtype))
+        found = []
+        for cpu in ("native", "x86-64-v3", "x86-64-v2"):
+            before, config.cpu = config.cpu, cpu
+            try:
+                found.append([np.asarray(part) for part in (*mx.linalg.eigh(x), *mx.linalg.svd(x[:, :, :4]))])
+            except ConfigError:  # it lacks these instructions
+                pass
+            finally:
+                config.cpu = before
+        for other in found[1:]:
+            same(other, found[0])
+
+
+def test_spectra_inside_of_a_loop() -> None:
+    """The same bits as outside, and derivatives."""
+    a = of(positive(np.random.default_rng(3).normal(size=(7, 4, 4))))
+    inside = mx.scan(lambda total, x: (total + 1, mx.linalg.eigh(x)[0]), mx.array(0), a)[1]
+    same(inside, mx.linalg.eigh(a)[0])
+    by_values = mx.grad(lambda x: mx.scan(lambda t, y: (t + mx.linalg.eigvalsh(y).sum(), None), x[0, 0, 0] * 0, x)[0])(
+        a
+    )
+    np.testing.assert_allclose(np.asarray(by_values), np.broadcast_to(np.eye(4), (7, 4, 4)), atol=1e-12)

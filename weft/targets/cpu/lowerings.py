@@ -49,6 +49,7 @@ from weft.targets.cpu import (
     scan,
     selection,
     small_matrices,
+    small_spectra,
     sorting,
 )
 from weft.targets.cpu.matmul import windows
@@ -150,12 +151,14 @@ def _convolve_weights(op: ConvolveWeights, operands: Operands, out: Layout) -> L
 # ---- linear algebra ----
 
 
-def _by_size(small: Callable[..., Lowering], library: Callable[..., Lowering]) -> Callable[..., Lowering]:
+def _by_size(
+    small: Callable[..., Lowering], library: Callable[..., Lowering], takes: Callable[[Layout], bool]
+) -> Callable[..., Lowering]:
     """Small matrices have kernels of their own."""
 
     def lower(op: Primitive, operands: Operands, *results: Layout) -> Lowering:
         empty = any(0 in x.shape for x in (*operands, *results))
-        chosen = small if not empty and small_matrices.takes(operands[0]) else library
+        chosen = small if not empty and takes(operands[0]) else library
         return chosen(op, operands, *results)
 
     return lower
@@ -189,17 +192,19 @@ LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     FourierTransform: _fourier,
     RealFourierTransform: _real_fourier,
     RealFourierInverse: _real_inverse,
-    Cholesky: _by_size(small_matrices.cholesky, lapack.cholesky),
-    Qr: _by_size(small_matrices.qr, lapack.qr),
-    Lu: _by_size(small_matrices.lu, lapack.lu),
-    Inverse: _by_size(small_matrices.inverse, lapack.inverse),
-    Eigh: lapack.eigh,
-    HermitianEigenvalues: lapack.hermitian_eigenvalues,
-    Svd: lapack.svd,
-    SingularValues: lapack.singular_values,
+    Cholesky: _by_size(small_matrices.cholesky, lapack.cholesky, small_matrices.takes),
+    Qr: _by_size(small_matrices.qr, lapack.qr, small_matrices.takes),
+    Lu: _by_size(small_matrices.lu, lapack.lu, small_matrices.takes),
+    Inverse: _by_size(small_matrices.inverse, lapack.inverse, small_matrices.takes),
+    Eigh: _by_size(small_spectra.eigh, lapack.eigh, small_spectra.takes),
+    HermitianEigenvalues: _by_size(
+        small_spectra.hermitian_eigenvalues, lapack.hermitian_eigenvalues, small_spectra.takes
+    ),
+    Svd: _by_size(small_spectra.svd, lapack.svd, small_spectra.takes),
+    SingularValues: _by_size(small_spectra.singular_values, lapack.singular_values, small_spectra.takes),
     Eig: lapack.eig,
     Eigenvalues: lapack.eigenvalues,
-    SolveTriangular: _by_size(small_matrices.solve_triangular, lapack.solve_triangular),
+    SolveTriangular: _by_size(small_matrices.solve_triangular, lapack.solve_triangular, small_matrices.takes),
     CustomKernel: custom.lower,
 }
 

@@ -4,7 +4,7 @@ A group of as many matrices as a vector has lanes is worked on at once, element 
 elements at one place of all of them lie together. What a matrix gives depends on its elements only: not on the others
 of its group, on the number of lanes or of threads. Which matrices are taken follows from their size and dtype alone
 (`takes`); larger and complex ones go to LAPACK (weft/targets/cpu/lapack). A group that is not full repeats its last
-matrix.
+matrix. Eigenvalues and singular values are in small_spectra.py.
 """
 
 from __future__ import annotations
@@ -283,13 +283,13 @@ def _qr(g: Group) -> None:
     _read_all(g, "a", a, m, n)
     with b.loop(0, k, 1) as column:
         j = column.index
-        tau[j, 0] = _reflection(g, a, j, m)
-        _reflect(b, a, a, tau[j, 0], j, m, j + 1, n)
+        tau[j, 0] = reflection(g, a, j, m)
+        reflect(b, a, a, tau[j, 0], j, m, j + 1, n)
     with b.loop(0, m, 1) as i, b.loop(0, k, 1) as c:
         q[i.index, c.index] = b.choose(g.integer(i.index).eq(g.integer(c.index)), g.number(1), g.number(0))
     with b.loop(0, k, 1) as back:
         j = k - 1 - back.index
-        _reflect(b, a, q, tau[j, 0], j, m, j, k)
+        reflect(b, a, q, tau[j, 0], j, m, j, k)
     _write_all(g, q, "q", m, k)
     with b.loop(0, k, 1) as i:
         with b.loop(0, i.index, 1) as c:
@@ -298,7 +298,7 @@ def _qr(g: Group) -> None:
             g.write(a[i.index, c.index], "r", i.index, c.index)
 
 
-def _reflection(g: Group, a: Piece, j: Value, m: Value) -> Value:
+def reflection(g: Group, a: Piece, j: Value, m: Value) -> Value:
     """Makes a reflection that leaves a number and zeros of a column from its diagonal on. Sums of squares are of what
     was divided by the largest element, so that they do not overflow."""
     b = g.b
@@ -321,7 +321,7 @@ def _reflection(g: Group, a: Piece, j: Value, m: Value) -> Value:
     return b.choose(none, 0.0, (beta - alpha) / beta)
 
 
-def _reflect(b: Builder, a: Piece, x: Piece, tau: Value, j: Value, m: Value, first: Value, end: Value) -> None:
+def reflect(b: Builder, a: Piece, x: Piece, tau: Value, j: Value, m: Value, first: Value, end: Value) -> None:
     """Apply the reflection that is kept in column j of a to columns of x."""
     with b.loop(first, end, 1) as c:
         with b.loop(j + 1, m, 1, x[j, c.index]) as i:
@@ -378,7 +378,7 @@ def _zero_on_diagonal(g: Group) -> None:
 
 def cholesky(op: Cholesky, operands: Sequence[Layout], out: Layout) -> Lowering:
     n = out.shape[-1]
-    work = _Work(operands, [out], out.dtype)
+    work = Work(operands, [out], out.dtype)
     names = {"a": 0, "out": 1} if op.quiet else {"a": 0, "out": 1, "info": work.info()}
     work.run(
         f"cholesky upper={op.upper}{' quiet' if op.quiet else ''}", lambda g: _cholesky(g, op.upper, op.quiet), names,
@@ -389,7 +389,7 @@ def cholesky(op: Cholesky, operands: Sequence[Layout], out: Layout) -> Lowering:
 
 def lu(op: Lu, operands: Sequence[Layout], out: Layout, pivots: Layout, order: Layout) -> Lowering:
     m, n = out.shape[-2:]
-    work = _Work(operands, [out, pivots, order], out.dtype)
+    work = Work(operands, [out, pivots, order], out.dtype)
     sizes = {"m": m, "n": n, "k": pivots.shape[-1]}
     names = {"a": 0, "out": 1, "pivots": 2, "order": 3}
     work.run("lu", _lu, names, sizes, {"a": m * n, "order": m}, 3 * m * n * m)
@@ -398,7 +398,7 @@ def lu(op: Lu, operands: Sequence[Layout], out: Layout, pivots: Layout, order: L
 
 def inverse(op: Inverse, operands: Sequence[Layout], out: Layout) -> Lowering:
     n = out.shape[-1]
-    work = _Work(operands, [out], out.dtype)
+    work = Work(operands, [out], out.dtype)
     names, pieces = {"a": 0, "out": 1, "info": work.info()}, {"a": n * n, "x": n * n, "order": n}
     work.run("inverse", _inverse, names, {"n": n}, pieces, 4 * n * n * n)
     return work.lowering(check=True)
@@ -406,7 +406,7 @@ def inverse(op: Inverse, operands: Sequence[Layout], out: Layout) -> Lowering:
 
 def qr(op: Qr, operands: Sequence[Layout], q: Layout, r: Layout) -> Lowering:
     (m, n), k = operands[0].shape[-2:], q.shape[-1]
-    work = _Work(operands, [q, r], q.dtype)
+    work = Work(operands, [q, r], q.dtype)
     pieces = {"a": m * n, "q": m * k, "tau": k}
     work.run("qr", _qr, {"a": 0, "q": 1, "r": 2}, {"m": m, "n": n, "k": k}, pieces, 8 * m * n * k)
     return work.lowering()
@@ -415,7 +415,7 @@ def qr(op: Qr, operands: Sequence[Layout], q: Layout, r: Layout) -> Lowering:
 def solve_triangular(op: SolveTriangular, operands: Sequence[Layout], out: Layout) -> Lowering:
     """Right sides of few matrices are lanes too: what they give does not depend on their neighbours."""
     n, k = out.shape[-2:]
-    work = _Work(operands, [out], out.dtype)
+    work = Work(operands, [out], out.dtype)
     if not op.is_total:
         work.run("zero on the diagonal", _zero_on_diagonal, {"a": 0, "info": work.info()}, {"n": n}, {}, n)
         work.check()
@@ -432,7 +432,7 @@ def solve_triangular(op: SolveTriangular, operands: Sequence[Layout], out: Layou
 _Each = Callable[[Group], None]
 
 
-class _Work:
+class Work:
     """The launches of an operation on the matrices of a batch."""
 
     def __init__(self, operands: Sequence[Layout], results: Sequence[Layout], dtype: Dtype) -> None:
