@@ -14,7 +14,7 @@ import sys
 import types
 import weakref
 from collections import OrderedDict, namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,11 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(Compiled, "_see", noted)
     monkeypatch.setattr(config, "check", False)
     return found
+
+
+def take_of(steps: Sequence[Any]) -> Callable[..., int]:
+    """What takes these very steps."""
+    return MAKERS.guards(steps, Buffer, guards._take_by_python)  # type: ignore[no-any-return]
 
 
 def same(x: Any, y: Any) -> bool:
@@ -877,9 +882,9 @@ def test_references_are_counted_right(form: str) -> None:
         lists: list[list[Any]] = [[] for _ in range(7)]
         return int(steps([*compiled._roots, mx.random.state, X, state], *lists))
 
-    shorter = [guards.Guards(made.steps[:count], 0, False).take for count in range(0, len(made.steps), 7)]
+    shorter = [take_of(made.steps[:count]) for count in range(0, len(made.steps), 7)]
     wrong = [
-        guards.Guards([*made.steps[:at], (operation, register, count, object()), *made.steps[at + 1 :]], 0, False).take
+        take_of((*made.steps[:at], (operation, register, count, object()), *made.steps[at + 1 :]))
         for at, (operation, register, count, expected) in enumerate(made.steps)
         if operation in (guards.SAME, guards.EQUAL, guards.OBJECT, guards.TYPE)
     ]
@@ -919,7 +924,7 @@ def test_an_error_of_what_is_read_is_raised(form: str) -> None:
 
 @native
 def test_machine_code_leaves_strange_arguments_to_python() -> None:
-    take = guards.Guards((), 0, False).take
+    take = take_of(())
     assert type(take).__name__ == "builtin_function_or_method"
     assert take(*[[] for _ in range(8)]) == READY
     with pytest.raises(TypeError):

@@ -583,3 +583,24 @@ def test_what_is_reduced_on_the_way_can_be_updated_in_place(shape: tuple[int, in
         np.testing.assert_array_equal(
             numpy_view(got, output.shape, dt.float32), numpy_view(wanted, output.shape, dt.float32)
         )
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), min_size=1, max_size=24),
+    st.lists(st.lists(st.tuples(st.integers(0, 23), st.integers(0, 5000)), max_size=4), min_size=1, max_size=6),
+)
+def test_pieces_lie_where_they_would_without_what_was_asked_before(
+    lives: list[tuple[int, int]], changes: list[list[tuple[int, int]]]
+) -> None:
+    """A packing looks only at what has changed since it was last asked for."""
+    spans = [(first, first + length) for first, length in lives]
+    packing, sizes = Packing(spans), [100 * (i % 5) for i in range(len(spans))]
+    for change in [[], *changes]:
+        for piece, size in change:
+            sizes[piece % len(sizes)] = size
+        offsets, arena = packing.offsets(tuple(sizes))
+        assert (offsets, arena) == Packing(spans).offsets(tuple(sizes))
+        for i, (first, last) in enumerate(spans):
+            for j, (start, end) in enumerate(spans[:i]):
+                if first <= end and start <= last:
+                    assert offsets[i] + sizes[i] <= offsets[j] or offsets[j] + sizes[j] <= offsets[i]

@@ -17,6 +17,7 @@ from weft.passes.memory import ALIGNMENT, Packing
 from weft.passes.pipeline import compile_graph
 from weft.passes.template import Sized, Template
 from weft.passes.verify import verify_plan
+from weft.runtime import program as programs
 from weft.runtime.threads import MAX_THREADS
 from weft.targets import CPU
 from weft.transforms.variant import ShapelessVariant
@@ -333,3 +334,13 @@ def test_packing_keeps_what_lives_together_apart(count: int) -> None:
             for j in range(i):
                 if lives[j][0] <= last and first <= lives[j][1]:
                     assert offsets[j] + sizes[j] <= offsets[i] or offsets[i] + sizes[i] <= offsets[j]
+
+
+@pytest.mark.parametrize("many", [0, 1 << 30])
+def test_numbers_are_written_at_once_or_one_by_one(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "MANY_NUMBERS", many)
+    f = mx.compile(lambda x: mx.softmax(mx.sort(x @ x.T, axis=0), axis=-1) @ mx.cumsum(x, axis=0), shapeless=True)
+    for n in (5, 9, 33, 34):
+        f(normal(n, 7))
+    assert check_programs(f) == 3
+    assert differences(f) == []

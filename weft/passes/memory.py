@@ -15,7 +15,7 @@ import bisect
 import heapq
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.graph.dims import Dim, is_symbolic, key_of, provably_equal
 from weft.graph.node import Graph, Node
@@ -323,15 +323,44 @@ def _pack(homes: Sequence[_Home]) -> _Packed:
     return _Packed({id(home): at for home, at in zip(homes, offsets, strict=True)}, size)
 
 
+class _Layout(NamedTuple):
+    """How pieces of these sizes lie."""
+
+    sizes: Sequence[int]
+    order: Sequence[int]
+    """In which they were placed, the largest first, and which place each has in that; none where the earliest came
+    first."""
+    ranks: Mapping[int, int]
+    offsets: list[int]
+    ends: list[int]
+
+
+def _room(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT or ALIGNMENT
+
+
+def _lowest(need: int, taken: list[tuple[int, int]]) -> int:
+    """The lowest place with so much room between those that are taken, (start, end) each."""
+    at = 0
+    taken.sort()
+    for start, stop in taken:
+        if at + need <= start:
+            break
+        if stop > at:
+            at = stop
+    return at
+
+
 class Packing:
     """How pieces that live from one step to another share an arena; made once for pieces of any size."""
 
     def __init__(self, lives: Sequence[tuple[int, int]]) -> None:
         self._lives = lives
         self._order = sorted(range(len(lives)), key=lambda i: lives[i][0])
+        self._age = {i: place for place, i in enumerate(self._order)}
         self._beside = self._neighbours()
-        self._last: tuple[Any, tuple[list[int], int]] = (None, ([], 0))
-        """What was asked for last, and the answer: sizes that grow step by step are mostly packed as before."""
+        self._last: _Layout | None = None
+        """The answer that was given last: sizes that grow step by step are mostly laid out as before."""
 
     def _neighbours(self) -> list[list[int]] | None:
         """For each piece those that live at the same time; None if these are too many to look at."""
@@ -352,35 +381,66 @@ class Packing:
 
     def offsets(self, sizes: Sequence[int]) -> tuple[list[int], int]:
         """(offset of each piece, size of the arena) such that pieces alive at the same time do not overlap."""
-        rooms = [-(-size // ALIGNMENT) * ALIGNMENT or ALIGNMENT for size in sizes]
-        order = self._order
-        if self._beside is not None:
-            order = sorted(order, key=sizes.__getitem__, reverse=True)  # of equals, the earliest first
-        asked, answer = self._last  # another thread may set it meanwhile
-        if asked != (rooms, order):
-            answer = self._in_order(rooms) if self._beside is None else self._by_size(order, rooms, self._beside)
-            self._last = (rooms, order), answer
-        return answer
+        layout = self._last  # another thread may set it meanwhile
+        changed = (
+            None if layout is None else [i for i, (n, m) in enumerate(zip(sizes, layout.sizes, strict=True)) if n != m]
+        )
+        if layout is None or changed is None or (changed and not self._is_in_order(changed, sizes, layout)):
+            self._last = layout = self._laid_out(sizes)
+        elif changed:
+            self._last = layout = self._laid_out_again(changed, sizes, layout)
+        return layout.offsets, max(layout.ends, default=0)
 
-    def _by_size(
-        self, order: Sequence[int], rooms: Sequence[int], beside: Sequence[Sequence[int]]
-    ) -> tuple[list[int], int]:
-        """The largest first, at the lowest place that is free."""
+    def _laid_out(self, sizes: Sequence[int]) -> _Layout:
+        rooms = [_room(size) for size in sizes]
+        if self._beside is None:
+            offsets = self._in_order(rooms)
+            return _Layout(sizes, (), {}, offsets, [at + room for at, room in zip(offsets, rooms, strict=True)])
+        order = sorted(self._order, key=sizes.__getitem__, reverse=True)  # of equals, the earliest first
+        ranks = {i: rank for rank, i in enumerate(order)}
         offsets, ends = [0] * len(rooms), [0] * len(rooms)
         for i in order:
-            need = rooms[i]
-            at = 0
-            taken = [(offsets[j], ends[j]) for j in beside[i] if ends[j]]
-            taken.sort()
-            for start, stop in taken:
-                if at + need <= start:
-                    break
-                if stop > at:
-                    at = stop
-            offsets[i], ends[i] = at, at + need
-        return offsets, max(ends, default=0)
+            offsets[i] = at = _lowest(rooms[i], [(offsets[j], ends[j]) for j in self._beside[i] if ends[j]])
+            ends[i] = at + rooms[i]
+        return _Layout(sizes, order, ranks, offsets, ends)
 
-    def _in_order(self, rooms: Sequence[int]) -> tuple[list[int], int]:
+    def _is_in_order(self, changed: Sequence[int], sizes: Sequence[int], layout: _Layout) -> bool:
+        """Whether pieces are placed in the same order as before, of which these have another size."""
+        order, ranks, age = layout.order, layout.ranks, self._age
+        if not order:
+            return False
+        for i in changed:
+            rank = ranks[i]
+            for first in (rank - 1, rank):
+                if 0 <= first < len(order) - 1:
+                    x, y = order[first], order[first + 1]
+                    if (-sizes[x], age[x]) > (-sizes[y], age[y]):
+                        return False
+        return True
+
+    def _laid_out_again(self, changed: Sequence[int], sizes: Sequence[int], layout: _Layout) -> _Layout:
+        """The same as `_laid_out`, where pieces are placed in the same order: only those are looked at that have
+        another size, or beside which another one moved."""
+        assert self._beside is not None
+        order, ranks = layout.order, layout.ranks
+        offsets, ends = list(layout.offsets), list(layout.ends)
+        waiting = [ranks[i] for i in changed]
+        heapq.heapify(waiting)
+        queued = set(waiting)
+        while waiting:
+            rank = heapq.heappop(waiting)
+            i, room = order[rank], _room(sizes[order[rank]])
+            at = _lowest(room, [(offsets[j], ends[j]) for j in self._beside[i] if ranks[j] < rank])
+            if at == offsets[i] and at + room == ends[i]:
+                continue
+            offsets[i], ends[i] = at, at + room
+            for j in self._beside[i]:
+                if ranks[j] > rank and ranks[j] not in queued:
+                    queued.add(ranks[j])
+                    heapq.heappush(waiting, ranks[j])
+        return _Layout(sizes, order, ranks, offsets, ends)
+
+    def _in_order(self, rooms: Sequence[int]) -> list[int]:
         """The earliest first, in the smallest hole that is large enough."""
         offsets = [0] * len(rooms)
         alive: list[tuple[int, int]] = []
@@ -392,7 +452,7 @@ class Packing:
                 holes.give(offsets[gone], rooms[gone])
             offsets[i] = holes.take(rooms[i])
             heapq.heappush(alive, (last, i))
-        return offsets, holes.end
+        return offsets
 
 
 class _Holes:

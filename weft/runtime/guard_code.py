@@ -39,8 +39,10 @@ from weft.runtime.object_values import (
     integer_object,
     is_raised,
     is_true,
+    iterator,
     keyword_defaults,
     next_item,
+    next_of,
     otherwise,
     unless,
 )
@@ -90,9 +92,25 @@ def are_equal(c: Code, x: Object, y: Object) -> None:
     c.ret(c.const(Int.held_as, 0))
 
 
-@native(Int, value=Object, keys=Tuple, values=List, count=Long)
-def add_values(c: Code, value: Object, keys: Tuple, values: List, count: Value) -> None:
-    """The values of a dict with these keys. What compares strings runs no code of Python's, so the dict stays."""
+@native(Int, item=Object, constant=Object, varies=Object, values=List)
+def take_item(c: Code, item: Object, constant: Object, varies: Object, values: List) -> None:
+    """Compare an item of a container, or add it if it has a step of its own."""
+    with c.when(constant.eq(varies)):
+        _added(c, values, item)
+    c.ret(are_equal(c, item, constant))
+
+
+def _unless_taken(c: Code, item: Object, constant: Object, varies: Object, values: List) -> None:
+    with c.when(item.ne(constant)):
+        status = take_item(c, item, constant, varies, values)
+        with c.when(status.ne(1)):
+            c.ret(status)
+
+
+@native(Int, value=Object, expected=Objects, varies=Object, values=List, count=Long)
+def add_values(c: Code, value: Object, expected: Objects, varies: Object, values: List, count: Value) -> None:
+    """The values of a dict; keys and values are expected in turn. What compares plain values runs no code of Python's,
+    so the dict stays as it is."""
     with c.when(Dict.of(value).size().ne(count)):
         c.ret(c.const(Int.held_as, 0))
     place, found = c.room(Integers, 1), c.room(Objects, 2)
@@ -100,32 +118,67 @@ def add_values(c: Code, value: Object, keys: Tuple, values: List, count: Value) 
     with c.loop(0, count, 1) as loop:
         with c.when(next_item(c, value, place, found, found.past(1)).eq(0)):
             c.ret(c.const(Int.held_as, 0))
-        key = keys.item(loop.index)
-        with c.when(found[0].ne(key)):
-            same = are_equal(c, found[0], key)
+        pair = expected.past(loop.index << 1)
+        with c.when(found[0].ne(pair[0])):
+            same = are_equal(c, found[0], pair[0])
             with c.when(same.ne(1)):
                 c.ret(same)
-        with c.when(values.append(found[1]).ne(0)):
-            c.ret(c.const(Int.held_as, _FAILED))
+        _unless_taken(c, found[1], pair[1], varies, values)
     c.ret(c.const(Int.held_as, 1))
 
 
-@native(Int, value=List, values=List, count=Long)
-def add_items(c: Code, value: List, values: List, count: Value) -> None:
+@native(Int, value=List, expected=Objects, varies=Object, values=List, count=Long)
+def add_items(c: Code, value: List, expected: Objects, varies: Object, values: List, count: Value) -> None:
     """The items of a list."""
     with c.when(value.size().ne(count)):
         c.ret(c.const(Int.held_as, 0))
-    with c.loop(0, count, 1) as loop, c.when(values.append(value.item(loop.index)).ne(0)):
-        c.ret(c.const(Int.held_as, _FAILED))
+    with c.loop(0, count, 1) as loop:
+        _unless_taken(c, value.item(loop.index), expected[loop.index], varies, values)
     c.ret(c.const(Int.held_as, 1))
 
 
-@native(Int, value=Tuple, values=List, count=Long)
-def add_parts(c: Code, value: Tuple, values: List, count: Value) -> None:
+@native(Int, value=Tuple, expected=Objects, varies=Object, values=List, count=Long)
+def add_parts(c: Code, value: Tuple, expected: Objects, varies: Object, values: List, count: Value) -> None:
     """The items of a tuple."""
     with c.when(value.size().ne(count)):
         c.ret(c.const(Int.held_as, 0))
-    with c.loop(0, count, 1) as loop, c.when(values.append(value.item(loop.index)).ne(0)):
+    with c.loop(0, count, 1) as loop:
+        _unless_taken(c, value.item(loop.index), expected[loop.index], varies, values)
+    c.ret(c.const(Int.held_as, 1))
+
+
+@native(Int, value=Set, expected=Objects, varies=Object, values=List, count=Long)
+def add_members(c: Code, value: Set, expected: Objects, varies: Object, values: List, count: Value) -> None:
+    """The items of a set, which is one itself: to go through it runs no code of Python's."""
+    with c.when(value.size().ne(count)):
+        c.ret(c.const(Int.held_as, 0))
+    with c.when(count.eq(0)):
+        c.ret(c.const(Int.held_as, 1))
+    items = iterator(c, value)
+    with c.when(items.is_null()):
+        c.ret(c.const(Int.held_as, _FAILED))
+    with c.loop(0, count, 1) as loop:
+        item = next_of(c, items)
+        with c.when(item.is_null()):
+            items.release()
+            c.ret(c.const(Int.held_as, _FAILED))
+        with c.when(item.ne(expected[loop.index])):
+            status = take_item(c, item, expected[loop.index], varies, values)
+            with c.when(status.ne(1)):
+                item.release()
+                items.release()
+                c.ret(status)
+        item.release()
+    items.release()
+    c.ret(c.const(Int.held_as, 1))
+
+
+@native(Int, found=Tuple, values=List, count=Long)
+def add_all(c: Code, found: Tuple, values: List, count: Value) -> None:
+    """All items of a tuple."""
+    with c.when(found.size().ne(count)):
+        c.ret(c.const(Int.held_as, 0))
+    with c.loop(0, count, 1) as loop, c.when(values.append(found.item(loop.index)).ne(0)):
         c.ret(c.const(Int.held_as, _FAILED))
     c.ret(c.const(Int.held_as, 1))
 
@@ -138,20 +191,25 @@ def add_read(c: Code, value: Object, function: Object, values: List, count: Valu
     found = call(c, function, handed, 1, c.null)
     with c.when(found.is_null()):
         c.ret(c.const(Int.held_as, _FAILED))
-    status = add_parts(c, Tuple.of(found), values, count)
+    status = add_all(c, Tuple.of(found), values, count)
     found.release()
     c.ret(status)
 
 
-@native(Int, value=Object, name=Object, values=List)
-def add_state(c: Code, value: Object, name: Object, values: List) -> None:
-    """The attributes of an object, or None."""
+@native(Int, value=Object, name=Object, cls=Object, values=List)
+def add_state(c: Code, value: Object, name: Object, cls: Object, values: List) -> None:
+    """The attributes of an object, of that class, or None."""
     found = attribute(c, value, name)
     with c.when(found.exists()):
+        with c.when(found.cls.ne(cls)):
+            found.release()
+            c.ret(c.const(Int.held_as, 0))
         c.ret(take_over(c, values, found))
     with c.when(is_raised(c, c.object("attribute_error")).eq(0)):
         c.ret(c.const(Int.held_as, _FAILED))
     clear_exception(c)
+    with c.when(c.none.cls.ne(cls)):
+        c.ret(c.const(Int.held_as, 0))
     _added(c, values, c.none)
 
 
@@ -185,21 +243,26 @@ def add_array(c: Code, value: Array, arrays: List, kinds: List, buffers: List, b
     c.ret(c.const(Int.held_as, WAITING))
 
 
-_INSTEAD, _STEPS, _CODE, _EXPECTED, _ABSENT, _BUFFER = range(6)
-"""What a pass is made with: Python's form, the steps as it takes them, as words, what they expect, what stands for what
-is not there, and the class of values that lie in memory."""
+_INSTEAD, _STEPS, _CODE, _ABSENT, _VARIES, _STATE_NAME, _BUFFER = range(7)
+"""What a pass is made with: Python's form, the steps as it takes them and as words, two marks, the name of the
+attributes of an object, and the class of values that lie in memory."""
 
 
 @native(
-    Int, bound=Tuple, step=Integers, expected=Object, values=List, arrays=List, objects=List, apart=List, places=List,
+    Int, bound=Tuple, code=Integers, step=Integers, values=List, arrays=List, objects=List, apart=List, places=List,
     scalars=List, kinds=List, buffers=List,
 )  # fmt: skip
 def take_step(
-    c: Code, bound: Tuple, step: Integers, expected: Object, values: List, arrays: List, objects: List, apart: List,
+    c: Code, bound: Tuple, code: Integers, step: Integers, values: List, arrays: List, objects: List, apart: List,
     places: List, scalars: List, kinds: List, buffers: List,
 ) -> None:  # fmt: skip
     """One step. 1, 0 if something is not what it was, `WAITING`, or -1 with an exception."""
     operation, value, count = step[0], values.item(step[1]), step[2]
+    expected = Objects.of(step)[3]
+
+    def compared() -> tuple[Objects, Object]:
+        """What items are compared with, and the mark of those that are not."""
+        return Objects.of(code.past(step[4])), bound.item(_VARIES)
 
     @contextmanager
     def case(number: int) -> Iterator[None]:
@@ -222,11 +285,11 @@ def take_step(
     with case(steps.TYPE):
         _answer(c, value.cls.eq(expected))
     with case(steps.VALUES):
-        c.ret(add_values(c, value, expected, values, count))
+        c.ret(add_values(c, value, *compared(), values, count))
     with case(steps.PLACE):
         _added(c, places, value)
     with case(steps.STATE):
-        c.ret(add_state(c, value, expected, values))
+        c.ret(add_state(c, value, bound.item(_STATE_NAME), expected, values))
     with case(steps.CONSTANT):
         _added(c, values, expected)
     with case(steps.LOOK_UP):
@@ -237,9 +300,9 @@ def take_step(
             c.ret(c.const(Int.held_as, _FAILED))
         _added(c, values, bound.item(_ABSENT))
     with case(steps.ITEMS):
-        c.ret(add_items(c, value, values, count))
+        c.ret(add_items(c, value, *compared(), values, count))
     with case(steps.PARTS):
-        c.ret(add_parts(c, value, values, count))
+        c.ret(add_parts(c, value, *compared(), values, count))
     with case(steps.KNOWN):
         with c.when(count >= 0):
             _answer(c, value.eq(arrays.item(count)))
@@ -248,12 +311,7 @@ def take_step(
         unless_class()
         _added(c, scalars, value)
     with case(steps.MEMBERS):
-        size = Set.of(value).size()
-        with c.when(size.ne(count)):
-            c.ret(c.choose(size < 0, c.const(Int.held_as, _FAILED), 0))
-        with c.when(size.eq(0)):
-            c.ret(c.const(Int.held_as, 1))
-        c.ret(add_read(c, value, expected, values, count))
+        c.ret(add_members(c, value, *compared(), values, count))
     with case(steps.FUNCTION):
         c.ret(add_function(c, value, values))
     with case(steps.CONTENTS):
@@ -309,10 +367,10 @@ def take_steps(c: Code, self: Object, arguments: Objects, count: Value) -> None:
     lists = [List.of(arguments[place]) for place in range(_LISTS)]
     for one in lists:
         needed(one.cls.eq(c.object("list_type")))
-    code, expected = bytes_of(c, bound.item(_CODE)), Tuple.of(bound.item(_EXPECTED))
+    code = bytes_of(c, bound.item(_CODE))
     with c.loop(0, code[0], 1, c.const(Int.held_as, READY)) as loop:
         step = code.past(loop.index * STEP_WORDS + HEAD)
-        status = take_step(c, bound, step, expected.item(loop.index), *lists)
+        status = take_step(c, bound, code, step, *lists)
         with c.when(status < 0):
             c.fail()
         with c.when(status.eq(NO)):

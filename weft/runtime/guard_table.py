@@ -7,6 +7,7 @@ that a pass is given, then what each step that reads adds to them. A value that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 Step = tuple[int, int, int, Any]
@@ -43,15 +44,16 @@ MADE_PLACE: Final = 11
 CONSTANT: Final = 12
 """`expected` itself, one value."""
 ITEMS: Final = 13
-"""The items of a list, `count` of them."""
+"""The items of a list, `count` of them. Those that have to be what `expected` has in their place (`EQUAL`) are
+compared, and only the others (`VARIES`) are added."""
 PARTS: Final = 14
-"""The items of a tuple, `count` of them."""
+"""The same of a tuple."""
 VALUES: Final = 15
-"""The values of a dict, whose keys are `expected`, in this order."""
+"""The same of the values of a dict; `expected` is its keys, in their order, and such values."""
 MEMBERS: Final = 16
-"""The items of a set, `count` of them; `expected` is `tuple`."""
+"""The same of a set, in the order of a loop over it."""
 STATE: Final = 17
-"""The attributes of an object as a dict, or None; `expected` is their name."""
+"""The attributes of an object as a dict, or None; `expected` is the class of that."""
 FUNCTION: Final = 18
 """Of a function: its code, its cells, its defaults, those of keywords, its attributes, its globals: `FUNCTION_PARTS`
 values, each None if there is none."""
@@ -64,18 +66,37 @@ READ: Final = 21
 
 FUNCTION_PARTS: Final = 6
 
-HEAD, STEP_WORDS = 3, 3
-"""The words before the steps in machine code's form of them (how many there are, the address of a table for the
-addresses of all that is seen, its size less one), and those of each step."""
+
+def words_of(steps: Sequence[Step], seen: int, mask: int) -> list[int]:
+    """The steps as machine code takes them. `HEAD` words come first: how many steps there are, the address of a table
+    for the addresses of all that is seen, and its size less one. Each step has `STEP_WORDS`: operation, register,
+    count, the address of what is expected, and where it goes on, behind all steps, with the addresses of the keys and
+    items that it compares with."""
+    words = [len(steps), seen, mask]
+    items: list[int] = []
+    behind = HEAD + STEP_WORDS * len(steps)
+    for operation, at, count, expected in steps:
+        words += [operation, at, count, id(expected), behind + len(items)]
+        if operation == VALUES:
+            items += [id(part) for pair in zip(*expected, strict=True) for part in pair]
+        elif operation in (ITEMS, PARTS, MEMBERS):
+            items += [id(part) for part in expected]
+    return words + items
 
 
-class _Absent:
-    """What stands for a value that is not there."""
+HEAD, STEP_WORDS = 3, 5
+
+
+class _Mark:
+    """What stands for something else than a value."""
 
     __slots__ = ()
 
 
-ABSENT: Final = _Absent()
+ABSENT: Final = _Mark()
+"""Nothing is there."""
+VARIES: Final = _Mark()
+"""Something is, which is looked at by a step of its own."""
 NO, READY, WAITING = 0, 1, 2
 """What a pass gives: something is not what it was; all is, and every array has a value that lies in memory row by row;
 or some array has none yet, or one with strides."""

@@ -29,7 +29,7 @@ FUNCTIONS: Final = (
     "PySequence_Contains", "PyDict_Size", "PyDict_Next", "PyObject_GenericGetAttr", "PyObject_GenericGetDict",
     "PyErr_ExceptionMatches", "PyErr_Clear", "PyCell_Get", "PyObject_RichCompareBool", "PySet_Size",
     "PyFunction_GetCode", "PyFunction_GetClosure", "PyFunction_GetDefaults", "PyFunction_GetKwDefaults",
-    "PyFunction_GetGlobals",
+    "PyFunction_GetGlobals", "PyObject_GetIter",
 )  # fmt: skip
 NODE_SLOTS: Final = ("op", "inputs", "kind", "value", "device", "handle", "id")
 ENTRIES: Final = (

@@ -259,6 +259,7 @@ _LIST_FILL: Final = External("PyList_SetItem", Int, List, Long, Object)
 allocate: Final = External("PyType_GenericAlloc", Object, Object, Long)
 is_subtype: Final = External("PyType_IsSubtype", Int, Object, Object)
 next_of: Final = External("PyIter_Next", Object, Object)
+iterator: Final = External("PyObject_GetIter", Object, Object)
 weak_reference: Final = External("PyWeakref_NewRef", Object, Object, Address)
 call: Final = External("PyObject_Vectorcall", Object, Object, Objects, Long, Address)
 """call(function, arguments, their number, null)"""

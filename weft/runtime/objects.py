@@ -184,12 +184,10 @@ class Makers:
         self._table[TABLE["at_strides"]] = places["strides"]
         noted = sum([step[0] in guard_table.NOTED for step in steps])
         seen = (ctypes.c_int64 * (2 << noted.bit_length()))()
-        words = [len(steps), ctypes.addressof(seen), len(seen) - 1]
-        for operation, at, count, _ in steps:
-            words += [operation, at, count]
+        words = guard_table.words_of(steps, ctypes.addressof(seen), len(seen) - 1)
         code = struct.pack(f"{len(words)}q", *words)
-        expected = tuple([step[3] for step in steps])
-        return self._function("take_steps", (instead, steps, code, expected, guard_table.ABSENT, buffer, seen))
+        known = (guard_table.ABSENT, guard_table.VARIES, "__dict__", buffer)
+        return self._function("take_steps", (instead, steps, code, *known, seen))
 
     def watch(self, on: bool) -> None:
         """Somebody wants to see how nodes are made (or no longer does): Python's forms are used meanwhile."""

@@ -457,6 +457,10 @@ def _scratch(needs: Iterable[tuple[int, int]], team: int) -> tuple[int, int]:
     return stride, _aligned(max(stride * team, alone))
 
 
+MANY_NUMBERS: Final = 64
+"""Numbers that are written into a table at once, because that is quicker than one by one."""
+
+
 class Pattern:
     """Programs that differ in some numbers only: the table of one of them, and where those numbers go in it.
 
@@ -492,21 +496,30 @@ class Pattern:
         for at, relocation in zip(offsets, relocations, strict=True):
             if relocation.buffer == 0:
                 self._table[at] = relocation.byte_offset
+        self._where = np.array(self._places, np.intp)
         hungry = {number for what, number in holes if what == "scratch_bytes_per_thread"}
         hungry |= {number for number, c in enumerate(commands) if c.scratch_bytes_per_thread}
+        changing = {number for what, number in holes if what in ("grain", "scratch_bytes_per_thread")}
+        self._needs = list(
+            {(_kept_grain(c) > 0, c.scratch_bytes_per_thread) for n, c in enumerate(commands) if n in hungry - changing}
+        )
+        """What commands need whose numbers do not change, each once: whether that is for each thread, and bytes."""
         self._hungry = [
             (
                 field(n, "grain") if commands[n].kind == CommandKind.KERNEL else None,
                 field(n, "scratch_bytes_per_thread"),
             )
-            for n in sorted(hungry)
+            for n in sorted(hungry & changing)
         ]
 
     def table(self, numbers: Sequence[int], team: int) -> tuple[array[int], int]:
         """The table with these numbers, for that many threads, and where the arena begins."""
         table = self._table[:]
-        deque(map(table.__setitem__, self._places, numbers), 0)  # the fastest loop that Python has
-        needs = [(0 if grain is None else table[grain], table[nbytes]) for grain, nbytes in self._hungry]
+        if len(numbers) < MANY_NUMBERS:
+            deque(map(table.__setitem__, self._places, numbers), 0)  # the fastest loop that Python has
+        else:
+            np.frombuffer(table, np.int64)[self._where] = np.frombuffer(array("q", numbers), np.int64)
+        needs = self._needs + [(0 if grain is None else table[grain], table[nbytes]) for grain, nbytes in self._hungry]
         stride, scratch = _scratch(needs, team) if needs else (0, 0)
         table[HEADER["slots"]] = team if stride else threads.MAX_THREADS
         table[HEADER["scratch_stride"]] = stride

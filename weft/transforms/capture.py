@@ -306,7 +306,7 @@ class Walk:
             for i, item in enumerate(items):
                 self.visit(item, value, i, first + i)
         else:
-            self._visit_set(list(value), at, step.MEMBERS if cls is set else step.READ, tuple)
+            self._visit_set(list(value), at, *((step.MEMBERS,) if cls is set else (step.READ, tuple)))
 
     def _visit_dict(self, value: dict[Any, Any], at: int) -> None:
         items = list(items_of(value))
@@ -321,7 +321,7 @@ class Walk:
             self.visit(item, value, name, at)
             at += words
 
-    def _visit_set(self, items: list[Any], at: int, operation: int, read: Callable[[Any], tuple[Any, ...]]) -> None:
+    def _visit_set(self, items: list[Any], at: int, operation: int, read: Any = None) -> None:
         """The items of a set, in the order in which a loop over it gets them: equal sets may differ in that."""
         first = self.reads.read(operation, at, len(items), read)
         for i, item in enumerate(items):

@@ -341,7 +341,7 @@ class Compiled:
         """Remember a walk that found traces."""
         if USED or self._vain_guards >= MOST_VAIN_GUARDS or not seen.walk.reads.is_complete:
             return
-        made = Guards(seen.walk.reads.steps, seen.symbolic, seen.is_closed)
+        made = Guards(seen.walk.reads.steps, seen.walk.reads.given, seen.symbolic, seen.is_closed)
         layout = made.layout(seen.kinds, seen.layouts)
         for known_count, known_names, known in self._guards:
             if known_count == count and known_names == names and known.is_like(made):

@@ -16,7 +16,7 @@ import functools
 import gc
 import operator
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from weft.array import array
@@ -35,6 +35,7 @@ from weft.runtime.guard_table import (
     KNOWN,
     LOOK_UP,
     MADE_PLACE,
+    MEMBERS,
     NO,
     NUMBER,
     OBJECT,
@@ -46,6 +47,7 @@ from weft.runtime.guard_table import (
     STATE,
     TYPE,
     VALUES,
+    VARIES,
     WAITING,
     Step,
 )  # fmt: skip
@@ -60,11 +62,11 @@ _STATE_NAME: Final = "__dict__"
 class Recording:
     """The steps of one walk. Methods that read give the register of the first value."""
 
-    __slots__ = ("_known", "_looked_up", "_visited", "size", "steps")
+    __slots__ = ("_known", "_looked_up", "_visited", "given", "size", "steps")
 
     def __init__(self, given: int = 0) -> None:
         self.steps: list[Step] = []
-        self.size = given
+        self.given = self.size = given
         """The number of registers."""
         self._known: dict[int, int] = {}
         self._looked_up: dict[tuple[int, str], int] = {}
@@ -105,9 +107,7 @@ class Recording:
 
     def state(self, at: int, state: Any) -> int:
         """The register of the attributes of an object."""
-        found = self.read(STATE, at, 1, _STATE_NAME)
-        self.check(TYPE, found, type(state))
-        return found
+        return self.read(STATE, at, 1, type(state))
 
     def items(self, at: int, container: Any, items: Sequence[tuple[Any, Any]]) -> tuple[int, int]:
         """The register of the first value of a dict that has these items, and how many registers each of them takes: 1
@@ -193,6 +193,49 @@ def class_dict(cls: type) -> Any:
 
 # ---- taking the steps ----
 
+_OF_ITEMS: Final = (ITEMS, PARTS, VALUES, MEMBERS)
+
+
+def compact(steps: Sequence[Step], given: int) -> list[Step]:
+    """The steps that `given` values are looked at with, in fewer: where all that is asked of an item of a container is
+    to be some value, the step that reads the container compares it."""
+    asked: dict[int, Step | None] = {}
+    for step in steps:
+        asked[step[1]] = None if step[1] in asked else step
+    registers = {at: at for at in range(given)}
+    """What each is now."""
+    made: list[Step] = []
+    compared: set[int] = set()
+    before = size = given
+    for operation, at, count, expected in steps:
+        if at in compared:
+            continue
+        constants = []
+        for register in range(before, before + count if operation >= CONSTANT else before):
+            only = asked.get(register) if operation in _OF_ITEMS else None
+            if only is not None and only[0] in (SAME, EQUAL):
+                compared.add(register)
+                constants.append(only[3])
+            else:
+                registers[register], size = size, size + 1
+                constants.append(VARIES)
+        before += count if operation >= CONSTANT else 0
+        if operation in _OF_ITEMS:
+            expected = (expected, tuple(constants)) if operation == VALUES else tuple(constants)
+        made.append((operation, registers[at], count, expected))
+    return made
+
+
+def _take_items(items: Iterable[Any], expected: Sequence[Any], values: list[Any]) -> bool:
+    """Whether items are what they have to be; those that have a step of their own are added."""
+    for item, constant in zip(items, expected, strict=True):
+        if constant is VARIES:
+            values.append(item)
+        elif item is not constant and not _equal(item, constant):
+            return False
+    return True
+
+
 _PLAIN: Final = (str, bytes, tuple, int)
 
 
@@ -243,24 +286,29 @@ def _take_by_python(
             values.append(value.get(expected, ABSENT))
         elif operation == VALUES:
             items = value if isinstance(value, dict) else dict(value)
-            keys = dict.keys(items)
-            if len(items) != count or not (all(map(operator.is_, keys, expected)) or tuple(keys) == expected):
+            keys, (names, constants) = dict.keys(items), expected
+            if len(items) != count or not (all(map(operator.is_, keys, names)) or tuple(keys) == names):
                 return NO
-            values.extend(dict.values(items))
+            if not _take_items(dict.values(items), constants, values):
+                return NO
         elif operation == PLACE:
             places.append(value)
         elif operation == FIXED_PLACE:
             places.append(expected)
         elif operation == STATE:
-            values.append(_state_of(value))
+            state = _state_of(value)
+            if type(state) is not expected:
+                return NO
+            values.append(state)
         elif operation == ITEMS:
-            if list.__len__(value) != count:
+            if list.__len__(value) != count or not _take_items(list.__iter__(value), expected, values):
                 return NO
-            values.extend(list.__iter__(value))
         elif operation == PARTS:
-            if tuple.__len__(value) != count:
+            if tuple.__len__(value) != count or not _take_items(tuple.__iter__(value), expected, values):
                 return NO
-            values.extend(tuple.__iter__(value))
+        elif operation == MEMBERS:
+            if set.__len__(value) != count or not _take_items(set.__iter__(value), expected, values):
+                return NO
         elif operation == KNOWN:
             if value is not (arrays[count] if count >= 0 else objects[~count]):
                 return NO
@@ -308,8 +356,8 @@ class Guards:
 
     __slots__ = ("entries", "is_closed", "steps", "symbolic", "take")
 
-    def __init__(self, steps: Sequence[Step], symbolic: int, is_closed: bool) -> None:
-        self.steps = tuple(steps)
+    def __init__(self, steps: Sequence[Step], given: int, symbolic: int, is_closed: bool) -> None:
+        self.steps = tuple(compact(steps, given))
         self.take: Callable[..., int] = MAKERS.guards(self.steps, Buffer, _take_by_python)
         self.symbolic = symbolic
         """How many arrays, the first ones, have symbols for sizes."""
@@ -341,4 +389,6 @@ class Guards:
 
 
 def _same_expected(x: Any, y: Any) -> bool:
+    if type(x) is tuple and type(y) is tuple:
+        return len(x) == len(y) and all(map(_same_expected, x, y))
     return is_same_place(x, y) or _equal(x, y)

@@ -20,7 +20,7 @@ from weft.evaluate import LOCK, is_large, overwriting
 from weft.graph.node import ArrayType, Graph, Node
 from weft.lazy import lazy
 from weft.runtime.data import Buffer, Busy, Taken
-from weft.runtime.holders import COUNTED, REPLACED, STATE, free
+from weft.runtime.holders import COUNTED, REPLACED, STATE, free, owners
 from weft.runtime.program import Progress
 from weft.transforms import state
 from weft.transforms.capture import Walk
@@ -242,6 +242,16 @@ class Census:
         again = sum([place is held[at] for place in walk.containers]) if number < 0 else 0
         ours = {id(held), *([id(walk.containers)] if again else []), *[owner for owner, _ in found]}
         return free(REPLACED, held[at : at + 1], [1 + again + len(found)], lambda: [ours])[0]
+
+
+def are_all_held(updates: Updates, walk: Walk) -> bool:
+    """Whether it is plain that a call can overwrite nothing: all that it could is replaced, and has more holders than
+    the walk and the slots that it may stand in, so that a `Census` would find that it stays."""
+    if not all(candidate.replaced for candidate in updates.candidates):
+        return False
+    counts = owners([walk.arrays[candidate.array] for candidate in updates.candidates])
+    slots = updates.slots
+    return all(n > 1 + len(slots[c.array]) for n, c in zip(counts, updates.candidates, strict=True))
 
 
 class UpdateClaim(Taken):

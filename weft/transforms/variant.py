@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -37,7 +38,7 @@ from weft.transforms.capture import Walk
 from weft.transforms.drawing import DRAWING, RANDOM_STATE
 from weft.transforms.replay import Made, Rebuilt, Replay
 from weft.transforms.rules import Rebuilding
-from weft.transforms.updating import MOST_SETS, UpdateClaim, Updates, large, worth_while
+from weft.transforms.updating import MOST_SETS, UpdateClaim, Updates, are_all_held, large, worth_while
 
 if TYPE_CHECKING:
     from weft import targets
@@ -203,14 +204,17 @@ class Variant:
     """Whether it is several programs, cut where sizes are computed."""
 
     __slots__ = (
-        "_constants", "_marked", "_remembered", "_traced", "_words", "conversions", "effects", "inputs", "is_small",
-        "numbers", "recipe", "updates",
+        "_constants", "_marked", "_pick", "_remembered", "_traced", "_words", "conversions", "effects", "inputs",
+        "is_small", "numbers", "recipe", "updates",
     )  # fmt: skip
 
     def __init__(
         self, traced: Trace, effects: Effects, numbers: Numbers | None, wants: list[tuple[int, Dtype]], updates: Updates
     ) -> None:
         self.inputs, self.effects, self.numbers = traced.inputs, effects, numbers
+        arrays = all(i.__class__ is int for i in traced.inputs)
+        self._pick = operator.itemgetter(*traced.inputs) if arrays and len(traced.inputs) > 1 else None
+        """What takes the inputs of the program from the buffers of a call, where all of them are among these."""
         self.conversions = wants
         """Of each run-time constant: which number it is, in which dtype."""
         self.recipe: Any = None
@@ -223,7 +227,7 @@ class Variant:
             len(traced.order) <= SMALL
             and effects.alone
             and not wants
-            and all(i.__class__ is int for i in traced.inputs)
+            and arrays
             and all(n.value.__class__ is ConstantValue for n in traced.order if isinstance(n.op, Constant))
         )
         """Whether it is worth making its operations again, and all that a call does."""
@@ -314,10 +318,7 @@ class Variant:
         locate(error, self._marked)
 
     def run(self, recipe: Recipe, numbers: Sequence[Any], buffers: Sequence[Buffer], walk: Walk | None) -> Any:
-        given: list[Buffer] = []
-        for i in self.inputs:
-            given.append(buffers[i] if i.__class__ is int else i)  # type: ignore[index, arg-type]
-        executable = recipe.executable
+        executable, given = recipe.executable, self._given(buffers)
         words = self._words if recipe is self.recipe and not self.conversions else self.words(recipe, numbers)
         try:
             results = executable.run(given, words)
@@ -328,6 +329,12 @@ class Variant:
         if self.effects.single:
             return wrap(Node(DATA, (), kinds[0], results[0]))
         return self.effects.carry_out(wrapped(kinds, results), walk, numbers)
+
+    def _given(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+        """The inputs of the program."""
+        if self._pick is not None:
+            return self._pick(buffers)  # type: ignore[no-any-return]
+        return [buffers[i] if i.__class__ is int else i for i in self.inputs]  # type: ignore[index, misc]
 
     # ---- in place ----
 
@@ -342,6 +349,8 @@ class Variant:
             return self._update(recipe, numbers, buffers, walk)
 
     def _update(self, recipe: Planned, numbers: Sequence[Any], buffers: list[Buffer], walk: Walk) -> Any:
+        if are_all_held(self.updates, walk):
+            return self.run(recipe, numbers, buffers, walk)
         while True:
             call = InPlace(
                 UpdateClaim(self.updates, buffers, walk), self.effects, recipe.executable.kinds, walk, numbers
@@ -363,7 +372,7 @@ class Variant:
             self._made_over(recipe, missing)
 
     def _run_over(self, over: Recipe, numbers: Sequence[Any], buffers: Sequence[Buffer], claim: UpdateClaim) -> None:
-        given: list[Any] = [buffers[i] if i.__class__ is int else i for i in self.inputs]  # type: ignore[index]
+        given = self._given(buffers)
         words = self.words(over, numbers) if over.sources else ()
         try:
             over.executable.run_in_place(given, words, claim.progress)
