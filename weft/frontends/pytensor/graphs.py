@@ -27,6 +27,7 @@ from weft.frontends.pytensor.convert import (
     typed,
 )
 from weft.frontends.pytensor.sizes import is_known
+from weft.frontends.pytensor.subtensors import counts_places
 from weft.frontends.pytensor.values import Known, NotConverted, Value, cast, to_array
 from weft.frontends.pytensor.versions import found, inner_graph
 
@@ -107,7 +108,7 @@ def checks_in(nodes: Sequence[Apply]) -> int:
     """How many checks there are among some nodes and in their bodies."""
     count = 0
     for node in nodes:
-        if isinstance(node.op, CheckAndRaise):
+        if isinstance(node.op, CheckAndRaise) or counts_places(node):
             count += 1
         elif isinstance(node.op, (Scan, OpFromGraph)):
             count += checks_in(body_of(node.op).nodes)

@@ -6,13 +6,23 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from pytensor.graph.basic import Apply
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor import subtensor as pts
 
 import weft.core as mx
 from weft.array import array
-from weft.frontends.pytensor.convert import converts
-from weft.frontends.pytensor.values import Known, NotConverted, Partial, Value, cast, size, to_array
+from weft.frontends.pytensor.convert import converts, effects
+from weft.frontends.pytensor.values import (
+    Known,
+    NotConverted,
+    Partial,
+    Value,
+    cast,
+    constant,
+    number_of,
+    size,
+    to_array,
+)
 from weft.frontends.pytensor.versions import found
 
 
@@ -25,7 +35,7 @@ def _slices(node: Apply, first: int) -> Iterable[int]:
                     yield first + at
 
 
-def _index(op: Any, given: Sequence[Value]) -> tuple[Any, ...]:
+def _index(entries: Sequence[Any], given: Sequence[Value]) -> tuple[Any, ...]:
     """What stands between the brackets."""
 
     def bound(at: int | None) -> Any:
@@ -38,7 +48,7 @@ def _index(op: Any, given: Sequence[Value]) -> tuple[Any, ...]:
             return slice(bound(item.start), bound(item.stop), bound(item.step))
         return _element(given[item])
 
-    return tuple(entry(item) for item in op.idx_list)
+    return tuple(entry(item) for item in entries)
 
 
 def _element(value: Value) -> Any:
@@ -59,7 +69,7 @@ def _check_indices(x: array, index: Sequence[Any]) -> None:
 @converts(pts.Subtensor, known=lambda node: _slices(node, 1))
 def subtensor(op: Any, node: Apply, x: Value | Partial, *given: Value) -> array:
     """Slices and single elements."""
-    index = _index(op, given)
+    index = _index(op.idx_list, given)
     if isinstance(x, Partial):
         row = x.row(int(index[0]))
         return row[index[1:]] if len(index) > 1 else row
@@ -74,7 +84,7 @@ def subtensor(op: Any, node: Apply, x: Value | Partial, *given: Value) -> array:
 @converts(pts.IncSubtensor, known=lambda node: _slices(node, 2))
 def inc_subtensor(op: Any, node: Apply, x: Value, y: Value, *given: Value) -> array:
     """An array with a part replaced, or increased."""
-    x, index = to_array(x), _index(op, given)
+    x, index = to_array(x), _index(op.idx_list, given)
     _check_indices(x, index)
     return _written(x, index, to_array(y, node.inputs[0].type.dtype), op.set_instead_of_inc)
 
@@ -89,31 +99,79 @@ def _written(x: array, index: tuple[Any, ...], y: array, sets: bool) -> array:
     return made
 
 
-def _refuses_masks(first: int) -> Any:
-    def refuses(node: Apply) -> str | None:
-        masks = any(getattr(x.type, "dtype", "") == "bool" for x in node.inputs[first:])
-        return "indices that are masks, whose results have a size that depends on data" if masks else None
+# ---- arrays of indices, and masks ----
 
-    return refuses
+
+def _is_mask(x: Variable) -> bool:
+    return getattr(x.type, "dtype", "") == "bool"
+
+
+def _is_computed_mask(x: Variable) -> bool:
+    return _is_mask(x) and not isinstance(x, Constant)
+
+
+def _refuses_computed_masks(node: Apply) -> str | None:
+    """A mask that is known selects what it selects; how much another one does depends on data."""
+    computed = any(_is_computed_mask(x) for x in node.inputs[1:])
+    return "indices that are masks, whose results have a size that depends on data" if computed else None
+
+
+def _refuses_masks_beside_others(node: Apply) -> str | None:
+    """A mask that is computed says which elements are written, if it is the only index."""
+    if not any(_is_computed_mask(x) for x in node.inputs[2:]) or _writes_by_mask(node):
+        return None
+    return "a computed mask beside other indices"
+
+
+def _writes_by_mask(node: Apply) -> bool:
+    """Whether a node writes to the elements that a computed mask selects, and that is its only index."""
+    if not isinstance(node.op, pts.AdvancedIncSubtensor) or len(node.inputs) != 3:
+        return False
+    return _is_computed_mask(node.inputs[2]) and node.inputs[2].type.ndim > 0
+
+
+def counts_places(node: Apply) -> bool:
+    """Whether a node writes one value each to the elements that a computed mask selects."""
+    if not _writes_by_mask(node):
+        return False
+    x, y, mask = node.inputs
+    return y.type.ndim == x.type.ndim - mask.type.ndim + 1 and y.type.shape[0] != 1
 
 
 def _known_advanced(first: int) -> Any:
     return lambda node: _slices(node, first) if hasattr(node.op, "idx_list") else ()
 
 
-def _advanced_index(op: Any, given: Sequence[Value]) -> tuple[Any, ...]:
-    return _index(op, given)
+def _advanced_index(x: array, op: Any, given: Sequence[Value]) -> tuple[Any, ...]:
+    """What stands between the brackets, with places in the stead of masks that are known."""
+    made: list[Any] = []
+    for item in op.idx_list:
+        value = given[item] if isinstance(item, int) else None
+        if isinstance(value, Known) and np.asarray(value.value).dtype == bool:
+            made += _selected(x, len(made), np.asarray(value.value))
+        else:
+            made += _index([item], given)
+    return tuple(made)
 
 
-@converts(pts.AdvancedSubtensor, known=_known_advanced(1), refuses=_refuses_masks(1))
+def _selected(x: array, axis: int, mask: np.ndarray) -> list[array]:
+    """The places that a mask selects, along each of the axes that it is for."""
+    if mask.ndim == 0:
+        raise NotConverted("a mask without axes")
+    for at, n in enumerate(mask.shape, axis):
+        if x.shape[at] != n:
+            raise IndexError(
+                f"boolean index did not match indexed array along axis {at}; size of axis is {x.shape[at]} but size of "
+                f"corresponding boolean axis is {n}"
+            )
+    return [constant(places) for places in np.nonzero(mask)]
+
+
+@converts(pts.AdvancedSubtensor, known=_known_advanced(1), refuses=_refuses_computed_masks)
 def advanced_subtensor(op: Any, node: Apply, x: Value, *given: Value) -> array:
     """Elements by arrays of indices, beside slices."""
     x = to_array(x)
-    return _gathered(x, _advanced_index(op, given), node)
-
-
-def _gathered(x: array, index: tuple[Any, ...], node: Apply) -> array:
-    made = x[index]
+    made: array = x[_advanced_index(x, op, given)]
     if made.ndim != node.outputs[0].type.ndim:
         raise NotConverted(f"indices whose result has {made.ndim} axes instead of {node.outputs[0].type.ndim}")
     return made
@@ -125,14 +183,41 @@ def advanced_subtensor1(op: Any, node: Apply, x: Value, rows: Value) -> array:
     return mx.take(to_array(x), to_array(rows), axis=0)
 
 
-@converts(pts.AdvancedIncSubtensor, known=_known_advanced(2), refuses=_refuses_masks(2))
+@converts(pts.AdvancedIncSubtensor, known=_known_advanced(2), refuses=_refuses_masks_beside_others)
 def advanced_inc_subtensor(op: Any, node: Apply, x: Value, y: Value, *given: Value) -> array:
     """An array with elements replaced, or increased as often as they are named."""
     if getattr(op, "ignore_duplicates", False) and not op.set_instead_of_inc:
         raise NotConverted("an increment that ignores indices which come twice")
-    return _written(
-        to_array(x), _advanced_index(op, given), to_array(y, node.inputs[0].type.dtype), op.set_instead_of_inc
-    )
+    x, y = to_array(x), to_array(y, node.inputs[0].type.dtype)
+    if _writes_by_mask(node):
+        return _written_by_mask(x, to_array(given[0]), y, op.set_instead_of_inc, counts_places(node))
+    return _written(x, _advanced_index(x, op, given), y, op.set_instead_of_inc)
+
+
+def _written_by_mask(x: array, mask: array, y: array, sets: bool, counts: bool) -> array:
+    """An array with the elements that a mask selects replaced, or increased, by one value or by one each. If it
+    `counts`, whether there are as many values as there are places for them is known when the program has run."""
+    if any(n != m for n, m in zip(mask.shape, x.shape, strict=False)):
+        raise IndexError(f"boolean index of shape {mask.shape} did not match indexed array of shape {x.shape}")
+    inner = x.ndim - mask.ndim
+    chosen = mask.reshape([*mask.shape, *[1] * inner])
+    if counts:
+        count = y.shape[0]
+        fine = mx.sum(cast(mask, "int64")) == number_of(count) if count != 1 else mx.array(True)
+        effects().add(fine.reshape(()), _counted)
+        if count == 0:
+            return x
+        if count != 1:
+            numbers = mx.cumsum(cast(mask.reshape([-1]), "int64")) - number_of(1)
+            y = mx.take(y, mx.maximum(numbers, number_of(0)), axis=0).reshape([*mask.shape, *y.shape[1:]])
+    if y.ndim == inner + 1 and y.shape[0] == 1 and not (counts and count != 1):
+        y = y.reshape(y.shape[1:])
+    return mx.where(chosen, y if sets else x + y, x)
+
+
+def _counted(fine: Any) -> None:
+    if not np.all(fine):
+        raise ValueError("the values for the elements that a mask selects are more or fewer than these")
 
 
 @converts(*found("tensor.subtensor", "AdvancedIncSubtensor1"))

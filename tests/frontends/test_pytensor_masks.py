@@ -1,0 +1,87 @@
+"""Masks as indices of PyTensor's arrays: known ones, computed ones, reads, writes, gradients, in loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pytensor")
+
+import pytensor
+import pytensor.tensor as pt
+
+from tests.frontends.pytensor_reference import check
+
+X = np.random.default_rng(5).normal(size=(4, 3))
+MASK = np.array([[True, False, True], [False, False, False], [True, True, True], [False, True, False]])
+
+
+def test_masks_that_are_known() -> None:
+    x = pt.matrix("x")
+    made = [x[MASK], x[MASK[:, 0]], x[:, MASK[0]], x[MASK[:, 0], 1], x[np.zeros(4, bool)]]
+    check([x], made, (X,))
+    check([x], pytensor.grad((x[MASK] ** 2).sum() + x[MASK[:, 0]].sum(), x), (X,))
+    written = [pt.set_subtensor(x[MASK], 2.0), pt.inc_subtensor(x[MASK[:, 0]], pt.as_tensor([1.0, 2.0, 3.0]))]
+    check([x], written, (X,))
+
+
+def test_a_known_mask_of_the_wrong_size() -> None:
+    x = pt.matrix("x")
+    made = pytensor.function([x], x[np.array([True, False])], mode="WEFT")
+    with pytest.raises(IndexError, match="boolean index did not match"):
+        made(X)
+
+
+@pytest.mark.parametrize("sets", [True, False])
+def test_writes_by_a_computed_mask(sets: bool) -> None:
+    x, m, rows = pt.matrix("x"), pt.matrix("m", dtype="bool"), pt.vector("rows", dtype="bool")
+    write = pt.set_subtensor if sets else pt.inc_subtensor
+    scalar, row = pt.scalar("s"), pt.vector("r")
+    made = [write(x[m], scalar), write(x[rows], scalar), write(x[rows], row), write(x[m], x[m] * 2)]
+    check(
+        [x, m, rows, scalar, row], made[:3], (X, MASK, MASK[:, 0], 7.0, X[0]),
+        (X, MASK & False, MASK[:, 1], 7.0, X[1]), (X, MASK | True, MASK[:, 1] | True, 7.0, X[1]),
+    )  # fmt: skip
+    check([x, m], made[3], (X, MASK), (X, MASK & False), (X, MASK | True), left_to_pytensor=True)
+
+
+def test_one_value_for_each_selected_element() -> None:
+    x, m, values = pt.matrix("x"), pt.matrix("m", dtype="bool"), pt.vector("v")
+    made = pt.set_subtensor(x[m], values)
+    count = int(MASK.sum())
+    check([x, m, values], made, (X, MASK, np.arange(count) + 0.5), (X, MASK & False, np.zeros(0)))
+    function = pytensor.function([x, m, values], made, mode="WEFT")
+    assert np.array_equal(function(X, MASK, np.ones(1)), np.where(MASK, 1.0, X))
+    for wrong in (count - 1, count + 1, 0):
+        with pytest.raises(ValueError, match="more or fewer"):
+            function(X, MASK, np.zeros(wrong))
+    rows, m1, part = pt.matrix("rows"), pt.vector("m1", dtype="bool"), pt.matrix("part")
+    check([rows, m1, part], pt.inc_subtensor(rows[m1], part), (X, MASK[:, 0], X[:2] * 3))
+
+
+def test_reads_by_a_computed_mask_and_their_gradients() -> None:
+    x, m = pt.matrix("x"), pt.matrix("m", dtype="bool")
+    picked = x[m]
+    cost = (picked**3).sum()
+    for mask in (MASK, MASK & False, MASK | True):
+        check([x, m], [picked, cost, pytensor.grad(cost, x)], (X, mask), left_to_pytensor=True)
+    check([x], x[x > 0].sum(), (X,), (-np.abs(X),), left_to_pytensor=True)
+
+
+def test_writes_by_masks_in_loops() -> None:
+    x = pt.vector("x")
+
+    def step(a: Any) -> Any:
+        return pt.set_subtensor(a[a > 0.1], 0.05) * 1.5 + 0.02
+
+    rows = pytensor.scan(step, outputs_info=[x], n_steps=6, return_updates=False)
+    check([x], [rows, pytensor.grad(rows.sum(), x)], (X[0],))
+
+
+@pytest.mark.filterwarnings("ignore:WEFT leaves")
+def test_nonzero_and_unique() -> None:
+    x = pt.vector("x")
+    check([x], [*pt.nonzero(x > 0), pt.nonzero_values(x), pt.unique(pt.round(x))], (X[0],), left_to_pytensor=True)
+    assert pt.nonzero(pt.as_tensor(MASK))[0].eval(mode="WEFT").tolist() == np.nonzero(MASK)[0].tolist()
