@@ -18,6 +18,7 @@ from weft.targets.cpu.matmul.frame import Word, block
 from weft.targets.cpu.matmul.gemm import Gemm, Tile
 from weft.targets.cpu.matmul.machine import machine
 from weft.targets.cpu.matmul.tasks import PARALLEL, STREAM, equal_blocks, grain_of, tasks_for
+from weft.targets.cpu.matmul.tiny import Tiny
 
 if TYPE_CHECKING:
     from weft.targets.cpu.matmul.epilogue import Fused
@@ -29,6 +30,10 @@ _BLOCK_N: Final = 1536  # bytes of a packed row of b: with 256 of them, a third 
 _MANY: Final = 64  # rows or columns that make packing the other operand worth it
 _NARROW: Final = 8  # columns that are too few for the lanes of a vector
 _FEW: Final = 32  # rows of x that the skinny kernel takes together
+_TINY: Final = 8  # rows, columns and terms of products that share vectors with their neighbours
+_TINY_TERMS: Final = 256  # multiply-adds of such a product: all of them are written out, which LLVM takes its time for
+_TINY_MANY: Final = 64  # such products that are worth a kernel of their own
+_TINY_TASK: Final = 1024  # and that are a task
 
 
 def lower(a: Layout, b: Layout, out: Layout) -> Lowering:
@@ -41,7 +46,7 @@ def lower(a: Layout, b: Layout, out: Layout) -> Lowering:
     product = _product(a, b)
     if is_skinny(a, b):
         return _skinny(product)
-    return _tiled(product)
+    return Lowering((_tiny(product),)) if _is_tiny(product) else _tiled(product)
 
 
 def is_skinny(a: Layout, b: Layout) -> bool:
@@ -144,7 +149,7 @@ def _merged(axes: Sequence[tuple[int, int, int]]) -> Axes:
     return tuple(merged)
 
 
-def _launch(kernel: Gemm | Dot | Combine, words: tuple[Word, ...], work: int, scratch: int = 0) -> Launch:
+def _launch(kernel: Gemm | Dot | Combine | Tiny, words: tuple[Word, ...], work: int, scratch: int = 0) -> Launch:
     tasks = words[0]
     assert isinstance(tasks, int)
     then = getattr(kernel, "epilogue", None)
@@ -173,7 +178,7 @@ def with_epilogue(a: Layout, b: Layout, left: Pointer, right: Pointer, fused: Fu
         p = p.with_rows_of_batch(most=_FEW) if p.m == 1 else p
         whole = _dot(p, fused=fused)
         return None if _streamed(p) >= 4 * PARALLEL and 2 * _count(whole) <= tasks_for(_streamed(p)) else whole
-    if p.n == 1:
+    if p.n == 1 or _is_tiny(p):
         return None
     p = p.with_rows_of_batch()
     packed = _reads(p, machine(config.cpu).in_place)[1] != "direct"
@@ -266,6 +271,42 @@ def _reads(p: _Product, in_place: int) -> tuple[gemm.Read, gemm.Read]:
     if in_place and not p.kind.narrow and (p.m < _MANY or p.k * p.n * size <= in_place):
         return read_a, "direct"
     return read_a, "rows"
+
+
+# ---- tiny ----
+
+
+def _is_tiny(p: _Product) -> bool:
+    """Whether it is a batch of products of a few elements whose operands lie one after the other."""
+    if p.m > _TINY or p.n > _TINY or p.k > _TINY or len(p.axes) != 1:
+        return False
+    ((members, a, b),) = p.axes
+    size = p.kind.memory.size
+    return (
+        (a, b) == (p.m * p.k * size, p.k * p.n * size)
+        and _packing(p.a, p.m, p.k, size) is not None
+        and _packing(p.b, p.k, p.n, size) is not None
+        and members >= _TINY_MANY
+        and p.m * p.n * p.k * p.kind.parts**2 <= _TINY_TERMS
+    )
+
+
+def _packing(x: _Operand, rows: int, columns: int, size: int) -> bool | None:
+    """Whether a packed matrix lies column by column; None if it is not packed."""
+    if (rows == 1 or x.row == columns * size) and (columns == 1 or x.column == size):
+        return False
+    return True if (rows == 1 or x.row == size) and (columns == 1 or x.column == rows * size) else None
+
+
+def _tiny(p: _Product) -> Launch:
+    size, members, m, n, k = p.kind.memory.size, p.members, int(p.m), int(p.n), int(p.k)
+    kernel = Tiny(p.kind, m, n, k, bool(_packing(p.a, m, k, size)), bool(_packing(p.b, k, n, size)))
+    values: dict[str, Word] = {
+        "tasks": -(-members // _TINY_TASK), "a": p.a.pointer, "b": p.b.pointer, "out": p.out.pointer,
+        "members": members, "block": _TINY_TASK,
+    }  # fmt: skip
+    work = STREAM * members * (m * k + k * n + m * n)
+    return _launch(kernel, block(kernel.words, values, ()), work)
 
 
 # ---- skinny ----

@@ -1,0 +1,64 @@
+"""Batches of small products: the members have the bits that they have alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import weft.core as mx
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """Operands of a batch of small products; each may be stored column by column."""
+    m, n, k = (draw(st.integers(1, 8)) for _ in range(3))
+    members, seed = draw(st.sampled_from([16, 63, 64, 65, 200, 1100])), draw(st.integers(0, 99))
+    rng = np.random.default_rng(seed)
+    operands = []
+    for rows, columns in ((m, k), (k, n)):
+        x = rng.standard_normal((members, rows, columns))
+        x[rng.random(x.shape) < 0.1] = -0.0
+        operands.append(x)
+    return operands[0], operands[1]
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float64, mx.float16, mx.bfloat16, mx.complex64])
+@given(operands=batches(), turned=st.tuples(st.booleans(), st.booleans()))
+@settings(max_examples=5, deadline=None)
+def test_members_of_a_batch_are_products_of_their_own(
+    dtype: Any, operands: tuple[np.ndarray, np.ndarray], turned: tuple[bool, bool]
+) -> None:
+    """Sixteen at a time, with neighbours in the same vectors, they have the bits that they have alone."""
+    a, b = (mx.array(x, mx.float64).astype(dtype) for x in operands)
+    if dtype == mx.complex64:
+        a, b = a * (1 - 2j), b * (0.5 + 1j)
+    stored = [
+        mx.contiguous(mx.swapaxes(x, 1, 2)) if t else mx.contiguous(x) for x, t in zip((a, b), turned, strict=True)
+    ]
+    left, right = (mx.swapaxes(x, 1, 2) if t else x for x, t in zip(stored, turned, strict=True))
+    together = left @ right
+    for member in (0, 15, len(operands[0]) // 2, len(operands[0]) - 1):
+        alone = mx.contiguous(a[member]) @ mx.contiguous(b[member])
+        assert (
+            np.asarray(together[member].astype(wide(dtype))).tobytes()
+            == np.asarray(alone.astype(wide(dtype))).tobytes()
+        )
+
+
+def wide(dtype: Any) -> Any:
+    """What NumPy has for it."""
+    return mx.float32 if dtype == mx.bfloat16 else dtype
+
+
+def test_small_products_in_a_batch_that_grows() -> None:
+    """Sizes that keep changing are planned with symbols; the kernel is still that of the numbers."""
+    rng = np.random.default_rng(0)
+    for n in (3, 4, 2, 5, 3, 6, 4):
+        for members in (70, 100, 130):
+            x, y = rng.standard_normal((members, n, n)), rng.standard_normal((members, n, n))
+            got = np.asarray(mx.array(x, mx.float64) @ mx.array(y, mx.float64))
+            np.testing.assert_allclose(got, x @ y, rtol=1e-12, atol=1e-12)
