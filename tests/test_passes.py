@@ -27,7 +27,9 @@ from weft.primitives.contraction import Matmul
 from weft.primitives.creation import Extent, Iota
 from weft.primitives.elementwise import AsType, Conjugate, Identity, Imag, Real, StopGradient, astype, exp, select, sin
 from weft.primitives.linalg.implicit import Implicit
-from weft.primitives.reductions import Max, Prod, Sum
+from weft.primitives.reductions import ArgMax, Max, Prod, Sum
+from weft.primitives.scans import CumSum
+from weft.primitives.sorting import ArgSelect, ArgSort, Sort
 from weft.primitives.views import Broadcast, Slice, SliceUpdate, reshape, restore_axes, transpose
 from weft.targets import CPU
 from weft.targets.cpu.target import Cpu
@@ -251,6 +253,41 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
         (NUMBER, lambda x: bind(Broadcast((4, 8), (0, 1)), x), "x"),
         (NUMBER, lambda x: bind(Broadcast((4, 4), (1, 0)), bind(Slice((0, 0), (4, 4), (1, 1)), x)),
          "broadcast(shape=(4, 4), axes=(1, 0)) slice(starts=(0, 0), sizes=(4, 4), steps=(1, 1)) x"),
+    ],
+    "merge_broadcasts": [
+        (NUMBER, lambda x: bind(Broadcast((3, 8, 5, 4), (1, 3)), bind(Broadcast((8, 4), (1, 0)), x)),
+         "broadcast(shape=(3, 8, 5, 4), axes=(3, 1)) x"),
+    ],
+    "compute_before_repeating": [
+        (NUMBER, lambda x: exp(bind(Broadcast((3, 4, 8), (1, 2)), x)), "broadcast(shape=(3, 4, 8), axes=(1, 2)) exp x"),
+        (NUMBER, lambda x: exp(minus(bind(Broadcast((4, 3, 8), (0, 2)), x))),
+         "broadcast(shape=(4, 3, 8), axes=(0, 2)) exp negative x"),
+        (NUMBER, lambda x: minus(bind(Broadcast((3, 4, 8), (1, 2)), x)),
+         "negative broadcast(shape=(3, 4, 8), axes=(1, 2)) x"),
+    ],
+    "reduce_before_repeating": [
+        (NUMBER, lambda x: bind(Max((2,)), bind(Broadcast((3, 4, 8), (1, 2)), x)),
+         "broadcast(shape=(3, 4), axes=(1,)) max(axes=(1,)) x"),
+        (NUMBER, lambda x: bind(Sum((0,)), bind(Broadcast((3, 4, 8), (1, 2)), x)),
+         "sum(axes=(0,)) broadcast(shape=(3, 4, 8), axes=(1, 2)) x"),
+        (NUMBER, lambda x: bind(ArgMax((1,)), bind(Broadcast((4, 8, 2), (0, 1)), x)),
+         "broadcast(shape=(4, 2), axes=(0,)) arg_max(axes=(1,)) x"),
+    ],
+    "sort_one": [
+        (NUMBER, lambda x: bind(Sort(1), reshape(x, (32, 1))), "reshape(shape=(32, 1)) x"),
+        (NUMBER, lambda x: bind(Sort(0), reshape(x, (32, 1))), "sort(axis=0) reshape(shape=(32, 1)) x"),
+    ],
+    "place_of_one": [
+        (NUMBER, lambda x: bind(ArgSort(1), reshape(x, (32, 1))), "constant(special=0)"),
+        (NUMBER, lambda x: bind(ArgSelect(1, 1, True), reshape(x, (32, 1))), "constant(special=0)"),
+    ],
+    "place_among_one": [
+        (NUMBER, lambda x: bind(ArgMax((1,)), reshape(x, (32, 1))), "constant(special=0)"),
+    ],
+    "scan_one": [
+        (NUMBER, lambda x: bind(CumSum(1, False), reshape(x, (32, 1))), "reshape(shape=(32, 1)) x"),
+        (NUMBER, lambda x: bind(CumSum(1, False, True), reshape(x, (32, 1))),
+         "cum_sum(axis=1, reverse=False, exclusive=True) reshape(shape=(32, 1)) x"),
     ],
     "split_reduction": [
         (NUMBER, lambda x: bind(Sum((0, 2)), reshape(x, (4, 2, 4))),

@@ -13,7 +13,7 @@ from typing import Any
 from weft import dtypes as dt
 from weft.graph.dims import Dim, is_exactly, provably_equal, same_shape, squeezed
 from weft.graph.lines import inherit
-from weft.graph.node import Graph, Node, Shape
+from weft.graph.node import Graph, Node, Shape, kind_of
 from weft.primitives.base import (
     CONSTANT,
     ONE,
@@ -42,7 +42,9 @@ from weft.primitives.elementwise import (
     Subtract,
 )  # fmt: skip
 from weft.primitives.linalg import Implicit
-from weft.primitives.reductions import Fold, Sum
+from weft.primitives.reductions import ArgExtremum, Fold, Sum
+from weft.primitives.scans import CumMax, CumMin, CumProd, CumSum
+from weft.primitives.sorting import ArgSelect, ArgSort, Sort
 from weft.primitives.views import Broadcast, Reshape, Slice, SliceUpdate, Transpose
 
 Rule = Callable[[Node], Node | None]
@@ -324,11 +326,130 @@ def broadcast_without_unit_axes(node: Node) -> Node | None:
 
 
 @rule(Broadcast)
+def merge_broadcasts(node: Node) -> Node | None:
+    """broadcast(broadcast(x)) -> broadcast(x)   (what is repeated twice is repeated)"""
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Broadcast)
+    if not isinstance(x.op, Broadcast):
+        return None
+    return bind(Broadcast(op.shape, tuple(op.axes[axis] for axis in x.op.axes)), x.inputs[0])
+
+
+@rule(Broadcast)
 def drop_same_broadcast(node: Node) -> Node | None:
     """broadcast(x) to its own shape -> x   (unless its axes change places)"""
     assert isinstance(node.op, Broadcast)
     same = node.inputs[0].kind is node.kind and node.op.axes == tuple(range(node.ndim))
     return node.inputs[0] if same else None
+
+
+@rule(Sort)
+def sort_one(node: Node) -> Node | None:
+    """sort(x) along an axis of size 1 -> x"""
+    assert isinstance(node.op, Sort)
+    return node.inputs[0] if is_exactly(node.shape[node.op.axis], 1) else None
+
+
+@rule(ArgSort, ArgSelect)
+def place_of_one(node: Node) -> Node | None:
+    """argsort(x) along an axis of size 1 -> 0   (there is no other place)"""
+    assert isinstance(node.op, (ArgSort, ArgSelect))
+    return constant(0, node.kind) if is_exactly(node.inputs[0].shape[node.op.axis], 1) else None
+
+
+@rule(ArgExtremum)
+def place_among_one(node: Node) -> Node | None:
+    """argmax(x) over an axis of size 1 -> 0   (there is no other place)"""
+    assert isinstance(node.op, ArgExtremum)
+    return constant(0, node.kind) if all(is_exactly(node.inputs[0].shape[i], 1) for i in node.op.axes) else None
+
+
+@rule(CumSum, CumProd, CumMax, CumMin)
+def scan_one(node: Node) -> Node | None:
+    """cumsum(x) along an axis of size 1 -> x   (not logcumsumexp, which makes 0 of -0)"""
+    op: Any = node.op
+    same = node.inputs[0].kind is node.kind and not op.exclusive
+    return node.inputs[0] if same and is_exactly(node.shape[op.axis], 1) else None
+
+
+# ---- repetition ----
+
+COSTLY = 8
+"""What an operation costs that is worth a kernel of its own if it is done for fewer elements."""
+MOST_NARROWED = 16
+"""Operations that are computed before they are repeated, together with the one that is worth it."""
+
+
+@rule(Elementwise)
+def compute_before_repeating(node: Node) -> Node | None:
+    """f(broadcast(x), broadcast(y)) -> broadcast(f(x, y)) where neither varies along some axis   (the same elements,
+    computed once)"""
+    if not isinstance(node.op, Elementwise) or node.op.cost < COSTLY or node.ndim == 0:
+        return None
+    varying = _varying(node)
+    if varying is None or len(varying) == node.ndim:
+        return None
+    return bind(Broadcast(node.shape, varying), _narrowed(node, varying))
+
+
+@rule(Fold, ArgExtremum)
+def reduce_before_repeating(node: Node) -> Node | None:
+    """reduce(broadcast(x)) -> broadcast(reduce(x)) where x does not vary along some axis that is kept   (equal rows
+    have equal results)"""
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Reduction)
+    varying = _varying(x)
+    if varying is None:
+        return None
+    kept = tuple(sorted({*varying, *op.axes}))
+    if len(kept) == x.ndim:
+        return None
+    reduced = bind(type(op)(tuple(kept.index(axis) for axis in op.axes)), _narrowed(x, kept))
+    left = [axis for axis in range(x.ndim) if axis not in op.axes]
+    places = tuple(left.index(axis) for axis in kept if axis not in op.axes)
+    return _rewrite(bind(Broadcast(node.shape, places), reduced))
+
+
+def _varying(node: Node) -> tuple[int, ...] | None:
+    """The axes along which elements differ, as far as that is known from the broadcasts that they are computed from;
+    None if they are computed from anything else, or from nothing that is repeated."""
+    axes: set[int] = set()
+    repeats, waiting, seen = False, [node], {node}
+    while waiting:
+        x = waiting.pop()
+        if isinstance(x.op, Constant):
+            continue
+        if isinstance(x.op, Broadcast):
+            if not all(provably_equal(n, x.shape[axis]) for n, axis in zip(x.inputs[0].shape, x.op.axes, strict=True)):
+                return None
+            axes.update(x.op.axes)
+            repeats = True
+        elif isinstance(x.op, Elementwise) and x.inputs and len(seen) <= MOST_NARROWED:
+            new = [operand for operand in x.inputs if operand not in seen]
+            waiting += new
+            seen.update(new)
+        else:
+            return None
+    return tuple(sorted(axes)) if repeats else None
+
+
+def _narrowed(node: Node, axes: tuple[int, ...]) -> Node:
+    """The node without the axes along which it repeats itself."""
+    new: dict[Node, Node] = {}
+
+    def narrow(x: Node) -> Node:
+        if x not in new:
+            shape = tuple(x.shape[axis] for axis in axes)
+            if isinstance(x.op, Constant):
+                new[x] = Node(x.op, (), kind_of(shape, x.dtype), x.value)
+            elif isinstance(x.op, Broadcast):
+                places = tuple(axes.index(axis) for axis in x.op.axes)
+                new[x] = _rewrite(bind(Broadcast(shape, places), x.inputs[0]))
+            else:
+                new[x] = _rewrite(bind(x.op, *[narrow(operand) for operand in x.inputs]))
+        return new[x]
+
+    return narrow(node)
 
 
 def _reshaped(x: Node, shape: Shape) -> Node:
