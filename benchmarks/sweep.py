@@ -22,6 +22,16 @@ from sweep_report import BEHIND, Measured, Sweep, figures, write
 
 PEERS = ("weft", "numpy", "torch", "inductor", "jax")
 QUICK = 60.0
+AVX2 = {
+    "WEFT_CPU": "x86-64-v3",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+    "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
+}
+"""What keeps all peers from wider vectors than those of AVX2."""
 SAVED_EVERY = 20.0
 """Seconds between two looks at what there is so far."""
 
@@ -30,7 +40,8 @@ def main() -> int:
     arguments = parse()
     arguments.write.mkdir(parents=True, exist_ok=True)
     kept = arguments.write / "sweep.json"
-    settings = {"seed": arguments.seed, "clock": arguments.clock, **report.machine(arguments.threads)}
+    settings = {"seed": arguments.seed, "clock": arguments.clock, "avx2": arguments.avx2}
+    settings |= report.machine(arguments.threads)
     sweep = Sweep.load(kept) if kept.is_file() and not arguments.again else Sweep(settings)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.threads])  # the peers inherit it
     with tempfile.TemporaryDirectory(prefix="weft-sweep-") as scratch:
@@ -66,6 +77,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds before a peer is given up on a cell")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="cores to use (default: all)")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu on a busy machine, one thread")
+    parser.add_argument("--avx2", action="store_true", help="as on a machine without AVX-512, for all peers")
     parser.add_argument("--memory", type=float, default=8.0, help="GiB that all peers may take (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the cells")
     parser.add_argument("--again", action="store_true", help="forget what was measured before")
@@ -87,9 +99,9 @@ def start(arguments: argparse.Namespace, scratch: Path) -> list[Worker]:
     """A process for each peer that is there; a line for each that is not."""
     workers = []
     for peer in arguments.peers:
-        variables = environment(peer, arguments.threads, scratch)
+        variables = environment(peer, arguments.threads, scratch) | (AVX2 if arguments.avx2 else {})
         if arguments.threads == 1:
-            variables["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+            variables["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {variables.get('XLA_FLAGS', '')}"
         python = arguments.pythons.get(peer) or arguments.pythons.get({"inductor": "torch"}.get(peer, ""))
         script = ("sweep_worker.py", arguments.clock)
         worker = Worker(peer, python or sys.executable, arguments.threads, variables, scratch / f"{peer}.log", script)
