@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import weft.core as mx
 from tests.contract import same_bits
 from weft import dtypes as dt
 from weft.codegen.kernel import LANES
@@ -157,3 +158,20 @@ def test_against_rational_numbers(x: float, y: float, shift: int) -> None:
     (found,) = emulated(*(np.array([v]) for v in (x, y, z)))
     if np.isfinite(found):
         assert found == float(exact)  # which rounds once
+
+
+@pytest.mark.parametrize("shape", [(5, 40), (200, 8), (3, 100_000), (70, 1)], ids=str)
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.int32])
+def test_a_reduction_of_what_a_reduction_gave(shape: tuple[int, int], axis: int, dtype: Any) -> None:
+    """A row's own result, repeated along the row, is reduced again in the same kernel."""
+    x = mx.array(np.random.default_rng(0).integers(-3, 4, shape)).astype(dtype)
+
+    def program(x: mx.array) -> mx.array:
+        return mx.broadcast_to(mx.abs(x.max(axis, keepdims=True)), x.shape).sum(axis)
+
+    got, eager = mx.compile(program)(x), program(x)
+    expected = np.abs(np.asarray(x.astype(mx.float64)).max(axis)) * shape[axis]
+    assert np.asarray(got).tobytes() == np.asarray(eager).tobytes()
+    if dtype != mx.float16 or shape[axis] < 1000:
+        assert np.asarray(got.astype(mx.float64)).tolist() == expected.tolist()

@@ -64,9 +64,9 @@ class Phases:
         return [v for v in numbers if not self.kernel.is_full(v) and self.known[v] <= phase and self._is_read(v)]
 
     def _is_read(self, number: int) -> bool:
-        """Whether something at the full level reads a value."""
+        """Whether something at the full level reads a value, or a reduction takes it in for every element."""
         kernel = self.kernel
-        return any(s.level == "full" and number in s.operands for s in kernel.steps) or any(
+        return any((s.level == "full" or s.reduces) and number in s.operands for s in kernel.steps) or any(
             s.access.level == "full" and s.value == number for s in kernel.stores
         )
 
