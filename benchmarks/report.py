@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 WEFT, COPY = "weft", "copy"
+SWEEP = "# Sweep over operations, shapes, dtypes and layouts"
+"""Where the tables of `weft bench sweep` begin in the file of results."""
 
 
 @dataclass
@@ -178,6 +180,12 @@ def markdown(results: Results) -> str:
     if errors := notes(results):
         parts.append("## Errors\n\n" + "\n".join(f"- {note}" for note in errors))
     return "\n\n".join(parts) + "\n"
+
+
+def kept_sections(before: str) -> str:
+    """What the file had from `SWEEP` on, which other programs measure."""
+    _, found, rest = before.partition(f"\n{SWEEP}\n")
+    return f"\n{found.strip()}\n{rest}" if found else ""
 
 
 def machine_lines(results: Results) -> dict[str, str]:

@@ -134,7 +134,8 @@ def main() -> int:
     if arguments.json:
         arguments.json.write_text(json.dumps(results.as_dict(), indent=1) + "\n")
     if arguments.write:
-        arguments.write.write_text(report.markdown(results))
+        kept = report.kept_sections(arguments.write.read_text()) if arguments.write.is_file() else ""
+        arguments.write.write_text(report.markdown(results) + kept)
         console.print(f"written to {arguments.write}", highlight=False)
     return 0
 

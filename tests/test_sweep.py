@@ -274,3 +274,14 @@ def test_unknown_words_are_named(option: str, tmp_path: Path) -> None:
     result = bench(f"--{option}", "absent", folder=tmp_path)
     assert result.returncode == 2
     assert f"no such {option}: absent; there are" in result.stderr
+
+
+def test_bench_keeps_the_tables_of_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import report
+
+    assert report.kept_sections("# Benchmark results\n\nold figures\n") == ""
+    table = f"{report.SWEEP}\n\n| cell | ratio |\n"
+    assert report.kept_sections(f"# Benchmark results\n\nold figures\n\n{table}") == f"\n{table}"
+    for name in ("report", "catalog"):
+        sys.modules.pop(name, None)
