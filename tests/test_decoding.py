@@ -42,6 +42,7 @@ def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate.programs, "PROGRAMS", {})
     monkeypatch.setattr(families, "FAMILIES", {})
     monkeypatch.setattr(together, "_OUTLINES", {})
+    monkeypatch.setattr(together, "_LAST", [])
 
 
 @pytest.fixture
@@ -288,6 +289,30 @@ def test_tokens_are_found_by_their_outline(monkeypatch: pytest.MonkeyPatch) -> N
     old, decoder.keys = decoder.keys, mx.array(decoder.keys)
     mx.eval(decoder.step(30))
     assert contract.values_of(old).tobytes() == before
+
+
+def test_the_next_token_is_filled_in_while_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If its sizes go on as before. If they do not, nothing is lost, and the bits are those of stages."""
+    monkeypatch.setattr(later, "LEAST_COMMANDS", 1)
+    monkeypatch.setattr(later, "is_worth_it", lambda prepared: True)
+    filled: list[int] = []
+    real = families.Family.executable
+    monkeypatch.setattr(families.Family, "executable", lambda self, *a: [filled.append(1), real(self, *a)][1])
+    places = [*range(10, 30), 5, 6, 7, 8, 9, 10, *range(30, 20, -1), *range(40, 60, 2)]
+
+    def run() -> tuple[list[bytes], int]:
+        decoder, found, before = Decoder(), [], []
+        for n in places:
+            y = decoder.step(n)
+            mx.async_eval(y)
+            before.append(len(filled))
+            found.append(contract.values_of(y).tobytes())
+        found += [contract.values_of(x).tobytes() for x in (decoder.keys, decoder.values)]
+        return found, before[19] - before[9]
+
+    found, asked = run()
+    assert asked == 0
+    assert found == in_stages(lambda: run()[0])
 
 
 def test_the_check_finds_an_evaluation_that_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import weft.core as mx
+from weft.graph.node import reachable
 
 FLOATS = (mx.float32, mx.float16, mx.bfloat16, mx.float64)
 ROUNDING = {mx.float32: 2.0**-24, mx.float16: 2.0**-11, mx.bfloat16: 2.0**-8, mx.float64: 2.0**-53}
@@ -381,3 +382,12 @@ def test_no_metal() -> None:
 
 def test_cuda() -> None:
     assert mx.cuda.is_available() == mx.is_available(mx.gpu)
+
+
+def test_what_is_recalled_has_each_operation_once() -> None:
+    """Calls that come again are made of their steps, of which none is made twice."""
+    x = mx.array(np.linspace(-1, 1, 48, dtype=np.float32).reshape(1, 2, 3, 8))
+    made = [mx.fast.rope(x * 2.0, 8, traditional=False, base=1e4, scale=1.0, offset=3) for _ in range(4)]
+    nodes = [node for node in reachable([made[-1]._node]) if node.inputs]
+    assert len({(node.op, node.kind, node.inputs) for node in nodes}) == len(nodes)
+    assert len({np.array(y).tobytes() for y in made}) == 1

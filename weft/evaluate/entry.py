@@ -14,7 +14,7 @@ from weft.evaluate.programs import Recipe, in_place, plain_recipe
 from weft.evaluate.reach import reached
 from weft.evaluate.running import prepare, run_program, run_windows
 from weft.evaluate.structure import SHORT, leaf_key, places
-from weft.evaluate.together import is_of_data, prepare_together
+from weft.evaluate.together import foresee, is_of_data, prepare_together
 from weft.evaluate.turns import ENTRIES, LOCK, Disturbed, enter, still
 from weft.evaluate.updates import in_stages, is_plain_update, write_update
 from weft.graph.node import Node, has_handle
@@ -99,8 +99,9 @@ def _evaluate(roots: Sequence[Node], at_once: bool = True) -> None:
     if at_once or not later.is_worth_it(prepared):
         return run_program(*prepared)
     handed = [prepared]
-    del prepared, order, pending, node, roots  # what is held here would not be free to be overwritten
-    return later.run_later(handed)
+    del prepared, pending, node, roots
+    later.run_later(handed)
+    return foresee()  # and nodes are let go of while it runs
 
 
 def evaluate_one(node: Node) -> Callable[[], object] | None:

@@ -8,6 +8,7 @@ What no template serves is computed in stages as before, so no program is planne
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,7 @@ def prepare_together(order: list[Node], wanted: Container[Node], mine: int) -> P
         if number:
             _OUTLINES[count] = [known[number], *(x for x in known if x is not known[number])]
         recipe = _recipe(family, sizes, order, results, constants, donated, mine)
+        _LAST[:] = [(family, recipe, constants, donated)] if recipe is not None else []
         return _prepared(recipe, order, results, leaves, constants, bases, mine)
     key, results, leaves, constants = structure(order, wanted)
     bases = _free_bases(order, leaves, results)
@@ -99,6 +101,22 @@ def _outline(count: int, outline: families.Outline, donated: tuple[int, ...], fa
     if len(_OUTLINES) >= _MOST_COUNTS:
         _OUTLINES.clear()
     _OUTLINES[count] = [(outline, donated, family), *_OUTLINES.get(count, [])[: _MOST_ALIKE - 1]]
+
+
+_LAST: list[tuple[Family, programs.Recipe, Sequence[ConstantValue], tuple[int, ...]]] = []
+"""The evaluation that was found by an outline last, for `foresee`."""
+
+
+def foresee() -> None:
+    """Fill in the program that comes next if sizes go on as they did, while the one before it runs: then it is found
+    by its sizes. If others come, it is forgotten in time."""
+    with contextlib.suppress(IndexError, MemoryError):  # another thread was faster; there is no room to spare
+        family, recipe, constants, donated = _LAST.pop()
+        found = family.foresee(recipe.executable)  # type: ignore[arg-type]
+        if found is not None:
+            sizes, made = found
+            families.check(made, donated)
+            family.keep(sizes, programs.Recipe(made, constants))
 
 
 def _alike(

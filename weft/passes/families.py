@@ -69,11 +69,15 @@ class _Template:
         numbers = [sizes[at] for at in self._at]
         return numbers if self._sizes(*numbers) == sizes and self.template.fits(*numbers) else None
 
+    def sizes(self, numbers: Sequence[int]) -> Sizes | None:
+        """The sizes that are those of the template with these numbers, if its plan is right for them."""
+        return self._sizes(*numbers) if min(numbers, default=0) > 1 and self.template.fits(*numbers) else None
+
 
 class Family:
     """Programs of one form. Threads may come in at the same time: at worst one does in vain what another has done."""
 
-    __slots__ = ("_donated", "_misses", "_recent", "_seen", "_target", "made")
+    __slots__ = ("_course", "_donated", "_misses", "_recent", "_seen", "_target", "made")
 
     def __init__(self, target: Target, donated: Collection[int] = ()) -> None:
         self._target, self._donated = target, donated
@@ -82,6 +86,8 @@ class Family:
         self.made: list[_Template] = []
         """The ones used last first."""
         self._misses = 0
+        self._course: tuple[Sized | None, list[int]] = (None, [])
+        """The program that `foresee` was told of, and how its sizes differ from those of the one before."""
 
     def recent(self, sizes: Sizes) -> Any:
         """What was made for these sizes lately, if there is anything: they come again."""
@@ -111,6 +117,25 @@ class Family:
                     return None
         return None
 
+    def foresee(self, now: Sized) -> tuple[Sizes, Sized] | None:
+        """The program that comes next, filled in ahead of time, and its sizes: if those have gone on in the same steps
+        up to `now`, they may do so once more. None if it is there already, or they did not."""
+        before, steps = self._course
+        known = before is not None and before.template is now.template
+        taken = [b - a for a, b in zip(before.at, now.at, strict=True)] if before is not None and known else []
+        self._course = now, taken
+        made = next((x for x in self.made if x.template is now.template), None)
+        if made is None or not any(taken) or taken != steps:
+            return None
+        numbers = [n + step for n, step in zip(now.at, taken, strict=True)]
+        sizes = made.sizes(numbers)
+        if sizes is None or sizes in self._recent:
+            return None
+        try:
+            return sizes, made.template.executable(numbers)
+        except OverflowError:  # something is larger than memory can be
+            return None
+
     def is_time(self, sizes: Sizes) -> bool:
         """Whether to make a template for these sizes, which no other fits. They are remembered."""
         if sizes not in self._seen:
@@ -133,6 +158,7 @@ class Family:
         self.made = [other for other in self.made if other is not made]
         self._misses, self._seen = 0, ()
         self._recent.clear()
+        self._course = (None, [])
 
 
 _USED: dict[_Template, Family] = {}

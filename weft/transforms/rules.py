@@ -47,12 +47,20 @@ class Steps:
 
     def __init__(self, given: Sequence[Node], results: Sequence[Node | None]) -> None:
         slots: dict[Node, int] = {node: i for i, node in enumerate(given)}
+        same: dict[tuple[Any, ...], int] = {}
+        asked = {r for r in results if r is not None}
         self._steps: list[tuple[Primitive | None, Any, tuple[int, ...]]] = []
         constants = {node: node for node in given if isinstance(node.op, Constant)}
-        for node in reachable([r for r in results if r is not None]):
+        for node in reachable(list(asked)):
             if node in slots:
                 continue
-            slots[node] = len(slots)
+            operands = tuple([slots[operand] for operand in node.inputs])
+            plain = bool(operands) and node.op.node_class is Node and node not in asked
+            alike = (node.op, node.kind, operands) if plain else (node,)
+            if alike in same:  # once for each distinct operation, as passes would have it; results stay apart
+                slots[node] = same[alike]
+                continue
+            slots[node] = same[alike] = len(given) + len(self._steps)
             if isinstance(node.op, View) and node.inputs[0] in constants:  # a number elsewhere is the number
                 number = constants[node.inputs[0]]
                 constants[node] = Node(number.op, (), node.kind, number.value)
@@ -61,7 +69,7 @@ class Steps:
             if node in constants:
                 self._steps.append((None, constants[node], ()))  # shared by all that the rule builds
             else:
-                self._steps.append((node.op, node.kind, tuple([slots[operand] for operand in node.inputs])))
+                self._steps.append((node.op, node.kind, operands))
         self._results = [None if r is None else slots[r] for r in results]
 
     def _built(self, given: Sequence[Node]) -> list[Node | None]:
