@@ -16,7 +16,7 @@ from weft.targets.cpu.matmul.dot import Dot
 from weft.targets.cpu.matmul.elements import Elements, elements_of
 from weft.targets.cpu.matmul.frame import Word, block
 from weft.targets.cpu.matmul.gemm import Gemm, Tile
-from weft.targets.cpu.matmul.machine import machine
+from weft.targets.cpu.matmul.machine import ProductMachine, machine
 from weft.targets.cpu.matmul.tasks import PARALLEL, STREAM, equal_blocks, grain_of, tasks_for
 from weft.targets.cpu.matmul.tiny import Tiny
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _SPLIT: Final = 8  # chunks of k that are worth being tasks of their own
 
-_BLOCK_M: Final = 512  # rows that a packed block of b is used for: packing it costs as much as some ten of them
 _BLOCK_N: Final = 1536  # bytes of a packed row of b: with 256 of them, a third to a half of a second-level cache
 _MANY: Final = 64  # rows or columns that make packing the other operand worth it
 _NARROW: Final = 8  # columns that are too few for the lanes of a vector
@@ -181,7 +180,7 @@ def with_epilogue(a: Layout, b: Layout, left: Pointer, right: Pointer, fused: Fu
     if p.n == 1 or _is_tiny(p):
         return None
     p = p.with_rows_of_batch()
-    packed = _reads(p, machine(config.cpu).in_place)[1] != "direct"
+    packed = _reads(p, machine(config.cpu))[1] != "direct"
     if packed and fused.kernel.home is None and not p.kind.narrow:
         return None  # sums of their own make blocks smaller, and what is packed is packed more often
     whole = _gemm(p, fused=fused)
@@ -217,7 +216,7 @@ def _gemm(p: _Product, partial: bool = False, fused: Fused | None = None) -> Lau
     processor = machine(config.cpu)
     tile = processor.tile(p.kind, p.n)
     then, more = (None, 0) if fused is None else (fused.kernel, fused.work)
-    kernel = Gemm(p.kind, tile, *_reads(p, processor.in_place), flipped=p.flipped, partial=partial, epilogue=then)
+    kernel = Gemm(p.kind, tile, *_reads(p, processor), flipped=p.flipped, partial=partial, epilogue=then)
     # Finished blocks should be in the second-level cache still; smaller ones cost nothing where b is not packed.
     small = kernel.apart or (then is not None and kernel.read_b == "direct")
     blocks = output_blocks(p.kind, tile, p.members, p.m, p.n, p.terms + more, tile.columns, small)
@@ -240,7 +239,7 @@ def output_blocks(
 ) -> tuple[int, int]:
     """Rows (a multiple of `rows`, or of the tile's) and columns (one of `step`) of the blocks of the output that are
     tasks. Sums may be kept `apart`."""
-    block_m, block_n = _BLOCK_M, max(_BLOCK_N // kind.work.size, tile.columns)
+    block_m, block_n = machine(config.cpu).block, max(_BLOCK_N // kind.work.size, tile.columns)
     if kind.narrow or apart:  # their sums and a wide copy of a need room in the cache too
         block_m //= 4
     while members * -(-m // block_m) * -(-n // block_n) < tasks_for(terms):
@@ -262,10 +261,12 @@ def read_left(kind: Elements, m: int, n: int, k: int, row: int, column: int) -> 
     return "columns" if row == size and column >= 1024 and m >= _MANY and n >= _MANY else "direct"
 
 
-def _reads(p: _Product, in_place: int) -> tuple[gemm.Read, gemm.Read]:
+def _reads(p: _Product, processor: ProductMachine) -> tuple[gemm.Read, gemm.Read]:
     """How the tiled kernel reads a and b."""
-    size = p.kind.memory.size
+    size, in_place = p.kind.memory.size, processor.in_place
     read_a = read_left(p.kind, p.m, p.n, p.k, p.a.row, p.a.column)
+    if read_a == "direct" and processor.registers < 32 and p.a.column == size and p.m >= _MANY and p.n >= 4 * _MANY:
+        read_a = "rows"  # rows far apart would share few places of the first-level cache with a panel of b
     if p.b.column != size:
         return read_a, "columns" if p.b.row == size or p.k == 1 else "any"
     if in_place and not p.kind.narrow and (p.m < _MANY or p.k * p.n * size <= in_place):

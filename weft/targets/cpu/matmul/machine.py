@@ -14,11 +14,14 @@ from weft.targets.cpu.matmul.gemm import Tile
 @dataclass(frozen=True, slots=True)
 class ProductMachine:
     """Vector registers: bytes in one, and how many there are. `in_place`: the bytes of a right operand that is read
-    faster where it lies than packed; 0 where loads of a part of a vector are not one instruction."""
+    faster where it lies than packed; 0 where loads of a part of a vector are not one instruction. `block`: rows that a
+    packed block of b is used for. Packing it costs as much as some ten of them, but a chunk of so many rows of a is
+    read again for every panel of b: half of a second-level cache, which is 512 KB or less where there is no AVX-512."""
 
     vector: int
     registers: int
     in_place: int
+    block: int = 512
 
     def lanes(self, kind: Elements) -> int:
         return self.vector // kind.part.size
@@ -35,7 +38,7 @@ class ProductMachine:
 
 
 _AVX512 = ProductMachine(64, 32, in_place=2 << 20)
-_AVX2 = ProductMachine(32, 16, in_place=128 << 10)
+_AVX2 = ProductMachine(32, 16, in_place=128 << 10, block=256)
 _SSE = ProductMachine(16, 16, in_place=0)
 _NEON = ProductMachine(16, 32, in_place=0)
 
