@@ -236,3 +236,20 @@ def test_a_matrix_for_each_member_and_all_of_its_rows() -> None:
     each = mx.vmap(lambda x, w: x @ w, in_axes=(1, 0))(x, w[:3])
     expected = np.moveaxis(np.array(x), 1, 0) @ np.array(w[:3])[:, None]
     np.testing.assert_allclose(np.array(each), expected, rtol=1e-5, atol=1e-5)
+
+
+# ---- one term ----
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16, mx.int32, mx.complex64], ids=lambda d: d.name)
+@pytest.mark.parametrize("shapes", [((70, 1), (1, 33)), ((3, 5, 1), (3, 1, 4)), ((3, 5, 1), (1, 4)), ((1, 1), (1, 1))])
+def test_products_of_one_term(shapes: tuple[tuple[int, ...], ...], dtype: Dtype) -> None:
+    """The sum of one product: rounded once, and never -0.0."""
+    rng = np.random.default_rng(3)
+    x, y = (mx.array(rng.integers(-4, 5, shape).astype(np.float32) / 4).astype(dtype) for shape in shapes)
+    expected = np.array((x * y).astype(mx.complex64)) + np.complex64(0)
+    for found in (x @ y, mx.compile(lambda x, y: x @ y)(x, y), mx.compile(lambda x, y: (x @ y) * 1)(x, y)):
+        assert found.dtype == dtype
+        got = np.array(found.astype(mx.complex64))
+        np.testing.assert_array_equal(got, expected)
+        assert not np.signbit(got.real[got.real == 0]).any()

@@ -26,6 +26,7 @@ from weft.primitives.base import (
     bind,
     constant,
 )
+from weft.primitives.contraction import Matmul
 from weft.primitives.creation import Extent
 from weft.primitives.elementwise import (
     Add,
@@ -152,6 +153,17 @@ def fold_constant_astype(node: Node) -> Node | None:
     """astype(0 or 1) -> 0 or 1   (both are exact in every dtype)"""
     op = node.inputs[0].op
     return constant(op.special, node.kind) if isinstance(op, Constant) and op.special is not None else None
+
+
+@rule(Matmul)
+def product_of_one_term(node: Node) -> Node | None:
+    """x @ y -> x * y + 0 where x has one column   (a sum begins with +0, so that -0.0 becomes 0.0; one rounding either
+    way)"""
+    x, y = node.inputs
+    if not is_exactly(x.shape[-1], 1) or node.dtype.is_complex:
+        return None
+    factors = [bind(Broadcast(node.shape, tuple(range(node.ndim - z.ndim, node.ndim))), z) for z in (x, y)]
+    return bind(Add(), bind(Multiply(), *factors), constant(0, node.kind))
 
 
 @rule(Multiply)
