@@ -264,7 +264,7 @@ class PlaceRules(Structs):
             return self.method(base, "operator[]", x.indices, x)
         if isinstance(base, Elements):
             return self._of_elements(base, x)
-        if not isinstance(base, Address) or self.is_number(base):
+        if not isinstance(base, Address):
             self.error(x.at, "only arrays are indexed.")
         indices = [self.integer(i).expression for i in x.indices]
         if base.sizes:

@@ -21,7 +21,7 @@ from weft.llvm.builder import Value
 from weft.targets.cpu.custom.levels import Levels, assigned, bodies, has_exits
 from weft.targets.cpu.custom.memory import Memory
 from weft.targets.cpu.custom.together import together
-from weft.targets.cpu.custom.values import Affine, AnyLane, operate
+from weft.targets.cpu.custom.values import COMPARE, Affine, AnyLane, operate
 from weft.targets.cpu.kernel import Frame
 
 LOOK: Final = 1024
@@ -217,10 +217,45 @@ class Emitter:
             if self.env is None:
                 return
             before = self.active
+            sure = self.goes_on(x, body[k + 1 :])
+            if sure is not None:
+                self.mostly_on(x, body[k + 1 :], sure)
+                return
             self.statement(x)
             if self.env is not None and self.active is not before and has_exits(x) and k + 1 < len(body):
                 self.rest(body[k + 1 :], all_before=before is None)
                 return
+
+    def goes_on(self, x: tree.Statement, rest: Sequence[tree.Statement]) -> Value | None:
+        """Whether no lane leaves at `if (i >= n) return;`, by a look at the first and the last one; None if `x` is
+        something else, or that does not tell."""
+        match x:
+            case tree.If(test, (tree.Return() | tree.Leave() | tree.Break() | tree.Continue(),), ()):
+                if self.active is None and id(x) in self.levels.divergent and rest and is_small(rest):
+                    return self.surely(test, False)
+        return None
+
+    def mostly_on(self, x: tree.Statement, body: Sequence[tree.Statement], sure: Value) -> None:
+        """What follows a statement that lanes seldom leave at: without masks if none does."""
+        assert self.env is not None
+        end, every, doubt, some = self.joins("rest"), self.label("every"), self.label("doubt"), self.label("some")
+        self.branch(sure, every, doubt)
+        before = dict(self.env)
+        self.b.start_block(every)
+        self.block(body)
+        if self.env is not None:
+            end.jump()
+        self.b.start_block(doubt)
+        self.env = before
+        self.statement(x)
+        if self.env is not None:
+            self.branch(self.any(self.mask()), some, end.label)
+            end.edges.append((self.b.block, dict(self.env)))
+            self.b.start_block(some)
+            self.block(body)
+            if self.env is not None:
+                end.jump()
+        end.arrive()
 
     def rest(self, body: Sequence[tree.Statement], all_before: bool) -> None:
         """What follows a statement that some lanes may have left for good: if any are there, and without masks if all
@@ -325,11 +360,11 @@ class Emitter:
 
     def divergent_branch(self, x: tree.If) -> None:
         assert self.env is not None
-        entry, test = self.active, self.vector(self.truth(x.test))
-        exits = has_exits(x)
+        entry, exits = self.active, has_exits(x)
         if entry is None and not exits and is_small(x.then):
-            self.mostly_all(x, test)
+            self.mostly_all(x)
             return
+        test = self.vector(self.truth(x.test))
         remaining: list[Value] = []
         for condition, body in ((test, x.then), (~test if x.other or exits else test, x.other)):
             mask = condition if entry is None else entry & condition
@@ -342,10 +377,16 @@ class Emitter:
             remaining.append(self.mask())
         self.active = remaining[0] | remaining[1] if exits else entry
 
-    def mostly_all(self, x: tree.If, test: Value) -> None:
+    def mostly_all(self, x: tree.If) -> None:
         """A branch that all lanes often take: its code is there without masks, too."""
         assert self.env is not None
         end, every, others = self.joins("endall"), self.label("all"), self.label("not_all")
+        sure = self.surely(x.test, True)
+        if sure is not None:
+            doubt = self.label("doubt")
+            self.branch(sure, every, doubt)
+            self.b.start_block(doubt)
+        test = self.vector(self.truth(x.test))
         self.branch(self.all(test), every, others)
         before = dict(self.env)
         self.b.start_block(every)
@@ -361,6 +402,51 @@ class Emitter:
         self.active = None
         end.jump()
         end.arrive()
+
+    def surely(self, x: tree.Expression, holds: bool) -> Value | None:
+        """A scalar that says of a condition, if it is true, that it holds (or does not) for all lanes. It is found by a
+        look at the first and the last lane: between them integers grow evenly. None if that does not tell."""
+        match x:
+            case tree.Operation(_, "and" | "or" as name, (p, q)) if (name == "and") is holds:
+                first, second = self.surely(p, holds), self.surely(q, holds)
+                return None if first is None or second is None else first & second
+            case tree.Operation(_, "not", (p,)):
+                return self.surely(p, not holds)
+            case tree.Operation(_, "lt" | "le" | "gt" | "ge" as name, (p, q)) if not p.dtype.is_float:
+                if any(isinstance(y, tree.Load) for y in tree.walk(x)):
+                    return None
+                a, b = self._ends(p), self._ends(q)
+                if a is None or b is None:
+                    return None
+                found = [COMPARE[name](a[k], b[k]) for k in range(2)]
+                whole = found[0] & found[1] if holds else ~(found[0] | found[1])
+                for even in (*a[2:], *b[2:]):
+                    whole = whole & even
+                return whole
+        if self.levels.level(x) == 0 and not any(isinstance(y, tree.Load) for y in tree.walk(x)):
+            found_ = self.plain(self.value(x))
+            return found_ if holds else ~found_
+        return None
+
+    def _ends(self, x: tree.Expression) -> list[Value] | None:
+        """An integer in the first and in the last lane, and what says that it grows evenly between them; None if it is
+        not known to."""
+        b = self.b
+        if isinstance(x, tree.Cast) and not x.bits and not x.x.dtype.is_float and not x.x.dtype.is_bool:
+            inner = self._ends(x.x)
+            wider = x.dtype.size > x.x.dtype.size and not (x.x.dtype.kind == "i" and x.dtype.kind == "u")
+            if inner is None or not (wider or self.levels.level(x) is not None):
+                return None
+            if wider:
+                return [b.cast(inner[0], x.dtype), b.cast(inner[1], x.dtype), *inner[2:]]
+        level = self.levels.level(x)
+        if level is None or x.dtype.is_float:
+            return None
+        found = self.value(x)
+        if not isinstance(found, Affine):
+            return [found, found]
+        last = found.base + found.stride * (self.lanes - 1)
+        return [found.base, last, last >= found.base if found.stride > 0 else last <= found.base]
 
     def where_any(self, body: Sequence[tree.Statement]) -> None:
         """Statements for the lanes that are active, if there are any."""

@@ -34,6 +34,18 @@ def lanes_of(program: tree.Program) -> int:
     return tree.SIMD_WIDTH if simd else LANES
 
 
+def is_even(program: tree.Program) -> bool:
+    """Whether the lanes of a row go one way, and use neighbouring elements or all the same one: vectors may be wide."""
+    levels = Levels(program, rows=True)
+    if levels.divergent or levels.masked_return or any(x.space == "thread" for x in program.storages):
+        return False
+    return all(
+        levels.level(x.index) is not None and not isinstance(x, tree.Atomic) and x.storage.dtype.size <= 4
+        for x in tree.walk(*program.body)
+        if isinstance(x, tree.Load | tree.Store | tree.Atomic)
+    )
+
+
 def padded(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
@@ -48,6 +60,7 @@ class Threadgroups(NativeKernel):
     title = "custom"
     outer = 0
     key: str
+    lanes: int
     rows: bool
     flat: bool
     whole: bool
@@ -62,7 +75,7 @@ class Threadgroups(NativeKernel):
     def __str__(self) -> str:
         flags = " ".join(name for name in ("rows", "flat", "whole", "checked", "alone") if getattr(self, name))
         results = f"gathered={self.gathered} streamed={self.streamed}"
-        return f"custom {flags} lead={self.lead} strided={self.strided} {results}\n{self.key}"
+        return f"custom {self.lanes} lanes {flags} lead={self.lead} strided={self.strided} {results}\n{self.key}"
 
     def operands(self) -> list[tree.Storage]:
         return self.program.operands
@@ -81,7 +94,7 @@ class Threadgroups(NativeKernel):
 
     def memory(self) -> tuple[dict[tree.Storage, int], int, dict[tree.Storage, int], int]:
         """(where memory of the threadgroup lies, its bytes, where that of a vector lies, its bytes)."""
-        lanes = lanes_of(self.program)
+        lanes = self.lanes
         shared: dict[tree.Storage, int] = {}
         own: dict[tree.Storage, int] = {}
         ends = [0, 0]
@@ -105,8 +118,8 @@ class Threadgroups(NativeKernel):
         _, shared, _, own = self.memory()
         if not levels.has_barriers:
             return shared + own, 0
-        _, slots = _slots(self.program, levels, lanes_of(self.program))
-        return shared, own + slots + (lanes_of(self.program) if levels.masked_return else 0)
+        _, slots = _slots(self.program, levels, self.lanes)
+        return shared, own + slots + (self.lanes if levels.masked_return else 0)
 
 
 def _slots(program: tree.Program, levels: Levels, lanes: int) -> tuple[dict[tree.Variable, int], int]:
@@ -164,7 +177,7 @@ class _Writer:
 
     def __init__(self, kernel: Threadgroups, frame: Frame) -> None:
         self.kernel, self.frame, self.b = kernel, frame, frame.b
-        self.lanes = lanes_of(kernel.program)
+        self.lanes = kernel.lanes
         self.levels = Levels(kernel.program, kernel.rows)
         self.shared, self.shared_bytes, self.own, self.own_bytes = kernel.memory()
         self.memory = Memory(frame, kernel.program, self.lanes, kernel.checked, self.own, kernel.alone)

@@ -19,12 +19,14 @@ from weft.records import dataclass
 from weft.targets.axes import grain
 from weft.targets.cpu import moves
 from weft.targets.cpu.custom.emit import weight
-from weft.targets.cpu.custom.kernel import Threadgroups, gathering, is_written_once, lanes_of, padded
+from weft.targets.cpu.custom.kernel import Threadgroups, gathering, is_even, is_written_once, lanes_of, padded
 from weft.targets.cpu.features import features
 from weft.targets.cpu.kernel import Frame, NativeKernel
 
 WORK: Final = 1 << 16
 """Instructions that are worth a thread."""
+WIDE: Final = 32
+"""Lanes of vectors for short rows whose threads go one way."""
 CHUNK: Final = 4096
 """Threads of a threadgroup where the kernel does not say."""
 GATHERED: Final = 1 << 12
@@ -178,13 +180,15 @@ class _Launches:
             flat, rows, whole = False, False, False
             tx, ty, tz = gx, to_int(dim_min(gy, dim_max(1, CHUNK // gx))), 1
         elif type(gx) is int and gx < CHUNK and not _is(gy, 1):
+            if gx % WIDE == 0 and gx <= 2 * WIDE and is_even(program):
+                lanes = WIDE  # what the threads of a row share is computed once for more of them
             flat, rows, whole = False, True, gx % lanes == 0
             tx, ty, tz = gx, to_int(dim_min(gy, CHUNK // gx)), 1
         else:
             flat, rows, whole = True, True, False
             tx, ty, tz = to_int(dim_min(gx, CHUNK)), 1, 1
         kernel = Threadgroups(
-            program.text, rows, flat, whole, op.kernel.checked, len(op.lead),
+            program.text, lanes, rows, flat, whole, op.kernel.checked, len(op.lead),
             tuple(op.kernel.strided for _ in inputs), is_ordered(program), self.gathered(), self.streamed(), program,
         )  # fmt: skip
         groups = [to_int(ceil_div(n, t)) for n, t in ((gx, tx), (gy, ty), (gz, tz))]
