@@ -285,3 +285,47 @@ def test_init_value_is_what_no_thread_writes(value: float, dtype: Any) -> None:
         np.testing.assert_array_equal(go(), got)
     finally:
         config.backend = "native"
+
+
+FACTOR = 2
+
+
+def test_calls_that_come_again_are_known_and_never_mixed() -> None:
+    """A call is looked up by all that it says, and by the numbers around the function."""
+    global FACTOR
+
+    def times(x: Any, out: Any) -> None:
+        i = thread_position_in_grid.x  # type: ignore[name-defined] # noqa: F821
+        out[i] = x[i] * FACTOR + K  # type: ignore[name-defined] # noqa: F821
+
+    kernel = mx.fast.kernel("times", ["x"], ["out"], times)
+    before = FACTOR
+    try:
+        for _ in range(2):
+            for FACTOR in (2, 3):
+                for k, dtype, n in ((1, mx.float32, 5), (True, mx.float32, 5), (1, mx.int32, 5), (1, mx.float32, 6)):
+                    x = integers(n)
+                    (out,) = kernel(
+                        inputs=[mx.array(x)],
+                        template=[("K", k)],
+                        grid=(n, 1, 1),
+                        threadgroup=(4, 1, 1),
+                        output_shapes=[(n,)],
+                        output_dtypes=[dtype],
+                    )
+                    assert out.dtype is dtype
+                    np.testing.assert_array_equal(np.array(out), x * FACTOR + k)
+    finally:
+        FACTOR = before
+    grown = mx.fast.kernel("grown", ["x"], ["out"], "def grown(x, out):\n    out[thread_position_in_grid.x] = x[0]\n")
+    call = {
+        "inputs": [mx.ones(1)], "grid": (3, 1, 1), "threadgroup": (1, 1, 1), "output_shapes": [(6,)],
+        "output_dtypes": [mx.float32],
+    }  # fmt: skip
+    for initial in (0, 1, 0.5, None, 1, -0.0):
+        (out,) = grown(**call, init_value=initial)
+        if initial is not None:
+            np.testing.assert_array_equal(np.array(out)[3:], initial)
+    for bad in ({"grid": (3, 1)}, {"output_dtypes": [3]}, {"template": [("K",)]}, {"template": [("K", [])]}):
+        with pytest.raises((ValueError, TypeError), match=r"\[grown\]"):
+            grown(**{**call, **bad})

@@ -39,6 +39,7 @@ class Kernel:
         "_functions",
         "_header",
         "_inputs",
+        "_known",
         "_language",
         "_name",
         "_outputs",
@@ -77,7 +78,10 @@ class Kernel:
             python_source.text_of(self._name, source)
         self._seen: tuple[syntax.Source, Any] | None = None
         self._rules: dict[str, Callable[..., Any]] = {}
-        self._functions: dict[Any, str] = {}
+        self._functions: dict[Any, tuple[syntax.Source, str]] = {}
+        self._known: dict[Any, tuple[syntax.Source, CustomKernel]] = {}
+        """The programs and the operations of calls that came before. Keys have the identity of a source, which is held
+        with what belongs to it."""
 
     @property
     def __wrapped_function__(self) -> tuple[Any, ...]:
@@ -123,6 +127,66 @@ class Kernel:
         if len(inputs) != len(self._inputs):
             raise ValueError(f"[{self._name}] takes {len(self._inputs)} inputs, {self._inputs}; got {len(inputs)}.")
         nodes = [to_node(x) for x in inputs]
+        key = self._key(nodes, grid, threadgroup, output_shapes, output_dtypes, template, init_value)
+        known = None if key is None or verbose else self._known.get(key)
+        if known is not None:
+            op = known[1]
+        else:
+            op = self._operation(nodes, grid, threadgroup, output_shapes, output_dtypes, template, init_value, verbose)
+            if key is not None:
+                if len(self._known) >= 256:
+                    self._known.clear()
+                self._known[key] = self._read(), op
+        if not self._rules:
+            return [wrap(node) for node in bind_many(op, *nodes)]
+
+        @_called(self._name)
+        def run(*xs: array) -> list[array]:
+            return [wrap(node) for node in bind_many(op, *[x._node for x in xs])]
+
+        function = custom_function(run)
+        function._rules = dict(self._rules)
+        found: list[array] = function(*[wrap(node) for node in nodes])
+        return found
+
+    # ---- what a call says ----
+
+    def _key(self, nodes: Sequence[Node], *given: Any) -> Any:
+        """What the operation of a call is known by, if it comes again; None if sizes are symbols or functions, or what
+        is given is not as simple as it mostly is."""
+        grid, threadgroup, shapes, dtypes, template, initial = given
+        if type(grid) is not tuple or type(threadgroup) is not tuple or type(shapes) is not list:
+            return None
+        if type(dtypes) is not list or not all(type(shape) is tuple for shape in shapes):
+            return None
+        sizes = [*grid, *threadgroup, *[n for shape in shapes for n in shape], *[n for x in nodes for n in x.shape]]
+        if not all(type(n) is int for n in sizes):
+            return None
+        if template is not None:
+            if type(template) is not list or not all(type(x) is tuple and len(x) == 2 for x in template):
+                return None
+            template = tuple([(name, type(value), value) for name, value in template])
+        kinds = tuple([x.kind for x in nodes])
+        number = None if initial is None else (type(initial), repr(initial))
+        key = (id(self._read()), kinds, grid, threadgroup, *shapes, tuple(dtypes), template, number)
+        try:
+            hash(key)
+        except TypeError:
+            return None
+        return key
+
+    def _operation(
+        self,
+        nodes: Sequence[Node],
+        grid: Sizes,
+        threadgroup: Sizes,
+        output_shapes: Any,
+        output_dtypes: Sequence[Dtype],
+        template: Any,
+        init_value: float | None,
+        verbose: bool,
+    ) -> CustomKernel:
+        """The operation that a call asks for, all of it checked."""
         shapes = [node.shape for node in nodes]
         results = self._result_shapes(output_shapes, shapes)
         threads = self._three("grid", grid, shapes, 0)
@@ -134,7 +198,7 @@ class Kernel:
         program = self._program(nodes, results, dtypes, self._template(template))
         if verbose:
             print(program)
-        op = CustomKernel(
+        return CustomKernel(
             program,
             tuple(n for shape in results for n in shape),
             threads,
@@ -142,20 +206,6 @@ class Kernel:
             (),
             None if init_value is None else _number(self._name, init_value),
         )
-
-        @_called(self._name)
-        def run(*xs: array) -> list[array]:
-            return [wrap(node) for node in bind_many(op, *[x._node for x in xs])]
-
-        arrays = [wrap(node) for node in nodes]
-        if not self._rules:
-            return run(*arrays)
-        function = custom_function(run)
-        function._rules = dict(self._rules)
-        found: list[array] = function(*arrays)
-        return found
-
-    # ---- what a call says ----
 
     def _three(self, what: str, given: Sizes, shapes: Sequence[Shape], least: int) -> tuple[Size, ...]:
         sizes = self._sizes(what, given(*shapes) if callable(given) else given)
@@ -234,7 +284,7 @@ class Kernel:
         call = (inputs, outputs, tuple((k, type(v), v) for k, v in template.items()), id(source))
         known = self._functions.get(call)
         if known is not None:
-            return known
+            return known[1]
         operands = [[typing.Operand(*x) for x in part] for part in (inputs, outputs)]
         tree = typing.typed(source, operands[0], operands[1], template)
         try:
@@ -243,7 +293,7 @@ class Kernel:
             raise syntax.KernelError(self._name, source.body.at, "it is nested too deeply.") from None
         if len(self._functions) >= 256:
             self._functions.clear()
-        self._functions[call] = made
+        self._functions[call] = source, made
         return made
 
     def _read(self) -> syntax.Source:
@@ -251,8 +301,9 @@ class Kernel:
         if self._language == "python":
             if self._seen is None or not python_source.is_unchanged(self._seen[1]):
                 self._seen = _read_python(self._name, self._source, (*self._inputs, *self._outputs))
-            return self._seen[0]
-        return _read_c(self._language, self._name, self._source, self._header)
+        elif self._seen is None:
+            self._seen = _read_c(self._language, self._name, self._source, self._header), None
+        return self._seen[0]
 
 
 def _called(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
