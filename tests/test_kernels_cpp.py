@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import weft.core as mx
 from weft.config import config
+from weft.kernels import encoding
 from weft.kernels.syntax import KernelError
 
 
@@ -778,3 +780,53 @@ def test_errors_in_headers_and_templates() -> None:
     ):
         with pytest.raises(KernelError, match=what):
             run("out[0] = g();", {}, (1,), header=header)
+
+
+def test_a_kernel_with_views_is_written_to_a_file(tmp_path: Any) -> None:
+    source = (
+        AT
+        + """
+        threadgroup float shared[64];
+        threadgroup uint* bits = (threadgroup uint*)shared;
+        uint lane = thread_position_in_threadgroup.x;
+        shared[lane] = ((const device half*)x)[i];
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        out[i] = bits[lane];
+    """
+    )
+    kernel = mx.fast.metal_kernel("views", ["x"], ["out"], source)
+
+    def call(x: mx.array) -> mx.array:
+        return kernel(
+            inputs=[x], grid=(64, 1, 1), threadgroup=(64, 1, 1), output_shapes=[(64,)], output_dtypes=[mx.uint32]
+        )[0]
+
+    x = values(64).astype(np.float16)
+    path = str(tmp_path / "views.mlxfn")
+    mx.export_function(path, call, mx.array(x.view(np.uint32)))
+    (loaded,) = mx.import_function(path)(mx.array(x.view(np.uint32)))
+    np.testing.assert_array_equal(np.array(loaded), x.astype(np.float32).view(np.uint32))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"of": 9}, {"of": -1}, {"of": "x"}, {"of": 2, "space": "output"}, {"of": 0}, {"size": 1 << 40}, {"size": -4},
+        {"space": "heap"}, {"size": 65},
+    ],
+)  # fmt: skip
+def test_storages_from_files_are_checked(change: dict[str, Any]) -> None:
+    """Machine code relies on them."""
+    source = "threadgroup uint s[64]; threadgroup float* f = (threadgroup float*)s; out[0] = f[0];"
+    kernel = mx.fast.metal_kernel("file", ["x"], ["out"], source)
+    node = kernel(
+        inputs=[mx.ones(1)], grid=(1, 1, 1), threadgroup=(1, 1, 1), output_shapes=[(1,)], output_dtypes=[mx.float32]
+    )[0]._node.inputs[0]
+    text = node.op.program.partition(":")[2]
+    assert encoding.decoded(text).storages[3].of == 2
+    whole = json.loads(text)
+    name, dtype, space, ndim, size, of = whole["storages"][3]
+    fields = {"name": name, "dtype": dtype, "space": space, "ndim": ndim, "size": size, "of": of} | change
+    whole["storages"][3] = list(fields.values())
+    with pytest.raises(ValueError, match="custom_kernel"):
+        encoding.decoded(json.dumps(whole))

@@ -52,7 +52,7 @@ _NOT_TYPES: Final = frozenset(
      "operator", "using", "typedef", "template", *UNSUPPORTED)
 )  # fmt: skip
 _OPERANDS: Final = ("name", "float", "int", "string")
-_MOST_DEPTH: Final = 150
+_MOST_DEPTH: Final = 300
 
 
 class Reader:

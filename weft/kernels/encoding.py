@@ -13,6 +13,7 @@ from typing import Any, Final
 from weft import dtypes as dt
 from weft.dtypes import Dtype
 from weft.kernels import tree
+from weft.kernels.meanings import MOST_MEMORY
 from weft.kernels.syntax import At
 from weft.records import fields
 
@@ -69,8 +70,24 @@ class _Decoder:
             tree.Storage(name, dt.by_name(dtype), space, place, int(ndim), int(size), *of)
             for place, (name, dtype, space, ndim, size, *of) in enumerate(whole["storages"])
         ]
+        for x in self.storages:
+            self._check(x)
         self.variables = [tree.Variable(name, dt.by_name(t), k) for k, (name, t) in enumerate(whole["variables"])]
         self.places = [At(str(file), int(line), int(column)) for file, line, column in whole["places"]]
+
+    def _check(self, x: tree.Storage) -> None:
+        """Machine code relies on what storages say of their sizes."""
+        own = x.space in ("thread", "threadgroup")
+        good = (own or x.space in ("input", "output")) and not x.dtype.is_complex and 0 <= x.ndim <= 64
+        if own and not 0 <= x.size * x.dtype.size <= MOST_MEMORY:
+            good = False
+        if x.of is not None:
+            root = self.storages[x.of] if type(x.of) is int and 0 <= x.of < x.place else None
+            good = good and root is not None and root.of is None and root.space == x.space != "thread"
+            if root is not None and own and x.size * x.dtype.size > root.size * root.dtype.size:
+                good = False
+        if not good:
+            raise ValueError(f"[custom_kernel] {x!r} is no storage of a kernel.")
 
     def decode(self, x: Any) -> Any:
         if isinstance(x, list):
