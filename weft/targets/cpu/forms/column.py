@@ -10,6 +10,7 @@ from weft.codegen.scope import Accesses, Bases, Scope, State
 from weft.llvm.builder import Value
 from weft.passes.lower import Item
 from weft.records import dataclass
+from weft.runtime.threads import get_threads
 from weft.targets.axes import Axis, product
 from weft.targets.cpu.forms.base import Form, grain_of
 from weft.targets.cpu.kernel import Frame, vector_loop
@@ -33,12 +34,11 @@ class Column(Form):
             return None
         outer, rows = list(nest.outer), nest.reduced[0]
         inner = outer.pop(_unit_axis(nest))
-        kernel, n = cls.of(nest, outer, inner), inner.size
-        widest = max(d.size for d in kernel.state_dtypes())
-        width = min(max(-(-n // LANES), 1) * LANES, STRIP_BYTES // (LANES * widest) // LANES * LANES)
+        kernel, n, places = cls.of(nest, outer, inner), inner.size, product(outer)
+        width = _width(n, places, max(d.size for d in kernel.state_dtypes()))
         chunks = -(-n // width)
         numbers = {
-            "units": product(outer) * chunks,
+            "units": places * chunks,
             "width": width,
             "chunks": chunks,
             "rows": rows.size,
@@ -69,6 +69,17 @@ class Column(Form):
                 columns.few(bases, start, stop)
             with b.when(~few):
                 columns.many(bases, start, stop)
+
+
+def _width(n: int, places: int, nbytes: int) -> int:
+    """Columns of a strip with accumulators of so many bytes: what half of the first-level cache holds, or down to a
+    quarter of that where there would be too few strips for all threads."""
+    most = STRIP_BYTES // (LANES * nbytes) // LANES * LANES
+    width = min(max(-(-n // LANES), 1) * LANES, most)
+    strips = 2 * get_threads() // places if type(places) is int and places > 0 else 0
+    if strips < 2 or get_threads() < 2:
+        return width
+    return min(width, max(-(-n // (LANES * strips)) * LANES, most // 4))
 
 
 def _unit_axis(nest: Nest) -> int:
