@@ -194,3 +194,39 @@ def test_arguments_change_behind_all_that_reads_them() -> None:
     with torch.no_grad():
         torch.testing.assert_close(compiled(fun)(a, y), fun(b, y))
     assert torch.equal(a, b)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch's own look at it
+def test_gradients_of_gradients() -> None:
+    """A penalty on the gradient, and a Hessian; and torch.func inside of what is compiled."""
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    run = torch.compile(model, backend="weft", options={"double_backward": True})
+
+    def penalized(forward: Any, x: Any) -> list[Any]:
+        (slope,) = torch.autograd.grad(forward(x).sum(), x, create_graph=True)
+        model.zero_grad()
+        (forward(x).square().mean() + slope.square().sum()).backward()
+        return [slope.detach(), x.grad, *[p.grad.clone() for p in model.parameters()]]
+
+    x = torch.randn(5, 3)
+    got, wanted = (penalized(forward, x.clone().requires_grad_()) for forward in (run, model))
+    for a, b in zip(got, wanted, strict=True):
+        torch.testing.assert_close(a, b)
+
+    cube = torch.compile(lambda x: (x**3).sum(), backend="weft", options={"double_backward": True})
+    torch.testing.assert_close(torch.autograd.functional.hessian(cube, x[0]), torch.diag(6 * x[0]))
+    inside = torch.compile(lambda x: torch.func.hessian(lambda x: (x**3).sum())(x), backend="weft", fullgraph=True)
+    torch.testing.assert_close(inside(x[0]), torch.diag(6 * x[0]))
+
+
+def test_what_changes_its_arguments_has_no_gradients_of_gradients() -> None:
+    torch._dynamo.reset()
+
+    def fun(x: Any, state: Any) -> Any:
+        state.add_(1)
+        return x * state
+
+    run = torch.compile(fun, backend="weft", options={"double_backward": True})
+    with pytest.raises(NotImplementedError, match="changes its arguments"):
+        run(torch.ones(3, requires_grad=True), torch.zeros(3))

@@ -22,6 +22,7 @@ from weft.frontends.torch.aliasing import is_update
 from weft.frontends.torch.calls import Compiled
 from weft.frontends.torch.graph import Translation, Unsupported, place_of, why_not, without_kept
 from weft.frontends.torch.restricting import InPlace, permission
+from weft.frontends.torch.twice import Twice
 from weft.program import trace
 
 LOG = logging.getLogger("weft.torch")
@@ -147,11 +148,13 @@ class _Boxed:
 
 def weft(module: fx.GraphModule, example: Sequence[Any], **given: Any) -> Callable[..., Any]:
     """What torch.compile calls for backend="weft". Its `options` may have `in_place`, which is that of
-    `from_exported`."""
+    `from_exported`, and `double_backward`: whether gradients can be differentiated again."""
     options = dict(given.get("options") or {})
-    in_place = options.pop("in_place", True)
+    in_place, again = options.pop("in_place", True), options.pop("double_backward", False)
     if options:
-        raise ValueError(f"[torch.compile] backend 'weft' has no option {min(options)!r}; it has 'in_place'.")
+        raise ValueError(
+            f"[torch.compile] backend 'weft' has no option {min(options)!r}; it has 'double_backward' and 'in_place'."
+        )
     permission(in_place)  # what is wrong with it is wrong here
     compiler = partial(compile_graph, in_place=in_place)
     backend: Callable[..., Any] = aot_autograd(
@@ -161,4 +164,5 @@ def weft(module: fx.GraphModule, example: Sequence[Any], **given: Any) -> Callab
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
-    return backend(module, example)  # type: ignore[no-any-return]
+    run = backend(module, example)
+    return Twice(run, module) if again else run  # type: ignore[no-any-return]
