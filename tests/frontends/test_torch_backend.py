@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from weft.frontends.torch import backend  # noqa: E402
+from weft.frontends.torch.calls import SizedCall  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -230,3 +231,33 @@ def test_what_changes_its_arguments_has_no_gradients_of_gradients() -> None:
     run = torch.compile(fun, backend="weft", options={"double_backward": True})
     with pytest.raises(NotImplementedError, match="changes its arguments"):
         run(torch.ones(3, requires_grad=True), torch.zeros(3))
+
+
+def test_results_that_are_parts_of_others_are_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step keeps for the way back are views of each other, and gradients may be equal: only those are copied."""
+
+    def refused(*args: Any) -> Any:
+        raise AssertionError("all results were copied")
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(SizedCall, "_run_and_copy", refused)
+    cell = torch.nn.LSTMCell(4, 4)
+
+    def fun(x: Any) -> Any:
+        h = c = x.new_zeros(3, 4)
+        kept = []
+        for step in x.unbind(0):
+            h, c = cell(step, (h, c))
+            kept.append(h)
+        return torch.stack(kept).flip(0).tanh()
+
+    x = torch.randn(5, 3, 4)
+    found = []
+    for run in (torch.compile(fun, backend="weft"), fun):
+        given = x.clone().requires_grad_()
+        cell.zero_grad()
+        out = run(given)
+        out.square().sum().backward()
+        found.append([out.detach(), given.grad, *[p.grad.clone() for p in cell.parameters()]])
+        assert len({p.grad.data_ptr() for p in cell.parameters()}) == 4  # equal ones have memory of their own
+    torch.testing.assert_close(*found)

@@ -7,15 +7,16 @@ allocate what it gives, and runs; nothing is copied, and nothing of Weft's stand
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from weft.array import wrap
 from weft.frontends.torch.layouts import dense_strides, inverse, is_identity, laid_out
-from weft.frontends.torch.signature import Argument, Output, Own, Seen, Signature, Value, evaluated, evaluated_all
+from weft.frontends.torch.signature import Argument, Made, Output, Own, Seen, Signature, Value, evaluated, evaluated_all
 from weft.graph.node import ArrayType, Node, kind_of
+from weft.passes.executable import Executable
 from weft.primitives.base import DATA, constant
 from weft.program import Program
 from weft.runtime.buffer import foreign
@@ -107,6 +108,7 @@ class SizedCall:
         self._run: Callable[[list[int]], None] | None = None
         self.over: InPlace | None = None
         self.executable: Any = None
+        self._memory: Memory | None = None
         if program is not None:
             self._prepare(program)
 
@@ -116,8 +118,12 @@ class SizedCall:
         executable = self.executable = ready.executable
         self._words = ready.words
         self._leaves: list[Any] = list(ready.sources)
-        if not executable.simple or executable.device is not None or executable.program is None:
+        if executable.device is not None or executable.program is None:
             return
+        if not executable.simple:
+            self._memory = Memory(executable, self._leaves, self._made, self.signature.made)
+            if not self._memory.is_right(len(self.signature.given)):
+                return
         self._places = [(leaf, 0) if leaf.__class__ is int else (-1, leaf.address) for leaf in self._leaves]
         self._in_order = [place for place, _ in self._places] == list(range(len(program.inputs)))
         self._run = executable.program.run
@@ -153,7 +159,9 @@ class SizedCall:
             if self.over is not None and self.over.fits(args, given, addresses, self._tensors):
                 own = self._run_over(self.over, given, addresses)
             else:
-                own = [_empty(shape, strides, dtype) for shape, strides, dtype in self._made]
+                memory = self._memory
+                stored = self._made if memory is None else memory.stored
+                own = [_empty(shape, strides, dtype) for shape, strides, dtype in stored]
                 if not self._in_order:
                     addresses = [addresses[place] if place >= 0 else fixed for place, fixed in self._places]
                 addresses += map(_data_ptr, own)
@@ -162,6 +170,8 @@ class SizedCall:
                     self._run(addresses)
                 except ProgramError as error:
                     raise self.executable.failure(error) from None
+                if memory is not None:
+                    own = memory.results(own, given)
         if self._is_plain:
             return own
         for argument, result in self._updates:
@@ -204,6 +214,67 @@ class SizedCall:
         for x, y, kind, buffer in zip(own, self.signature.made, self.executable.kinds, results, strict=True):
             if x.numel():
                 x.permute(y.order).copy_(torch.from_dlpack(_Copied(wrap(Node(DATA, (), kind, buffer)))))
+        return own
+
+
+class Part(NamedTuple):
+    """A result that is a part of something else: of what the program stores, or of a tensor that was given."""
+
+    result: int
+    source: int
+    is_given: bool
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    order: tuple[int, ...] | None
+    """In which its axes lie in memory, if not in theirs."""
+
+
+class Memory:
+    """The memory of results, where these are not simply what the program stores. Each is a tensor of its own: what is
+    stored as it is wanted is not copied, and parts of other things are."""
+
+    def __init__(
+        self, executable: Executable, leaves: Sequence[Any], made: Sequence[Any], described: Sequence[Made]
+    ) -> None:
+        self._made = made
+        self._whole: dict[int, int] = {}
+        """By number of what is stored: the result that it is."""
+        self._parts: list[Part] = []
+        found = zip(executable.results, executable.kinds, described, strict=True)
+        for k, (r, kind, y) in enumerate(found):
+            shape = tuple(int(n) for n in kind.shape)
+            is_row_major = not r.from_input and r.offset == 0 and r.strides is None
+            if is_row_major and r.at not in self._whole and kind.size * kind.dtype.size == executable.sizes[r.at]:
+                self._whole[r.at] = k
+                continue
+            strides = tuple(r.strides or dense_strides(shape, tuple(range(len(shape)))))
+            order = None if is_identity(y.order) else y.order
+            at = leaves[r.at] if r.from_input else r.at
+            self._parts.append(Part(k, at, r.from_input, shape, strides, r.offset // kind.dtype.size, order))
+        dtypes = {part.source: made[part.result][2] for part in self._parts if not part.is_given}
+        self.stored: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]] = [
+            made[self._whole[at]] if at in self._whole else ((nbytes // dtypes[at].itemsize,), (1,), dtypes[at])
+            for at, nbytes in enumerate(executable.sizes)
+        ]
+
+    def is_right(self, tensors: int) -> bool:
+        """Whether torch can look at all parts: they count upwards, and lie in one of so many tensors."""
+        given = [part.source for part in self._parts if part.is_given]
+        if any(at.__class__ is not int or at >= tensors for at in given):
+            return False
+        return all(stride >= 0 for part in self._parts for stride in part.strides)
+
+    def results(self, stored: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        own: list[Any] = [None] * len(self._made)
+        for at, k in self._whole.items():
+            own[k] = stored[at]
+        for part in self._parts:
+            x = given[part.source] if part.is_given else stored[part.source]
+            own[part.result] = target = _empty(*self._made[part.result])
+            if target.numel():
+                seen = torch.as_strided(x, part.shape, part.strides, x.storage_offset() + part.offset)
+                (target if part.order is None else target.permute(part.order)).copy_(seen)
         return own
 
 
