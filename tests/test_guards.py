@@ -516,6 +516,13 @@ def a_function_of_a_module(patch: pytest.MonkeyPatch) -> Case:
 
 
 @case
+def a_function_of_ours_that_its_module_has_no_more(patch: pytest.MonkeyPatch) -> Case:
+    used, scale = mx.softmax, mx.array(2.0)
+    module = sys.modules[used.__module__]
+    return lambda x: used(x, axis=0) * scale, lambda: patch.setattr(module, used.__name__, mx.cos)
+
+
+@case
 def a_function_of_pythons(patch: pytest.MonkeyPatch) -> Case:
     held = [mx.array(1.0)]
     return lambda x: x * math.sqrt(4.0) * held[0], lambda: patch.setattr(math, "sqrt", lambda x: 7.0)
@@ -817,6 +824,23 @@ def test_what_the_function_changes_is_expected(form: str, walks: list[Any]) -> N
     assert (one.steps, one.log[1]) == (two.steps, two.log[1])
     assert same(one.log[0], two.log[0])
     assert same(one.total, two.total)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_number_that_changes_may_come_to_stand_elsewhere(form: str) -> None:
+    """In another object that looks the same; with the checks of WEFT_CHECK."""
+    one, two = [types.SimpleNamespace(n=0, w=X)], [types.SimpleNamespace(n=0, w=X)]
+
+    def function(held: list[Any], x: mx.array) -> mx.array:
+        held[0].n += 1
+        return x * held[0].n + held[0].w
+
+    compiled = mx.compile(functools.partial(function, one))
+    for number in range(12):
+        if number % 4 == 3:
+            one[0], two[0] = types.SimpleNamespace(n=number, w=X), types.SimpleNamespace(n=number, w=X)
+        assert same(compiled(X), function(two, X))
+        assert one[0].n == two[0].n
 
 
 def test_random_numbers_are_those_of_the_plain_function(form: str, walks: list[Any]) -> None:

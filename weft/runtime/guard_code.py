@@ -159,9 +159,10 @@ def add_members(c: Code, value: Set, expected: Objects, varies: Object, values: 
         c.ret(c.const(Int.held_as, _FAILED))
     with c.loop(0, count, 1) as loop:
         item = next_of(c, items)
-        with c.when(item.is_null()):
+        with c.when(item.is_null()):  # a finalizer has changed the set, when memory was asked for
             items.release()
-            c.ret(c.const(Int.held_as, _FAILED))
+            clear_exception(c)
+            c.ret(c.const(Int.held_as, 0))
         with c.when(item.ne(expected[loop.index])):
             status = take_item(c, item, expected[loop.index], varies, values)
             with c.when(status.ne(1)):

@@ -347,7 +347,7 @@ class Walk:
         names = names_of(code)
         self.key.append(names)
         ours = is_ours(code.co_filename)
-        if ours and _is_public(function):
+        if ours and self._is_public(function):
             self.key.append(function)
             reads.check(step.SAME, at, function)
             return
@@ -382,6 +382,16 @@ class Walk:
         if names.imports:
             self._visit_imported(names.imports, scope)
         self._visit_globals(scope, names.loads, names.tails)
+
+    def _is_public(self, function: types.FunctionType) -> bool:
+        """Whether a module has a function under its own name: it was not made around anything of the user's, and what
+        it remembers for itself is no state of his."""
+        module = sys.modules.get(function.__module__)
+        if module is None:
+            return False
+        found = vars(module).get(function.__name__, ABSENT)
+        self.reads.check(step.SAME, self.reads.look_up(vars(module), function.__name__), found)
+        return found is function
 
     def _read_cells(self, cells: Sequence[types.CellType], at: int) -> list[tuple[Any, int]]:
         """What cells of a function hold, each with its register. Those of the cells come before them."""
@@ -831,10 +841,3 @@ def imported(names: Iterable[tuple[str, int]], scope: dict[str, Any]) -> list[ty
             if module is not None and (end == len(parts) or not level):
                 found.append(module)
     return found
-
-
-def _is_public(function: types.FunctionType) -> bool:
-    """Whether a module has a function under its own name: it was not made around anything of the user's, and what it
-    remembers for itself is no state of his."""
-    module = sys.modules.get(function.__module__)
-    return module is not None and vars(module).get(function.__name__) is function

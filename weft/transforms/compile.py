@@ -352,12 +352,16 @@ class Compiled:
         self._guards = ((count, names, made), *self._guards[: MOST_GUARDS - 1])
 
     def _verify(self, seen: Seen, entry: Entry, guards: Guards, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Make the walk that was not made, and compare; unless another thread has changed something meanwhile."""
+        """Make the walk that was not made, and compare; unless another thread has changed something meanwhile. A number
+        that changes is a scalar to guards wherever it stands, and to a walk in the object that it changed in."""
         made = self._see(args, kwargs)
-        if made is not None and self._variants.get(made.key) is entry and _is_alike(seen.walk, made.walk):
-            return
+        if made is not None and _is_alike(seen.walk, made.walk):
+            if self._varying and len(made.walk.scalars) != len(seen.walk.scalars):
+                return
+            if self._variants.get(made.key) is entry and _numbers_of(made.walk) == _numbers_of(seen.walk):
+                return
         again = self._look_again(guards, args, kwargs)
-        if again is not None and _is_alike(seen.walk, again.walk):
+        if again is not None and _is_alike(seen.walk, again.walk) and _numbers_of(again.walk) == _numbers_of(seen.walk):
             raise AssertionError(f"[check] guards of {_name(self.__wrapped_function__)} hold where a walk sees more.")
 
     def _visit(
@@ -522,12 +526,15 @@ class Compiled:
         return Compiled, (*self._roots, self._asked_shapeless)
 
 
+def _numbers_of(walk: Walk) -> list[Any]:
+    return list(map(number_key, walk.scalars))
+
+
 def _is_alike(x: Walk, y: Walk) -> bool:
-    """Whether two walks found the same."""
+    """Whether two walks found the same, but for numbers."""
     return (
         list(map(id, x.arrays)) == list(map(id, y.arrays))
         and list(map(id, x.objects)) == list(map(id, y.objects))
-        and list(map(number_key, x.scalars)) == list(map(number_key, y.scalars))
         and len(x.containers) == len(y.containers)
         and all(map(state.is_same_place, x.containers, y.containers))
     )
