@@ -103,7 +103,7 @@ def test_a_size_that_depends_on_data_cuts_the_graph() -> None:
 def test_what_has_no_translation_is_left_to_pytensor() -> None:
     x = pt.vector("x")
     values = (np.array([1.0, 0.0, -2.0, 0.0]),)
-    check([x], [pt.exp(x[x > 0]).sum(), pt.nonzero(x)[0], x * 2], values, left_to_pytensor=True)
+    check([x], [pt.exp(pt.unique(x)).sum(), x * 2], values, left_to_pytensor=True)
 
 
 def test_numbers_in_place_of_arrays_from_a_caller_that_is_trusted() -> None:

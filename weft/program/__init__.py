@@ -9,7 +9,7 @@ Unlike `compile` nothing is watched: what the function captures is part of the p
 """
 
 from weft.program.inputs import Input
-from weft.program.program import Program, Ready, apply, load, trace
+from weft.program.program import DependsOnData, Program, Ready, apply, load, trace
 from weft.program.report import MemoryReport
 
-__all__ = ["Input", "MemoryReport", "Program", "Ready", "apply", "load", "trace"]
+__all__ = ["DependsOnData", "Input", "MemoryReport", "Program", "Ready", "apply", "load", "trace"]

@@ -120,6 +120,10 @@ class Program:
             given = self._arguments(tuple(given), {})
         return tree.leaves(self._inside(given)) if is_tracing() else self._run(given)[1]
 
+    def run_known(self, given: Sequence[Any]) -> tuple[Ready, list[Any]]:
+        """`run`, with what ran."""
+        return self._run(given)
+
     def run_numpy(self, given: Sequence[Any]) -> list[Any]:
         """`run`, with results as NumPy arrays that may be written to, without a copy where their memory is in no other
         hands. What was given for an input that is updated stands in its place among them."""
@@ -321,8 +325,8 @@ class Program:
         return made
 
     def ready(self, kinds: Sequence[ArrayType]) -> Ready:
-        """What runs for inputs of these kinds, for front ends that lay out calls themselves. A ValueError if sizes
-        depend on data: then no single plan holds."""
+        """What runs for inputs of these kinds, for front ends that lay out calls themselves. `DependsOnData` if sizes
+        do: then no single plan holds."""
         for instance in [*self._instances]:
             if not instance.variant.is_cut:
                 found = instance.ready(kinds, ())
@@ -331,7 +335,9 @@ class Program:
         made = self.instance(kinds)
         found = None if made.variant.is_cut else made.ready(kinds, ())
         if found is None:
-            raise ValueError(f"[{self.name}] sizes depend on data, so no single plan holds for these inputs: call it.")
+            raise DependsOnData(
+                f"[{self.name}] sizes depend on data, so no single plan holds for these inputs: call it."
+            )
         return found
 
     # ---- looking inside ----
@@ -506,7 +512,11 @@ class Instance:
         return None if recipe is None else Ready(self, recipe)
 
 
-class Guessed(ValueError):
+class DependsOnData(ValueError):
+    """Sizes depend on data, so that there is no plan before there are data."""
+
+
+class Guessed(DependsOnData):
     """A graph could not be built with guesses for sizes that depend on data."""
 
 

@@ -171,13 +171,28 @@ class Prepared:
         ]
 
     def _finish(self, made: list[np.ndarray]) -> Sequence[Any]:
-        """Raise what checks found, cut rows that were not made, and turn keys into generators."""
-        note = self._note
-        for value, act in zip(made[note.first_act :], note.acts, strict=True):
-            act(value)
-        results: list[Any] = [*made[: note.results]]
-        for at, count in note.partial:
-            results[at] = results[at][: int(made[count])]
-        for at in note.keys:
-            results[at] = generator_of(results[at])
-        return results
+        return finished(self._note, made)
+
+
+class Computed:
+    """A program some of whose sizes depend on data: each call finds out which parts of it run."""
+
+    def __init__(self, program: Program, notes: Notes) -> None:
+        self._program, self._notes = program, notes
+
+    def __call__(self, given: Sequence[Any]) -> Sequence[Any]:
+        wanted = [x.dtype.np for x in self._program.inputs]
+        ready, made = self._program.run_known([np.asarray(x, dtype) for x, dtype in zip(given, wanted, strict=True)])
+        return finished(self._notes.of(ready.instance), [np.array(x) for x in made])
+
+
+def finished(note: Note, made: list[np.ndarray]) -> Sequence[Any]:
+    """Raise what checks found, cut rows that were not made, and turn keys into generators."""
+    for value, act in zip(made[note.first_act :], note.acts, strict=True):
+        act(value)
+    results: list[Any] = [*made[: note.results]]
+    for at, count in note.partial:
+        results[at] = results[at][: int(made[count])]
+    for at in note.keys:
+        results[at] = generator_of(results[at])
+    return results

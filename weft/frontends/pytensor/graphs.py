@@ -27,7 +27,7 @@ from weft.frontends.pytensor.convert import (
     typed,
 )
 from weft.frontends.pytensor.sizes import is_known
-from weft.frontends.pytensor.subtensors import counts_places
+from weft.frontends.pytensor.subtensors import counts_places, has_computed_size
 from weft.frontends.pytensor.values import Known, NotConverted, Value, cast, to_array
 from weft.frontends.pytensor.versions import found, inner_graph
 
@@ -51,6 +51,8 @@ def refusal_inside(graph: Graph, in_loop: bool) -> str | None:
         reason = refusal(node)
         if reason is None and in_loop and isinstance(node.op, Print):
             reason = "it prints at each step"
+        if reason is None and in_loop and has_computed_size(node):
+            reason = "it has a size that depends on data"
         if reason is None and stops_short(node, readers):
             reason = "it makes a number of rows that depends on data"
         if reason is not None:

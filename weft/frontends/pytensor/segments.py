@@ -21,13 +21,13 @@ from pytensor.tensor.type import DenseTensorType
 
 import weft.core as mx
 from weft.array import array
-from weft.frontends.pytensor.calls import Note, Notes, Prepared
+from weft.frontends.pytensor.calls import Computed, Note, Notes, Prepared
 from weft.frontends.pytensor.convert import Graph, Refused, collecting, readers_of, refusal, rule_of
 from weft.frontends.pytensor.generators import key_of
 from weft.frontends.pytensor.graphs import stops_short
 from weft.frontends.pytensor.sizes import is_known
 from weft.frontends.pytensor.values import Known, Partial, Value, to_array, weft_dtype
-from weft.program import Input, Program
+from weft.program import DependsOnData, Input, Program
 
 MOST_CALLS = 256
 """Sets of shapes for which a segment keeps what a call needs."""
@@ -75,7 +75,7 @@ class Segment:
         self._known_at = [i for i, x in enumerate(self.inputs) if x in static]
         self._random = [i for i, x in enumerate(self.inputs) if isinstance(x.type, RandomType)]
         self._programs: dict[Any, tuple[Program, Notes]] = {}
-        self._calls: dict[Any, Prepared] = {}
+        self._calls: dict[Any, Prepared | Computed] = {}
         self.is_plain = not self._random and not self._known_at
         """Whether what is called depends on nothing but the shapes of the inputs."""
 
@@ -98,7 +98,7 @@ class Segment:
             call = self._prepare(key, given)
         return call(given_arrays)
 
-    def _prepare(self, key: Any, given: Sequence[Any]) -> Prepared:
+    def _prepare(self, key: Any, given: Sequence[Any]) -> Prepared | Computed:
         values = key[1] if self._known_at else ()
         shapes = [given[i].shape for i in self._at]
         for i, shape in zip(self._at, shapes, strict=True):
@@ -110,8 +110,11 @@ class Segment:
         program, notes = self._programs[values]
         if len(self._calls) >= MOST_CALLS:
             self._calls.clear()
-        made = self._calls[key] = Prepared(program, shapes, notes)
-        return made
+        try:
+            self._calls[key] = Prepared(program, shapes, notes)
+        except DependsOnData:
+            self._calls[key] = Computed(program, notes)
+        return self._calls[key]
 
     def _program(self, known: dict[int, np.ndarray]) -> tuple[Program, Notes]:
         wanted = [self._input(i) for i in self._at]

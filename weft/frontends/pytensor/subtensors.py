@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor import subtensor as pts
+from pytensor.tensor.basic import Nonzero
 
 import weft.core as mx
 from weft.array import array
@@ -110,10 +111,11 @@ def _is_computed_mask(x: Variable) -> bool:
     return _is_mask(x) and not isinstance(x, Constant)
 
 
-def _refuses_computed_masks(node: Apply) -> str | None:
-    """A mask that is known selects what it selects; how much another one does depends on data."""
-    computed = any(_is_computed_mask(x) for x in node.inputs[1:])
-    return "indices that are masks, whose results have a size that depends on data" if computed else None
+def has_computed_size(node: Apply) -> bool:
+    """Whether how many elements a node gives depends on data."""
+    if isinstance(node.op, Nonzero):
+        return True
+    return isinstance(node.op, pts.AdvancedSubtensor) and any(_is_computed_mask(x) for x in node.inputs[1:])
 
 
 def _refuses_masks_beside_others(node: Apply) -> str | None:
@@ -167,7 +169,7 @@ def _selected(x: array, axis: int, mask: np.ndarray) -> list[array]:
     return [constant(places) for places in np.nonzero(mask)]
 
 
-@converts(pts.AdvancedSubtensor, known=_known_advanced(1), refuses=_refuses_computed_masks)
+@converts(pts.AdvancedSubtensor, known=_known_advanced(1))
 def advanced_subtensor(op: Any, node: Apply, x: Value, *given: Value) -> array:
     """Elements by arrays of indices, beside slices."""
     x = to_array(x)
@@ -175,6 +177,12 @@ def advanced_subtensor(op: Any, node: Apply, x: Value, *given: Value) -> array:
     if made.ndim != node.outputs[0].type.ndim:
         raise NotConverted(f"indices whose result has {made.ndim} axes instead of {node.outputs[0].type.ndim}")
     return made
+
+
+@converts(Nonzero)
+def nonzero(op: Any, node: Apply, x: Value) -> list[array]:
+    """The places of the elements that are not 0, along each axis."""
+    return list(mx.nonzero(to_array(x)))
 
 
 @converts(*found("tensor.subtensor", "AdvancedSubtensor1"))
