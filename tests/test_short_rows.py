@@ -147,6 +147,14 @@ def test_maps_over_small_matrices(shape: tuple[int, ...]) -> None:
         np.testing.assert_array_equal(np.array(ours), theirs)
 
 
+@pytest.mark.parametrize("shape", [(2, 5, 18), (3, 3, 70), (2, 4, 3, 40), (3, 50, 2)])
+def test_copies_of_small_matrices_with_all_axes_turned(shape: tuple[int, ...]) -> None:
+    x = np.arange(np.prod(shape), dtype=np.uint32).reshape(shape)
+    order = tuple(reversed(range(len(shape))))
+    np.testing.assert_array_equal(np.array(mx.contiguous(mx.array(x).transpose(order))), x.transpose(order))
+    np.testing.assert_array_equal(np.array(mx.array(x).transpose(order) + 1), x.transpose(order) + 1)
+
+
 def test_counting_along_short_rows() -> None:
     rows, columns = mx.arange(100).reshape(100, 1), mx.arange(5)
     found = mx.compile(lambda x: x + rows * 10 + columns)(mx.zeros((100, 5), mx.int32))

@@ -188,7 +188,7 @@ class _Rows:
             together = count & -LANES
             with b.loop(0, together, LANES) as rows:
                 at = b.gep(base, rows.index * self._dtype(k).size)
-                self._pieces(k, at, rows.index * across, self._turn)
+                self._turn(k, at, rows.index * across)
         with b.loop(together, count, 1) as row:
             step = row.index * self.frame[f"i{k}"]
             at = base + step if self._counts(k) else b.gep(base, step)
@@ -339,7 +339,8 @@ def _staged(axes: Sequence[Axis], k: int, load: Walk) -> str:
     if load.source == "scalar" or not any(axis.strides[k] for axis in axes) or _is_flat(axes, k, load):
         return ""
     when, how = "once" if rows == 0 else "often", stepping(last, load.unit)
-    if load.source == "memory" and rows == load.unit and how == "stride":
+    # Of several runs in a row, the end of the last would be written over the next row, which is there already.
+    if load.source == "memory" and rows == load.unit and how == "stride" and len(axes) == 2:
         how = "turn"
     return f"{when} {how}"
 
