@@ -431,14 +431,19 @@ def test_the_order_of_effects() -> None:
         float2 v = float2(1, 2);
         v = v.yx + (v.x = 5.0f);
         float t = a[n] + (a[n] = 7.0f);
-        out[i] = a[1] + 100 * a[2] + 1000 * n + v.x * 10 + v.y + t;
+        int k = 1;
+        k += (k = 3) + 1;
+        a[k - 7] += k++;
+        out[i] = a[1] + 100 * a[2] + 1000 * n + v.x * 10 + v.y + t + 10000 * k + 0.5f * a[0];
     """
     )
     got = run(source, {}, (3,))
     # The right side of an assignment comes first; of `a[n++] = n` the 1.
     a = [0, 10, 2, 3, 4, 5]
     a[3] = a[3]  # a[2 + 1] with n = 2, which is 3 then
-    want = a[1] + 100 * a[2] + 3000 + (2 + 5) * 10 + (1 + 5) + (3 + 7)
+    k = 3 + 4  # what is added is computed before the variable is read
+    a[k + 1 - 7] += k
+    want = a[1] + 100 * a[2] + 3000 + (2 + 5) * 10 + (1 + 5) + (3 + 7) + 10000 * (k + 1)
     np.testing.assert_array_equal(got, [want] * 3)
 
 

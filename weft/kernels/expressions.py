@@ -353,15 +353,23 @@ class Expressions(PlaceRules):
                 place = self.place(x.target)
                 if len(self.out) > at:
                     value = self.pinned(value, at)
-        else:
+        elif self.source.language == "python":
             place = self.place(x.target)
             old = self.read(place, x.target.at)
-            if isinstance(old, Record):
-                return self.operator(f"{x.op}=", [place, self.expression(x.value)], x)
             at = len(self.out)
             other = self.expression(x.value)
             if len(self.out) > at:
                 old = self.pinned(old, at)
+            value = self.combined(x.op, old, other, s.Binary(x.at, x.op, x.target, x.value))
+        else:  # the right side comes first
+            other = self.expression(x.value)
+            at = len(self.out)
+            place = self.place(x.target)
+            if len(self.out) > at:
+                other = self.pinned(other, at)
+            old = self.read(place, x.target.at)
+            if isinstance(old, Record):
+                return self.operator(f"{x.op}=", [place, other], x)
             value = self.combined(x.op, old, other, s.Binary(x.at, x.op, x.target, x.value))
         return self.put(place, value, x.target, x.at)
 
