@@ -289,6 +289,16 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
         (NUMBER, lambda x: bind(CumSum(1, False, True), reshape(x, (32, 1))),
          "cum_sum(axis=1, reverse=False, exclusive=True) reshape(shape=(32, 1)) x"),
     ],
+    "product_of_one_term": [
+        (NUMBER, lambda x: bind(Matmul(), reshape(x, (32, 1)), reshape(x, (1, 32))),
+         "add multiply broadcast(shape=(32, 32), axes=(0, 1)) reshape(shape=(32, 1)) x "
+         "broadcast(shape=(32, 32), axes=(0, 1)) reshape(shape=(1, 32)) x constant(special=0)"),
+        # Two terms are a sum, and infinite factors of complex ones would meet in another way.
+        (NUMBER, lambda x: bind(Matmul(), reshape(x, (16, 2)), reshape(x, (2, 16))),
+         "matmul reshape(shape=(16, 2)) x reshape(shape=(2, 16)) x"),
+        (PAIR, lambda x: bind(Matmul(), reshape(x, (32, 1)), reshape(x, (1, 32))),
+         "matmul reshape(shape=(32, 1)) x reshape(shape=(1, 32)) x"),
+    ],
     "split_reduction": [
         (NUMBER, lambda x: bind(Sum((0, 2)), reshape(x, (4, 2, 4))),
          "sum(axes=(0,)) sum(axes=(2,)) reshape(shape=(4, 2, 4)) x"),
