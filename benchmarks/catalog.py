@@ -38,12 +38,18 @@ CONVOLUTIONS = {
     "conv2d_3x3_stride2": ((8, 56, 56, 128), (128, 3, 3, 128), 2, 1, 1),
     "conv2d_3x3_one_image": ((1, 56, 56, 64), (64, 3, 3, 64), 1, 1, 1),
     "conv2d_3x3_odd": ((4, 40, 40, 17), (33, 3, 3, 17), 1, 1, 1),
+    "conv2d_3x3_few": ((4, 40, 40, 5), (5, 3, 3, 5), 1, 1, 1),
     "conv2d_7x7_first": ((8, 224, 224, 3), (64, 7, 7, 3), 2, 3, 1),
     "conv2d_1x1": ((8, 14, 14, 256), (1024, 1, 1, 256), 1, 0, 1),
     "conv1d_speech": ((8, 3000, 80), (384, 3, 80), 1, 1, 1),
     "conv2d_depthwise": ((8, 56, 56, 64), (64, 3, 3, 1), 1, 1, 64),
     "conv2d_depthwise_stride2": ((8, 56, 56, 96), (96, 5, 5, 1), 2, 2, 96),
     "conv2d_groups_of_4": ((8, 28, 28, 128), (128, 3, 3, 4), 1, 1, 32),
+}
+
+# Names that stand for several workloads.
+GROUPS = {
+    "conv": ["conv2d_32x56x56x64", *[name + by for name in CONVOLUTIONS for by in ("", "_dx", "_dw")]],
 }
 
 # Small matrices: how many, and their rows.

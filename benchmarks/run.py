@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import report
-from catalog import PEERS
+from catalog import GROUPS, PEERS
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -113,8 +113,9 @@ def main() -> int:
         if REQUIRED in absent:
             return 1
         known = list(dict.fromkeys(name for worker in workers for name in worker.names))
-        names = [name for name in known if not arguments.names or name in arguments.names]
-        if unknown := [name for name in arguments.names if name not in known]:
+        asked = [name for given in arguments.names for name in GROUPS.get(given, [given])]
+        names = [name for name in known if not asked or name in asked]
+        if unknown := [name for name in asked if name not in known]:
             console.print(f"no such workload: {', '.join(unknown)}; there are {', '.join(known)}", highlight=False)
             return 2
         results = report.Results(
@@ -142,7 +143,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="weft bench", description="Time Weft beside the peers that are installed.")
-    parser.add_argument("names", nargs="*", help="the workloads to run; all of them if none is named")
+    parser.add_argument("names", nargs="*", help="the workloads (or groups: conv) to run; all of them if none is named")
     parser.add_argument(
         "--peers", default="mlx,jax,torch", help="of mlx, jax, torch, torch-eager (default: %(default)s)"
     )

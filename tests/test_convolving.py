@@ -288,3 +288,18 @@ def test_gather_mm(count: int) -> None:
     assert mx.compile(f)(b).item() == f(b).item()
     dense: Callable[[mx.array], mx.array] = lambda b: mx.sum(mx.square(a @ b[chosen]))  # noqa: E731
     assert np.allclose(wide(mx.grad(f)(b)), wide(mx.grad(dense)(b)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [3, 12, 20])
+def test_zeros_around_an_input_are_those_of_padding(channels: int) -> None:
+    """To the bit, in either direction, whether zeros are written or windows know of them."""
+    rng = np.random.default_rng(channels)
+    shapes = (2, 9, 8, channels), (channels, 3, 3, channels)
+    x, w = (mx.array(rng.standard_normal(shape).astype(np.float32)) for shape in shapes)
+    wide = mx.pad(x, [(0, 0), (2, 2), (2, 2), (0, 0)])
+    for stride in (1, 2):
+        out, plain = mx.conv2d(x, w, stride, 2), mx.conv2d(wide, w, stride)
+        assert mx.array_equal(out, plain).item()
+        got = mx.vjp(lambda x: mx.conv2d(x, w, stride, 2), [x], [out])[1][0]  # noqa: B023
+        whole = mx.vjp(lambda x: mx.conv2d(x, w, stride), [wide], [out])[1][0]  # noqa: B023
+        assert mx.array_equal(got, whole[:, 2:-2, 2:-2]).item()

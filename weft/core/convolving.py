@@ -17,8 +17,7 @@ from weft.core.joining import pad
 from weft.core.linear import matmul
 from weft.core.shaping import flip as flipped
 from weft.graph.dims import prod
-from weft.primitives.base import bind
-from weft.primitives.convolution import Convolve, Window, convolve_back
+from weft.primitives.convolution import Window, convolve_back, convolve_forward
 from weft.primitives.views import reshape
 
 Stream = Any
@@ -88,10 +87,6 @@ def _spaced(x: array, steps: tuple[int, ...]) -> array:
     return x
 
 
-_FEW = 8
-"""With fewer channels zeros are put around an array, so that the elements of a row of a window lie together."""
-
-
 def _cut(x: array, low: tuple[int, ...], high: tuple[int, ...]) -> tuple[array, tuple[int, ...], tuple[int, ...]]:
     """An input without what negative padding cuts off, and the padding that is left."""
     if any(n < 0 for n in (*low, *high)):
@@ -157,20 +152,19 @@ def conv_general(
         places.append((n - reach) // step + 1)
     outputs, each = w._node.shape[0], w._node.shape[-1]
     if back:
-        windows = [
+        steps = [
             Window(space, gap, gap * (k - 1) - before)
             for space, gap, k, before in zip(between, spacing, kernel, low, strict=True)
         ]
         shape = (x._node.shape[0], *places, outputs)
         turned = flipped(w, tuple(range(1, axes + 1)))
-        return wrap(convolve_back(tuple(windows), groups, turned._node, x._node, shape))
+        return wrap(convolve_back(tuple(steps), groups, turned._node, x._node, shape))
     if math.prod(kernel) == 1 and groups == 1:
         seen = _padded(x, low, high)[(slice(None), *[slice(None, None, step) for step in strides])]
         made = matmul(_reshaped(seen, prod(seen._node.shape[:-1]), each), _reshaped(w, outputs, each).T)
         return _reshaped(made, *seen._node.shape[:-1], outputs)
-    if groups == 1 and type(each) is int and each < _FEW:
-        x, low = _padded(x, low, high), (0,) * axes
-    return wrap(bind(Convolve(strides, spacing, low, groups, tuple(places)), x._node, w._node))
+    windows = tuple([Window(*window) for window in zip(strides, spacing, low, strict=True)])
+    return wrap(convolve_forward(windows, groups, tuple(places), x._node, w._node))
 
 
 def _of_rank(name: str, axes: int, input: Any, *options: Any) -> None:

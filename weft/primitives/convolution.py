@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from weft import dtypes as dt
-from weft.graph.dims import dim_max
+from weft.graph.dims import dim_max, same_shape
 from weft.graph.node import ArrayType, Node, Shape, Size, kind_of
 from weft.primitives.base import KernelOperation, Multilinear, Sample, bind, move_batch_to_front, zeros
 from weft.primitives.checks import equal_shapes, need
@@ -61,6 +61,29 @@ def few_in_groups(each: int, per_group: int) -> bool:
     """Whether groups of so many channels and outputs are summed in one chain for each output, several groups side by
     side. It decides the bits, so nothing else may have a say in it."""
     return each <= _FEW and per_group <= _FEW
+
+
+_PADDED: Final = 16
+"""With fewer channels zeros are put around an array, so that the elements of a row of a window lie together."""
+
+
+def convolve_forward(windows: Windows, groups: int, places: Shape, x: Node, w: Node) -> Node:
+    """`Convolve`, of an array with the zeros around it where its channels are few."""
+    channels = x.shape[-1]
+    if groups == 1 and type(channels) is int and channels < _PADDED:
+        x, windows = _with_zeros(windows, places, x, w), tuple([window._replace(low=0) for window in windows])
+    return bind(Convolve(*parts_of(windows), groups, places), x, w)
+
+
+def _with_zeros(windows: Windows, places: Shape, x: Node, w: Node) -> Node:
+    """An array with the zeros that windows see around it."""
+    starts, shape = [0] * x.ndim, list(x.shape)
+    for axis, window, count in zip(_spatial(x, windows), windows, places, strict=True):
+        after = (count - 1) * window.step + (w.shape[axis] - 1) * window.gap - window.low + 1 - x.shape[axis]
+        starts[axis], shape[axis] = window.low, window.low + x.shape[axis] + dim_max(after, 0)
+    if same_shape(shape, x.shape):
+        return x
+    return bind(SliceUpdate(tuple(starts), (1,) * x.ndim), zeros(kind_of(tuple(shape), x.dtype)), x)
 
 
 class _Convolution(Multilinear, KernelOperation):
@@ -311,8 +334,8 @@ def _part_back(parts: Sequence[_Residue], groups: int, w: Node, x: Node, windows
         -(-(shape[axis] - part.first) // window.step)
         for axis, part, window in zip(spatial, parts, windows, strict=True)
     ]
-    back_windows = [Window(1, part.gap, max(0, part.low)) for part in parts]
-    return bind(Convolve(*parts_of(back_windows), groups, tuple(places)), x, weights)
+    back_windows = tuple([Window(1, part.gap, max(0, part.low)) for part in parts])
+    return convolve_forward(back_windows, groups, tuple(places), x, weights)
 
 
 def _at(shape: Shape, spatial: range, other: int, numbers: Sequence[int]) -> tuple[int, ...]:
