@@ -19,8 +19,9 @@ from weft.array import array
 from weft.evaluate import LOCK, is_large, overwriting
 from weft.graph.node import ArrayType, Graph, Node
 from weft.lazy import lazy
+from weft.runtime import holders
 from weft.runtime.data import Buffer, Busy, Taken
-from weft.runtime.holders import COUNTED, REPLACED, STATE, free, owners
+from weft.runtime.holders import COUNTED, REPLACED, STATE, free
 from weft.runtime.program import Progress
 from weft.transforms import state
 from weft.transforms.capture import Walk
@@ -196,9 +197,10 @@ def why_useless(made: Plan, leaf: int) -> str:
     """Why a program would not overwrite an input."""
     node = made.graph.inputs[leaf]
     read = memory.last_reads(made.items).get(node, -1)
-    last = made.items[read]
-    if read >= 0 and any(last.reads[r] is node and not last.writes[w].op.may_alias for r, w in last.overwritable):
-        return KEPT_APART
+    if read >= 0:
+        last = made.items[read]
+        if any(last.reads[r] is node and not last.writes[w].op.may_alias for r, w in last.overwritable):
+            return KEPT_APART
     return USELESS if read > memory.last_failure(made.items) else FAILS
 
 
@@ -249,7 +251,7 @@ def are_all_held(updates: Updates, walk: Walk) -> bool:
     the walk and the slots that it may stand in, so that a `Census` would find that it stays."""
     if not all(candidate.replaced for candidate in updates.candidates):
         return False
-    counts = owners([walk.arrays[candidate.array] for candidate in updates.candidates])
+    counts = holders.owners([walk.arrays[candidate.array] for candidate in updates.candidates])
     slots = updates.slots
     return all(n > 1 + len(slots[c.array]) for n, c in zip(counts, updates.candidates, strict=True))
 
