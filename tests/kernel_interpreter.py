@@ -1,5 +1,5 @@
 """Runs the typed tree of a kernel thread by thread on NumPy scalars: a second reference, which shares nothing with the
-first but the operations of numbers.
+first but what describes operands and the operations of numbers.
 
 A thread is a generator, which stops where it meets others: at a barrier, and where a simdgroup does something together.
 Of the threads of a threadgroup those that stand first in the program go on together; the others wait for them.
@@ -7,7 +7,7 @@ Of the threads of a threadgroup those that stand first in the program go on toge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -15,38 +15,8 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.kernels import tree
+from weft.kernels.interpreter import Apply, Array, Cast, Grid, OutOfRange
 from weft.kernels.syntax import At
-from weft.records import dataclass
-
-Apply = Callable[[str, Any, Sequence[Any]], Any]
-"""apply(name, dtype, operands): an operation of numbers."""
-Cast = Callable[[Any, Any, bool], Any]
-
-
-class OutOfRange(Exception):
-    """An index that is outside of its array."""
-
-    def __init__(self, storage: tree.Storage, index: int, size: int, at: At) -> None:
-        super().__init__(storage, index, size, at)
-        self.storage, self.index, self.size, self.at = storage, index, size, at
-
-
-@dataclass(slots=True)
-class Array:
-    """An operand or result: its elements in a row, those of the whole memory if it is strided."""
-
-    elements: np.ndarray
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    first: int = 0
-
-
-@dataclass(slots=True)
-class Grid:
-    """How many threads there are, and in what groups."""
-
-    threads: tuple[int, ...]
-    group: tuple[int, ...]
 
 
 def run(program: tree.Program, arrays: Sequence[Array], grid: Grid, apply: Apply, cast: Cast) -> None:
