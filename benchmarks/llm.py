@@ -71,19 +71,22 @@ class FixedCache:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.offset = mx.array(0)
-        self.keys = self.values = None
+        self.state: list[mx.array] = []
+        """Keys, values, and how many tokens there are."""
+
+    @property
+    def offset(self) -> mx.array:
+        return self.state[2] if self.state else mx.array(0)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        if self.keys is None:
-            heads = keys.shape[1]
-            self.keys = mx.zeros((1, heads, self.size, keys.shape[3]), keys.dtype)
-            self.values = mx.zeros((1, heads, self.size, values.shape[3]), values.dtype)
+        if not self.state:
+            zeros = (mx.zeros((1, x.shape[1], self.size, x.shape[3]), x.dtype) for x in (keys, values))
+            self.state = [*zeros, mx.array(0)]
         start = mx.reshape(self.offset, (1,))
-        self.keys = mx.slice_update(self.keys, keys, start, [2])
-        self.values = mx.slice_update(self.values, values, start, [2])
-        self.offset = self.offset + keys.shape[2]
-        return self.keys, self.values
+        self.state[0] = mx.slice_update(self.state[0], keys, start, [2])
+        self.state[1] = mx.slice_update(self.state[1], values, start, [2])
+        self.state[2] = self.offset + keys.shape[2]
+        return self.state[0], self.state[1]
 
     def make_mask(self, count: int, **_: object) -> mx.array:
         return mx.arange(self.size)[None] <= (self.offset + mx.arange(count))[:, None]
@@ -93,21 +96,18 @@ def decode_compiled(model: qwen3.Model, count: int) -> tuple[list[int], float, f
     """The same tokens by a compiled step, whose caches are its state."""
     caches = [FixedCache(256) for _ in model.layers]
     token = mx.argmax(model(mx.array([PROMPT]), cache=caches)[:, -1], axis=-1)
-    state = [[c.keys, c.values, c.offset] for c in caches]
+    state = [cache.state for cache in caches]
     mx.eval(token, state)
 
-    def step(token: mx.array, state: list[list[mx.array]]) -> tuple[mx.array, list[list[mx.array]]]:
-        for c, parts in zip(caches, state, strict=True):
-            c.keys, c.values, c.offset = parts
-        token = mx.argmax(model(token[None], cache=caches)[:, -1], axis=-1)
-        return token, [[c.keys, c.values, c.offset] for c in caches]
+    def step(token: mx.array) -> mx.array:
+        return mx.argmax(model(token[None], cache=caches)[:, -1], axis=-1)
 
-    compiled = mx.compile(step)
+    compiled = mx.compile(step, inputs=state, outputs=state)
     tokens, start, cpu = [int(token.item())], 0.0, 0.0
     for i in range(1, count):
         if i == count // 2:
             start, cpu = time.perf_counter(), time.process_time()
-        token, state = compiled(token, state)
+        token = compiled(token)
         tokens.append(int(token.item()))
     behind = count - count // 2
     return tokens, (time.perf_counter() - start) / behind, (time.process_time() - cpu) / behind

@@ -579,6 +579,7 @@ go:
   set i64 %commit, %workspace.commit
   set i64 0, %workspace.stop
   set i64 0, %workspace.torn
+  set i64 0, %workspace.missed
   %look = get ptr %context.look
   set ptr %look, %workspace.look
   set ptr %context, %workspace.context

@@ -79,6 +79,7 @@ RUN: Final = {
             "deaf",  # 1: this command must not stop so
             "look",  # i1 look(ptr run), which kernels call in the middle of long units: whether to stop
             "context", "thread",  # for `look`: the context, and CPython's state of the thread that runs it
+            "missed",  # nanoseconds of work that sleeping workers were not woken for, one piece alone being too short
         )
     )
 }  # fmt: skip
@@ -631,7 +632,7 @@ describe:                                      ; a chunk is a whole number of gr
   %asleep = load atomic i64, ptr %sleepers seq_cst, align 8
   %any = icmp sgt i64 %asleep, 0
   br i1 %any, label %rouse, label %work
-rouse:                                         ; do one grain first: is the rest worth waking anybody?
+rouse:                                         ; do one grain first: is the rest, with what was missed, worth it?
   %position = atomicrmw add ptr %next, i64 %grain monotonic
   %remaining = sub i64 %extent, %position
   %rest = sub i64 %remaining, %grain
@@ -651,9 +652,13 @@ sample:
   %time = sub i64 %after, %before
   %rest_grains = udiv i64 %rest, %grain
   %rest_time = mul i64 %rest_grains, %time
-  %worth = icmp sgt i64 %rest_time, $wake_ns
+  %missed = get i64 %run.missed
+  %in_all = add i64 %missed, %rest_time
+  set i64 %in_all, %run.missed
+  %worth = icmp sgt i64 %in_all, $wake_ns
   br i1 %worth, label %wake_some, label %work
 wake_some:
+  set i64 0, %run.missed
   %openings = getelementptr i8, ptr %gate, i64 4
   %pair_of_threads = icmp eq i64 %team, 2
   %count = select i1 %pair_of_threads, i64 1, i64 2
