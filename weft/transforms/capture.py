@@ -535,11 +535,13 @@ class Walk:
     def _visit_functions_of_ours(self, scope: dict[str, Any]) -> None:
         found = self._read_all(scope)
         functions = [(at, value) for at, _, value in found if isinstance(value, types.FunctionType)]
-        for at, _, value in found:
-            self.reads.check(step.TYPE, at, type(value))
         self.key.append(tuple([function for _, function in functions]))
+        if self.reads.records:
+            for at, _, value in found:
+                self.reads.check(step.TYPE, at, type(value))
+            for at, function in functions:
+                self.reads.check(step.SAME, at, function)
         for at, function in functions:
-            self.reads.check(step.SAME, at, function)
             if is_made_by_user(function):
                 self.visit(function, at=at)
 

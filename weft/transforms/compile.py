@@ -34,7 +34,7 @@ from weft.transforms.bindings import Bindings, closed_bindings
 from weft.transforms.capture import Slot, Walk, number_key
 from weft.transforms.computed import CURRENT, KnownSizes
 from weft.transforms.drawing import DRAWING, RANDOM_STATE
-from weft.transforms.guards import Guards, Recording
+from weft.transforms.guards import Guards, NoRecording, Recording
 from weft.transforms.tracing import DRAWS, TRACES, Attempt, Snapshot, is_traced_elsewhere
 from weft.transforms.variant import STALE, Planned, Variant
 
@@ -54,6 +54,8 @@ MOST_GUARDS = 4
 """Walks that a function remembers."""
 MOST_VAIN_GUARDS = 16
 """Walks that are remembered one after the other, and none of them comes again, until that is given up."""
+MOST_REMEMBERED_AT_ONCE = 8
+"""Traces whose walks are remembered when they are made; those of later ones when they come again."""
 
 
 class Entry:
@@ -151,7 +153,7 @@ class Compiled:
         if recognized is not None:
             seen, entry = recognized
         else:
-            made = self._see(args, kwargs)
+            made = self._see(args, kwargs, self._remembers_at_once())
             if made is None:
                 return STALE
             seen = made
@@ -161,6 +163,11 @@ class Compiled:
             if known is None:
                 return MISSING
             entry = known
+            if not self._remembers_at_once() and self._vain_guards < MOST_VAIN_GUARDS:  # it has come again
+                made = self._see(args, kwargs)
+                if made is None or made.key != seen.key:
+                    return STALE
+                seen = made
             self._remember(seen, entry, len(args), tuple(kwargs))
         walk = seen.walk
         if TRACES and is_traced_elsewhere(walk):
@@ -268,9 +275,10 @@ class Compiled:
             return tuple([node.kind for node in nodes])
         return tuple([(node.dtype, *[n if n < 2 else -1 for n in node.shape]) for node in nodes])
 
-    def _see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:
+    def _see(self, args: tuple[Any, ...], kwargs: dict[str, Any], record: bool = True) -> Seen | None:
         """Walk over all that a call can see. None if it has to be done again."""
-        walk = Walk(self._shapeless, self._varying, reads=Recording(len(self._roots) + 1 + len(args) + len(kwargs)))
+        reads = Recording(len(self._roots) + 1 + len(args) + len(kwargs)) if record else NoRecording()
+        walk = Walk(self._shapeless, self._varying, reads=reads)
         walk.random = list(RANDOM_STATE[0])
         symbolic, is_closed = self._visit(walk, args, kwargs)
         if walk.asks_type and self._shapeless:
@@ -337,9 +345,17 @@ class Compiled:
             buffers, kinds, layouts = self._buffers(walk)
         return Seen(walk, (), buffers, kinds, guards.symbolic, layouts, guards.is_closed)
 
+    def _remembers_at_once(self) -> bool:
+        """Whether walks are remembered when they are made. A function that was traced often meets what never comes
+        again: then a walk is remembered when it does."""
+        return self.traces < MOST_REMEMBERED_AT_ONCE
+
     def _remember(self, seen: Seen, entry: Entry, count: int, names: tuple[str, ...]) -> None:
         """Remember a walk that found traces."""
-        if USED or self._vain_guards >= MOST_VAIN_GUARDS or not seen.walk.reads.is_complete:
+        if USED or self._vain_guards >= MOST_VAIN_GUARDS:
+            return
+        if not seen.walk.reads.is_complete:
+            self._vain_guards += seen.walk.reads.records
             return
         made = Guards(seen.walk.reads.steps, seen.walk.reads.given, seen.symbolic, seen.is_closed)
         layout = made.layout(seen.kinds, seen.layouts)
@@ -402,7 +418,7 @@ class Compiled:
         by now. ELSEWHERE while another thread traces a function that may change what this one sees."""
         if self._found_varying(args, kwargs):
             return None
-        seen = self._see(args, kwargs)
+        seen = self._see(args, kwargs, self._remembers_at_once())
         if seen is None or seen.walk.opaque is not None or self._find(seen, self._variants.get(seen.key)) is not None:
             return None  # another thread was faster
         if id(RANDOM_STATE[0]) in seen.walk.seen and not all(id(x) in seen.walk.seen for x in seen.walk.random):
@@ -466,7 +482,7 @@ class Compiled:
 
     def _found_varying(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a captured number is not what it was at the last trace: it is a run-time scalar from now on."""
-        walk = Walk(self._shapeless, self._varying, record=True)
+        walk = Walk(self._shapeless, self._varying, record=True, reads=NoRecording())
         self._visit(walk, args, kwargs, whole=True)
         numbers, before = walk.numbers or {}, self._numbers
         changed = {

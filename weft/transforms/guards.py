@@ -17,7 +17,7 @@ import gc
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from weft.array import array
 from weft.runtime.data import Buffer
@@ -63,6 +63,8 @@ class Recording:
     """The steps of one walk. Methods that read give the register of the first value."""
 
     __slots__ = ("_known", "_looked_up", "_visited", "given", "size", "steps")
+
+    records: ClassVar[bool] = True
 
     def __init__(self, given: int = 0) -> None:
         self.steps: list[Step] = []
@@ -121,6 +123,36 @@ class Recording:
     def is_complete(self) -> bool:
         """Whether these are all reads of the walk."""
         return all(at >= 0 for _, at, _, _ in self.steps)
+
+
+class NoRecording(Recording):
+    """For walks that will not be taken again by steps."""
+
+    __slots__ = ()
+
+    records: ClassVar[bool] = False
+    is_complete = False
+
+    def check(self, operation: int, at: int, expected: Any = None) -> None:
+        pass
+
+    def read(self, operation: int, at: int, count: int, expected: Any = None) -> int:
+        return 0
+
+    def first_visit(self, operation: int, at: int, expected: Any = None) -> None:
+        pass
+
+    def next_visit(self, at: int, number: int) -> None:
+        pass
+
+    def constant(self, value: Any) -> int:
+        return 0
+
+    def look_up(self, scope: Any, name: str) -> int:
+        return 0
+
+    def items(self, at: int, container: Any, items: Sequence[tuple[Any, Any]]) -> tuple[int, int]:
+        return 0, 1
 
 
 # ---- what is read by functions ----
