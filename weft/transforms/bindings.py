@@ -18,7 +18,7 @@ class Bindings:
     """What a function that sees nothing but its arguments and things that never change (modules, functions of ours,
     builtins, numbers and texts, functions of the same kind) is bound to. That is compared with at each call."""
 
-    __slots__ = ("absent", "cells", "functions", "scopes", "values")
+    __slots__ = ("_alone", "absent", "cells", "functions", "scopes", "values")
 
     def __init__(self, found: _Found) -> None:
         self.functions = tuple((fun, fun.__code__, fun.__defaults__, fun.__kwdefaults__) for fun in found.functions)
@@ -36,6 +36,7 @@ class Bindings:
         # A getter of several names gives a tuple. Tuples of the same objects are equal without asking those.
         getters = [(scope, operator.itemgetter(*names, names[0])) for scope, names in scopes.values()]
         self.scopes = tuple((scope, get, get(scope)) for scope, get in getters)
+        self._alone = not (self.scopes or self.values or self.cells or self.absent)
 
     def hold(self) -> bool:
         """Whether they are what they were."""
@@ -44,6 +45,8 @@ class Bindings:
                 return False
             if fun.__dict__:
                 return False
+        if self._alone:
+            return True
         try:
             for scope, get, objects in self.scopes:
                 if get(scope) != objects:

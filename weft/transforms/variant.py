@@ -213,7 +213,10 @@ class Variant:
     ) -> None:
         self.inputs, self.effects, self.numbers = traced.inputs, effects, numbers
         arrays = all(i.__class__ is int for i in traced.inputs)
-        self._pick = operator.itemgetter(*traced.inputs) if arrays and len(traced.inputs) > 1 else None
+        places: list[Any] = [*traced.inputs] if arrays else []
+        if len(places) == 1:  # a list of one, and not what is in it
+            places = [slice(places[0], places[0] + 1)]
+        self._pick = operator.itemgetter(*places) if places else None
         """What takes the inputs of the program from the buffers of a call, where all of them are among these."""
         self.conversions = wants
         """Of each run-time constant: which number it is, in which dtype."""
@@ -318,7 +321,8 @@ class Variant:
         locate(error, self._marked)
 
     def run(self, recipe: Recipe, numbers: Sequence[Any], buffers: Sequence[Buffer], walk: Walk | None) -> Any:
-        executable, given = recipe.executable, self._given(buffers)
+        executable, pick = recipe.executable, self._pick
+        given = self._given(buffers) if pick is None else pick(buffers)
         words = self._words if recipe is self.recipe and not self.conversions else self.words(recipe, numbers)
         try:
             results = executable.run(given, words)
