@@ -302,10 +302,15 @@ class Program:
             # No exception yet: a frame that holds one which holds the frame would keep the operands alive.
             found = self._failure(workspace) if status not in _NOTHING_RAN else None
         finally:
-            if progress is None or not progress.holds(workspace):
-                _give_back(workspace, size, idle)
-            else:
+            if progress is None:  # the usual way: `_give_back` without a call
+                pool.active -= size
+                idle.append(workspace)
+                if pool.active < pool.low:
+                    pool.trim_cache()
+            elif progress.holds(workspace):
                 progress.let_go()
+            else:
+                _give_back(workspace, size, idle)
         if status == MORE_THREADS:
             self._layout = self._lay_out(threads.get_threads())
             self.run(addresses, progress)
