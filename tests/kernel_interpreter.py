@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from weft import dtypes as dt
 from weft.kernels import tree
-from weft.kernels.interpreter import Apply, Array, Cast, Grid, OutOfRange
+from weft.kernels.interpreter import Apply, Array, Cast, Grid, OutOfRange, identity
 from weft.kernels.syntax import At
 
 
@@ -124,20 +123,6 @@ class _Group:
         if not x.op.endswith("before"):
             return {lane: lanes[lane] for lane in values}
         return {lane: lanes[lane - 1] if lane else nothing for lane in values}
-
-
-def identity(op: str, dtype: dt.Dtype) -> Any:
-    """What changes nothing when a simdgroup combines it."""
-    kind = dtype.np.type
-    if op == "product":
-        return kind(1)
-    if op in ("min", "max"):
-        if dtype.is_float:
-            return kind(np.inf if op == "min" else -np.inf)
-        return kind(np.iinfo(dtype.np).max if op == "min" else np.iinfo(dtype.np).min)
-    if op == "and":
-        return kind(np.iinfo(dtype.np).max) if dtype.kind == "u" else kind(-1)
-    return kind(0)
 
 
 def _partner(op: str, lane: int, argument: int) -> int:

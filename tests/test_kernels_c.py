@@ -8,39 +8,8 @@ import numpy as np
 import pytest
 
 import weft.core as mx
+from tests.kernel_texts import run, values
 from weft.kernels.syntax import KernelError
-
-
-def values(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed + sum(shape)).normal(size=shape).astype(np.float32)
-
-
-def run(
-    source: str,
-    inputs: dict[str, Any],
-    shape: tuple[int, ...],
-    *,
-    dtype: Any = mx.float32,
-    grid: tuple[int, int, int] | None = None,
-    threadgroup: tuple[int, int, int] = (64, 1, 1),
-    make: Any = mx.fast.metal_kernel,
-    template: Any = None,
-    init_value: float | None = None,
-    **options: Any,
-) -> np.ndarray:
-    """One output `out`, with a thread for each element unless told."""
-    kernel = make("test", list(inputs), ["out"], source, **options)
-    (out,) = kernel(
-        inputs=[mx.array(x) if isinstance(x, np.ndarray) else x for x in inputs.values()],
-        grid=grid or (max(1, int(np.prod(shape))), 1, 1),
-        threadgroup=threadgroup,
-        output_shapes=[shape],
-        output_dtypes=[dtype],
-        template=template,
-        init_value=init_value,
-    )
-    return np.array(out)
-
 
 FORWARD = """
     uint elem = thread_position_in_grid.x;

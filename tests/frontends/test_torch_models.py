@@ -123,7 +123,13 @@ def test_gradients_of_several_sizes_with_one_compilation() -> None:
 def test_an_exported_model_of_any_size() -> None:
     model, (x,) = models.SMALL["mixture"]()
     batch, tokens = torch.export.Dim("batch", min=2), torch.export.Dim("tokens", min=2)
-    program = from_exported(torch.export.export(model, (x,), dynamic_shapes={"x": {0: batch, 1: tokens}}))
+    try:
+        exported = torch.export.export(model, (x,), dynamic_shapes={"x": {0: batch, 1: tokens}})
+    except torch._dynamo.exc.UserError:
+        if torch.__version__ >= "2.12":
+            raise
+        pytest.skip("the export of this torch takes the sizes of a mixture for constants")
+    program = from_exported(exported)
     file = io.BytesIO()
     program.save(file)
     again = load(io.BytesIO(file.getvalue()))
