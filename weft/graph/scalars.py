@@ -10,9 +10,11 @@ number.
 
 from __future__ import annotations
 
+import functools
 import operator
 import threading
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any, Final
 
 from weft.errors import user_line
@@ -93,8 +95,14 @@ class Scalars:
         lines = [*self._lines, f"return ({''.join(f'{name}, ' for name in self._wanted)})"]
         head = f"def numbers({', '.join(f's{i}' for i in range(self._count))}):"
         names = dict(self._names)
-        exec("\n    ".join([head, *lines]), names)
+        exec(_code("\n    ".join([head, *lines])), names)
         return names["numbers"]  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(maxsize=256)
+def _code(text: str) -> CodeType:
+    """A function that is traced over and over asks for the same text each time: numbers have names in it."""
+    return compile(text, "<numbers of a trace>", "exec")
 
 
 class Scalar:
