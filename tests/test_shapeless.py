@@ -232,6 +232,19 @@ def test_views_as_arguments() -> None:
         assert bits(f(x)) == bits(fun(x))
 
 
+def test_slices_of_captured_arrays_belong_to_their_own_trace() -> None:
+    table = mx.arange(24.0).reshape(8, 3)
+
+    def made(extra: float) -> Any:
+        return mx.compile(lambda y: table[: y.shape[0]] * y + extra, shapeless=True)
+
+    first, second = made(1.0), made(2.0)
+    for n in (3, 5, 5, 6):
+        y = mx.ones((n, 3))
+        assert first(y).tolist() == (table[:n] * y + 1.0).tolist()
+        assert second(y).tolist() == (table[:n] * y + 2.0).tolist()
+
+
 def test_captured_arrays_keep_their_shapes() -> None:
     w = sample(6)
     f = mx.compile(lambda x: x * w, shapeless=True)

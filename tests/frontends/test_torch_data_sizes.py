@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from weft.frontends.torch import from_exported  # noqa: E402
+from weft.frontends.torch import from_exported, load  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -77,12 +78,19 @@ CASES: dict[str, tuple[Any, list[tuple[Any, ...]]]] = {
 }
 
 
+def through_file(made: Any) -> Any:
+    file = io.BytesIO()
+    made.save(file)
+    return load(io.BytesIO(file.getvalue()))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_shapes_are_those_of_torch(name: str) -> None:
     fun, calls = CASES[name]
     made = from_exported(torch.export.export(Module(fun), calls[0]))
-    for args in [*calls, calls[0]]:
-        torch.testing.assert_close(made(*args), fun(*args))
+    for program in (made, through_file(made)):
+        for args in [*calls, calls[0]]:
+            torch.testing.assert_close(program(*args), fun(*args))
 
 
 def test_layouts_are_those_of_torch() -> None:
@@ -162,11 +170,60 @@ def test_checks_of_sizes() -> None:
         made(x, torch.tensor(-1))
 
 
-def test_a_program_with_such_sizes_is_in_no_file(tmp_path: Any) -> None:
-    made = from_exported(torch.export.export(Module(lambda x: x[x > 0]), (MIXED,)))
-    made(MIXED)
-    with pytest.raises(ValueError, match="depend on data"):
-        made.save(tmp_path / "selected.weft")
+class Selecting(torch.nn.Module):
+    """Changes a buffer and an argument, and gives what looks at one, a number, and values of sizes that depend on data,
+    by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up = torch.nn.Linear(3, 5)
+        self.register_buffer("seen", torch.zeros(2))
+        self.register_buffer("scale", torch.tensor(2.0), persistent=False)
+
+    def forward(self, x: Any, state: Any, *, n: Any) -> dict[str, Any]:
+        k = n.item()
+        torch._check(k >= 0)
+        torch._check(k <= 8)
+        self.seen[1:].add_(1)
+        state.mul_(self.scale)
+        chosen = x[x[:, 0] > 0]
+        return {"first": x.narrow(0, 0, k), "up": self.up(chosen), "k": k, "seen": self.seen, "state": state[:1]}
+
+
+def test_files_keep_names_order_state_and_checks() -> None:
+    beside, given = Selecting(), {"n": torch.tensor(3)}
+    made = from_exported(torch.export.export(Selecting(), (torch.randn(8, 3), torch.ones(2)), given), name="chosen")
+    x, ours, theirs = torch.randn(8, 3), torch.ones(2), torch.ones(2)
+    made(x, ours, **given)
+    beside(x, theirs, **given)
+    again = through_file(made)
+    assert again.arguments == made.arguments
+    assert [*again.state] == [*made.state]
+    assert repr(again) == repr(made) == "Exported chosen(x, state, n)"
+    assert again._compiled.signature == made._compiled.signature
+    for k in (5, 0, 8, 1):
+        x = torch.randn(8, 3)
+        got, wanted = (run(x, y, n=torch.tensor(k)) for run, y in ((again, ours), (beside, theirs)))
+        assert [*got] == [*wanted]
+        for name in wanted:
+            torch.testing.assert_close(got[name], wanted[name])
+        torch.testing.assert_close(ours, theirs)
+        assert got["seen"] is again.state["seen"]
+        assert got["state"].data_ptr() == ours.data_ptr()
+        assert got["first"].data_ptr() == x.data_ptr() or not k
+    before = again.state["seen"].clone(), ours.clone()
+    with pytest.raises(RuntimeError, match="<= 8"):
+        again(x, ours, n=torch.tensor(9))
+    torch.testing.assert_close((again.state["seen"], ours), before)
+    torch.testing.assert_close(through_file(again)(x, ours, **given)["seen"], before[0] + torch.tensor([0.0, 1.0]))
+
+
+def test_files_keep_which_operators_may_run_in_place() -> None:
+    fun = torch.export.export(Module(lambda x: (x[x > 0] + 1).exp()), (MIXED,))
+    again = through_file(from_exported(fun, in_place=["aten.exp"]))
+    assert again._graph.in_place == ("aten.exp.default",)
+    torch.testing.assert_close(again(MIXED), (MIXED[MIXED > 0] + 1).exp())
 
 
 def test_what_changes_its_operand_has_other_operators() -> None:

@@ -228,10 +228,10 @@ def _recent_place(items: tuple[Any, ...], shape: Shape) -> Basic | None:
     for item in items:
         if item.__class__ is slice:
             start, stop, step = item.start, item.stop, item.step
-            if start.__class__ not in _PLAIN or stop.__class__ not in _PLAIN or step.__class__ not in _PLAIN:
+            if type(start) not in _PLAIN or type(stop) not in _PLAIN or type(step) not in _PLAIN:
                 return None
             key.append((start, stop, step))
-        elif item.__class__ in _PLAIN:
+        elif type(item) in _PLAIN:
             key.append(item)
         else:
             return None

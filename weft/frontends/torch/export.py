@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from io import BytesIO
@@ -16,6 +17,7 @@ from typing import IO, Any
 
 import torch
 from torch import fx
+from torch._export.verifier import Verifier
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
@@ -64,11 +66,16 @@ def from_exported(exported: ExportedProgram, *, name: str = "exported", in_place
             f"[from_exported] takes what torch.export.export gives; got {type(exported).__name__}. What to_edge of "
             "ExecuTorch gives has it as exported_program()."
         )
-    module = _as_aten(exported.graph_module)
-    functional = exported
-    if module is None:
+    as_aten = _as_aten(exported.graph_module)
+    if as_aten is None:
         functional = exported.run_decompositions(without_kept(torch.export.default_decompositions()))
-        module = functional.graph_module
+    else:
+        functional = exported._update(as_aten, exported.graph_signature, verifiers=[Verifier])
+    return _of_functional(functional, name, in_place)
+
+
+def _of_functional(functional: ExportedProgram, name: str, in_place: InPlace) -> Exported:
+    module = functional.graph_module
     reasons = [f"{reason}{place_of(node)}" for node in module.graph.nodes if (reason := why_not(node)) is not None]
     if reasons:
         raise Unsupported("[from_exported] " + "\n".join(dict.fromkeys(reasons)))
@@ -104,10 +111,50 @@ def from_exported(exported: ExportedProgram, *, name: str = "exported", in_place
     assert spec_of.out_spec is not None
     state = {**functional.state_dict, **functional.constants}
     kept = {target: state[target].detach() for target in arguments.state if target is not None}
+    graph = None
+    if translation.depends_on_data:
+        names = sorted({str(x.target) for x in translation.nodes if isinstance(x.target, torch._ops.OpOverload)})
+        graph = TorchGraph(functional, tuple(filter(translation.may_run_in_place, names)))
     return Exported(
         Compiled(translation.signature, traced), arguments, kept, spec_of.in_spec, spec_of.out_spec, name,
-        translation.hints,
+        translation.hints, graph,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TorchGraph:
+    """The graph of a program whose sizes depend on data, as torch has it: such a program is traced again when data with
+    other sizes come, in ways that no file could list beforehand. So this is what is written to one."""
+
+    exported: ExportedProgram
+    in_place: tuple[str, ...]
+    """The operators that may run in place."""
+
+    def to_bytes(self, state: Mapping[str, torch.Tensor]) -> bytes:
+        """The graph and the state as it is now."""
+        exported = self.exported
+        now = exported._update(
+            exported.graph_module, exported.graph_signature,
+            state_dict={name: _as_it_is(x, state.get(name, x)) for name, x in exported.state_dict.items()},
+            constants={name: state.get(name, x) for name, x in exported.constants.items()},
+        )  # fmt: skip
+        now._example_inputs = None  # what it was exported with is no part of the program
+        file = BytesIO()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch to itself
+            torch.export.save(now, file)
+        return file.getvalue()
+
+    @staticmethod
+    def from_bytes(content: bytes, in_place: Sequence[str]) -> TorchGraph:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return TorchGraph(torch.export.load(BytesIO(content)), tuple(in_place))
+
+
+def _as_it_is(x: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
+    """The value that a parameter or a buffer has now."""
+    return torch.nn.Parameter(now.detach(), x.requires_grad) if isinstance(x, torch.nn.Parameter) else now
 
 
 def _as_aten(module: fx.GraphModule) -> fx.GraphModule | None:
@@ -118,6 +165,7 @@ def _as_aten(module: fx.GraphModule) -> fx.GraphModule | None:
     is_edge = False
     for node in module.graph.nodes:
         copies[node] = copy = graph.node_copy(node, copies.__getitem__)
+        copy.name = node.name  # which the signature has
         inner = getattr(node.target, "_op", None)
         if node.op == "call_function" and isinstance(inner, torch._ops.OpOverload):
             copy.target, is_edge = inner, True
@@ -130,9 +178,11 @@ class Exported:
     def __init__(
         self, compiled: Compiled, arguments: Arguments, state: Mapping[str, torch.Tensor],
         takes: pytree.TreeSpec, gives: pytree.TreeSpec, name: str, sizes: Mapping[str, int],
+        graph: TorchGraph | None = None,
     ) -> None:  # fmt: skip
         self._compiled, self.arguments, self.state = compiled, arguments, dict(state)
         self._takes, self._gives, self.name, self._sizes = takes, gives, name, dict(sizes)
+        self._graph = graph
         self.__name__ = name
 
     def __repr__(self) -> str:
@@ -224,12 +274,13 @@ class Exported:
     # ---- files ----
 
     def save(self, file: str | PathLike[str] | IO[bytes]) -> None:
-        """Write program, state, and the names and order of everything; `load` reads it. A program whose sizes depend on
-        data is not written."""
-        if self._compiled.signature.depends_on_data:
-            raise ValueError(
-                f"[save] sizes in {self.name} depend on data, and such a program has no file: keep its module."
-            )
+        """Write program, state, and the names and order of everything; `load` reads it."""
+        if self._graph is not None:
+            described = {"format": FORMAT, "name": self.name, "in_place": list(self._graph.in_place)}
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+                archive.writestr("exported.json", json.dumps(described))
+                archive.writestr("graph.pt2", self._graph.to_bytes(self.state))
+            return
         described = {
             "format": FORMAT,
             "name": self.name,
@@ -266,6 +317,9 @@ def load(file: str | PathLike[str] | IO[bytes]) -> Exported:
         found = json.loads(archive.read("exported.json"))
         if found["format"] != FORMAT:
             raise ValueError(f"[load] the file has format {found['format']}, and this version reads {FORMAT}.")
+        if "graph.pt2" in archive.namelist():
+            graph = TorchGraph.from_bytes(archive.read("graph.pt2"), found["in_place"])
+            return _of_functional(graph.exported, found["name"], graph.in_place)
         inner = program.load(BytesIO(archive.read("program.weft"))) if "program.weft" in archive.namelist() else None
         state: dict[str, torch.Tensor] = {}
         for i, (name, (dtype, shape)) in enumerate(found["tensors"].items()):
