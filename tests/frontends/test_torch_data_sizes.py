@@ -70,6 +70,22 @@ CASES: dict[str, tuple[Any, list[tuple[Any, ...]]]] = {
         lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True),
         [(torch.tensor(k),) for k in ([2, 2, 1, 2], [1, 1, 1, 1], [4, 3, 2, 1])],
     ),
+    "rows that are the same": (
+        lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True, dim=0),
+        [(torch.tensor(k),) for k in ([[2, 1], [2, 1], [1, 1]], [[1, 1], [1, 1], [1, 1]], [[1, 2], [2, 1], [1, 2]])],
+    ),
+    "columns that are the same": (
+        lambda x: torch.unique_consecutive(x, dim=1),
+        [(MASK,), (NONE,), (ALL,)],
+    ),
+    "distinct rows": (
+        lambda x: torch.unique(x, return_inverse=True, return_counts=True, dim=0),
+        [(torch.tensor(k),) for k in ([[2, 1], [1, 1], [2, 1]], [[1, 1], [1, 1], [1, 1]], [[1, 2], [2, 1], [1, 1]])],
+    ),
+    "distinct columns": (
+        lambda x: torch.unique(x, dim=-1),
+        [(torch.tensor(k),) for k in ([[2.0, -1, 2], [1, 1, 1]], [[0.0, 0, 0], [1, 2, 0]])],
+    ),
     "bincount": (lambda x: torch.bincount(x, minlength=2), [(torch.tensor(k),) for k in ([1, 5, 1], [0, 0, 0])]),
     "one after the other": (
         lambda x: x[x > 0][x[x > 0].nonzero().squeeze(1)].cumsum(0),

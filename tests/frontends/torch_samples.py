@@ -191,7 +191,17 @@ SAMPLES: dict[str, Callable[[], list[Call]]] = {
     ],
     "argmax": lambda: [call(t(3, 4), 1), call(t(3, 4), 0, True), call(EDGES, 0), call(t(3, 4), None, True)],
     "argmin": lambda: [call(t(3, 4), 1), call(t(3, 4), 0, True), call(EDGES, 0)],
-    "as_strided": lambda: [call(t(4, 5), [2, 3], [1, 5], 2), call(t(12), [3, 4], [1, 2])],
+    "as_strided": lambda: [
+        call(t(4, 5), [2, 3], [1, 5], 2),
+        call(t(12), [3, 4], [1, 2]),
+        call(t(5, 4).T, [2, 3], [1, 5], 2),
+        call(t(2, 3, 4, 5).to(memory_format=torch.channels_last), [6, 7], [7, 2], 1),
+    ],
+    "as_strided_scatter": lambda: [
+        call(t(4, 5), t(2, 3), [2, 3], [1, 5], 2),
+        call(t(5, 4).T, t(2, 3), [2, 3], [1, 5]),
+        call(t(2, 3, 4, 5).to(memory_format=torch.channels_last), t(4, 3), [4, 3], [10, 3], 1),
+    ],
     "avg_pool1d": lambda: [call(t(2, 3, 9), [3], [2], [1])],
     "avg_pool2d": lambda: [
         call(t(2, 3, 9, 7), [3, 2]),

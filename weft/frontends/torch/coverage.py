@@ -20,6 +20,22 @@ def core() -> list[str]:
     return sorted(found)
 
 
+INSTEAD = {
+    "sym_is_contiguous": "a size", "sym_numel": "a size", "sym_size.int": "a size", "sym_storage_offset": "a size",
+    "sym_stride.int": "a size", "atan2.out": "`atan2`", "resize_": "`as_strided`",
+}  # fmt: skip
+"""Overloads that need no rule: numbers that follow from sizes, and what changes its operand, for which functional
+graphs have other operators."""
+
+
+def place_of(name: str) -> str | None:
+    """The subject under which an overload has its rule, or what stands for it in graphs; None if nothing does."""
+    for module in MODULES:
+        if full_name(name) in module.aten:
+            return module.__name__.rpartition(".")[2]
+    return INSTEAD.get(name)
+
+
 def table() -> str:
     """Rules by subject: how many there are, and which of them are core ATen's."""
     names = core()
@@ -28,8 +44,12 @@ def table() -> str:
         subject = module.__name__.rpartition(".")[2]
         own = [name for name in names if full_name(name) in module.aten]
         lines.append(f"| {subject} | {len(module.aten)} | {' '.join(f'`{name}`' for name in own)} |")
-    rest = [name for name in names if full_name(name) not in RULES]
-    lines.append(f"| no rule | | {' '.join(f'`{name}`' for name in rest)} |")
+    for known in dict.fromkeys(INSTEAD.values()):
+        own = [name for name in names if full_name(name) not in RULES and INSTEAD.get(name) == known]
+        lines.append(f"| as {known} | | {' '.join(f'`{name}`' for name in own)} |")
+    rest = [name for name in names if place_of(name) is None]
+    if rest:
+        lines.append(f"| no rule | | {' '.join(f'`{name}`' for name in rest)} |")
     return "\n".join(lines)
 
 

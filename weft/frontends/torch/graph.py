@@ -33,9 +33,10 @@ from weft.frontends.torch.data_sizes import (
 )
 from weft.frontends.torch.layouts import inverse, is_identity, memory_order, number
 from weft.frontends.torch.ops import DTYPES, RULES, Out
-from weft.frontends.torch.ops.random import RANDOM
+from weft.frontends.torch.ops.random import draws
 from weft.frontends.torch.restricting import InPlace, apart, permission
 from weft.frontends.torch.signature import Computed, Given, Made, Seen, Signature, Symbol, Value
+from weft.frontends.torch.strided import SCATTER, STRIDED, Look, look_of
 from weft.program import Input
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -109,14 +110,9 @@ def _why_not_value(value: Any) -> str | None:
 
 
 def _why_not_arguments(node: fx.Node) -> str | None:
-    name = str(node.target)
-    if name.startswith("aten.as_strided"):
-        base = node.args[0]
-        assert isinstance(base, fx.Node)
-        value = base.meta["val"]
-        order = memory_order(value)
-        if order is None or not is_identity(order) or base.op != "placeholder":
-            return f"{name} of what is not row-major"
+    if str(node.target) in STRIDED:
+        found = look_of(node)
+        return found if isinstance(found, str) else None
     return None
 
 
@@ -201,7 +197,7 @@ class Translation:
         }
         self._needed = _needed([*self.results, *self._checks])
         self.depends_on_data = any(map(brings_sizes, self._needed))
-        self.draws = any(str(node.target) in RANDOM for node in self.nodes)
+        self.draws = any(draws(str(node.target), node.args, node.kwargs) for node in self.nodes)
         self.inputs: list[Input] = []
         self.hints: dict[str, int] = {}
         self._symbols: dict[Any, Symbol] = {}
@@ -378,13 +374,16 @@ class _Run:
         if node.target is operator.getitem:
             return args[0][args[1]]
         name = str(node.target)
+        if name in STRIDED:
+            args, kwargs = self._at_memory(node, args), {}
         if node in self.of._checks:
             confirm(name, args, self._numbers(kwargs))
             return None
-        if name in RANDOM:
+        key = draws(name, node.args, node.kwargs)
+        if key is not None:
             self.draws += 1
             assert self.key is not None
-            kwargs = {**kwargs, "key": mx.random.split(self.key, self.draws + 1)[self.draws]}
+            kwargs = {**kwargs, key: mx.random.split(self.key, self.draws + 1)[self.draws]}
         try:
             out = self.out(node.meta["val"], name.removesuffix(".default") + place_of(node))
             kwargs = self._numbers(kwargs)
@@ -397,6 +396,17 @@ class _Run:
             found = Unsupported(f"{name}: {error}") if not self.of.depends_on_data else Refused(f"{name}: {error}")
             found.node = node
             raise found from error
+
+    def _at_memory(self, node: fx.Node, args: Any) -> Any:
+        """The arguments of the rule of an operator that looks at memory: an array that lies there."""
+        look = look_of(node)
+        assert isinstance(look, Look), "asked before"
+        owner = self.value(look.owner)
+        memory = owner if is_identity(look.order) else mx.transpose(owner, look.order)
+        places = [self._numbers(x) for x in (look.size, look.strides, look.offset)]
+        if str(node.target) != SCATTER:
+            return memory, *places
+        return memory, args[1], *places, inverse(look.order)
 
     def _numbers(self, value: Any) -> Any:
         """Arguments with values for sizes that stand there as symbols."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import weft.core as mx
-from weft.frontends.torch.ops.table import Out, Table, iota, to
+from weft.frontends.torch.ops.table import Out, Table, iota, to, wide
 from weft.primitives.attention import LOG2_E, Attention, AttentionGradient
 from weft.program import apply
 
@@ -44,14 +45,14 @@ def _sees(mask: mx.array | None) -> mx.array | None:
 def attention(
     out: Out, query: mx.array, key: mx.array, value: mx.array, attn_mask: mx.array | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+    random: mx.array | None = None,
 ) -> mx.array:  # fmt: skip
-    """Operands have any number of axes in front of (heads, positions, features), and may lack the heads."""
-    if dropout_p:
-        raise NotImplementedError("attention with dropout")
-    q, k, v = (_of_four_axes(x) for x in (query, key, value))
-    q, k, v = _same_batch(q, k, v, enable_gqa)
-    mask = None if attn_mask is None else _mask_of_four_axes(attn_mask, query.ndim)
+    """Operands have any number of axes in front of (heads, positions, features), and may lack the heads. `random` is
+    the key of dropout."""
+    q, k, v, mask = _of_four_axes(query, key, value, attn_mask, enable_gqa)
     kind, masks = _masked(q, k, mask, is_causal)
+    if random is not None:
+        return mx.reshape(_with_dropout(q, k, v, (kind, masks), _scale(query, scale), dropout_p, random), out.shape)
     made = apply(Attention(_scale(query, scale), kind), q, k, v, *masks)[0]
     sees = _sees(mask)
     if sees is not None:
@@ -59,27 +60,60 @@ def attention(
     return mx.reshape(made, out.shape)
 
 
-def _of_four_axes(x: mx.array) -> mx.array:
-    if x.ndim <= 4:
-        return mx.reshape(x, (*(1,) * (4 - x.ndim), *x.shape))
-    lead: Any = 1
-    for n in x.shape[:-3]:
-        lead = lead * n
-    return mx.reshape(x, (lead, *x.shape[-3:]))
+def _of_four_axes(
+    q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None, grouped: bool
+) -> tuple[mx.array, mx.array, mx.array, mx.array | None]:
+    """Operands and mask as (all axes in front, heads, rows, columns): those that lack some are repeated. Groups of
+    heads are the kernel's."""
+    ndim = max(4, *[x.ndim for x in (q, k, v)])
+    q, k, v = (_with_axes(x, ndim) for x in (q, k, v))
+    lead = mx.broadcast_shapes(*[x.shape[:-3] for x in (q, k, v)])
+    heads = k.shape[-3:-2] if grouped else mx.broadcast_shapes(*[x.shape[-3:-2] for x in (q, k, v)])
+    count = _product(lead)
+    made = [
+        mx.reshape(mx.broadcast_to(x, (*lead, *n, *x.shape[-2:])), (count, *n, *x.shape[-2:]))
+        for x, n in ((q, q.shape[-3:-2] if grouped else heads), (k, heads), (v, heads))
+    ]
+    if mask is not None:
+        mask = _with_axes(mask, ndim)
+        if ndim > 4:
+            mask = mx.reshape(mx.broadcast_to(mask, (*lead, *mask.shape[-3:])), (count, *mask.shape[-3:]))
+    return made[0], made[1], made[2], mask
 
 
-def _mask_of_four_axes(mask: mx.array, ndim: int) -> mx.array:
-    if ndim > 4:
-        raise NotImplementedError("a mask over more than four axes")
-    return mx.reshape(mask, (*(1,) * (4 - mask.ndim), *mask.shape)) if mask.ndim < 4 else mask
+def _with_axes(x: mx.array, ndim: int) -> mx.array:
+    return mx.reshape(x, (*(1,) * (ndim - x.ndim), *x.shape)) if x.ndim < ndim else x
 
 
-def _same_batch(q: mx.array, k: mx.array, v: mx.array, grouped: bool) -> tuple[mx.array, mx.array, mx.array]:
-    """Operands with the same sizes in front: those that lack them are repeated. Groups of heads are the kernel's."""
-    lead = mx.broadcast_shapes(q.shape[:1], k.shape[:1], v.shape[:1])
-    heads = k.shape[1:2] if grouped else mx.broadcast_shapes(q.shape[1:2], k.shape[1:2], v.shape[1:2])
-    wanted = [(*lead, *(q.shape[1:2] if grouped else heads)), (*lead, *heads), (*lead, *heads)]
-    return tuple(mx.broadcast_to(x, (*w, *x.shape[2:])) for x, w in zip((q, k, v), wanted, strict=True))  # type: ignore[return-value]
+def _product(sizes: Sequence[Any]) -> Any:
+    made: Any = 1
+    for n in sizes:
+        made = made * n
+    return made
+
+
+def _with_dropout(
+    q: mx.array, k: mx.array, v: mx.array, masked: tuple[str, list[mx.array]], scale: float, p: float, key: mx.array
+) -> mx.array:
+    """Attention that leaves out some of the weights, which it has to store for that."""
+    if k.shape[1] != q.shape[1]:
+        k, v = (mx.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
+    wide_dtype = wide(q.dtype)
+    scores = to(mx.matmul(q, mx.swapaxes(k, -1, -2)), wide_dtype) * scale
+    kind, masks = masked
+    if kind == "causal":
+        seen: mx.array | None = mx.expand_dims(iota(q.shape[2]), 1) >= iota(k.shape[2])
+    else:
+        seen = masks[0] if kind == "truths" else None
+    if kind == "numbers":
+        scores = scores + to(masks[0], wide_dtype)
+    if seen is not None:
+        scores = mx.where(seen, scores, to(-math.inf, wide_dtype))
+    sees = mx.max(scores, axis=-1, keepdims=True) > -math.inf
+    weights = mx.where(sees, mx.softmax(scores, axis=-1), to(0, wide_dtype))
+    kept = mx.random.uniform(0.0, 1.0, weights.shape, mx.float32, key=key) >= p
+    weights = mx.where(kept, weights * (1.0 / (1.0 - p) if p < 1 else 0.0), to(0, wide_dtype))
+    return mx.matmul(to(weights, v.dtype), v)
 
 
 @aten("_scaled_dot_product_flash_attention_for_cpu")

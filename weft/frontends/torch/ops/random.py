@@ -3,6 +3,7 @@ call; that comes from torch's generator, so torch.manual_seed makes it all repea
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import weft.core as mx
@@ -96,3 +97,13 @@ def _is_none(n: Any) -> bool:
 
 RANDOM = frozenset(aten)
 """The names of all of them."""
+_ATTENTION = "aten.scaled_dot_product_attention.default"
+
+
+def draws(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """As which argument an operator that is called with these gets a random key; None if it draws nothing."""
+    if name in RANDOM:
+        return "key"
+    if name != _ATTENTION:
+        return None
+    return "random" if (args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)) else None

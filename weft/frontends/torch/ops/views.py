@@ -180,11 +180,9 @@ def unbind(out: Any, x: mx.array, dim: int = 0) -> list[mx.array]:
 
 
 @aten("as_strided", "as_strided_copy")
-def as_strided(
-    out: Out, x: mx.array, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
-) -> mx.array:
-    """Of an operand that is row-major: graph.py leaves others to torch."""
-    return mx.as_strided(x, tuple(size), tuple(stride), storage_offset or 0)
+def as_strided(out: Out, memory: mx.array, size: Sequence[Any], stride: Sequence[Any], offset: Any) -> mx.array:
+    """Of what lies in memory as it is (strided.py)."""
+    return mx.as_strided(memory, tuple(size), tuple(stride), offset)
 
 
 # ---- a part replaced ----
@@ -203,6 +201,18 @@ def slice_scatter(
     axis = axis_of(dim, x.ndim)
     first, last = bounds(x.shape[axis], start, end)
     return with_part(x, part(x.ndim, axis, slice(first, last, step)), to(src, x.dtype))
+
+
+@aten("as_strided_scatter")
+def as_strided_scatter(
+    out: Out, memory: mx.array, src: mx.array, size: Sequence[Any], stride: Sequence[Any], offset: Any,
+    order: Sequence[int],
+) -> mx.array:  # fmt: skip
+    """With its axes in another order, `memory` is the operand (strided.py)."""
+    flat = mx.reshape(memory, (memory.size,))
+    places = mx.as_strided(iota(memory.size), tuple(size), tuple(stride), offset)
+    made = mx.reshape(with_part(flat, (places,), to(src, memory.dtype)), memory.shape)
+    return mx.transpose(made, tuple(order))
 
 
 @aten("select_scatter")
