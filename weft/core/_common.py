@@ -50,10 +50,16 @@ def whole_number(name: str, what: str, given: Any) -> Any:
         return given
     try:
         if not isinstance(given, array):
-            return index(given)
+            found = index(given)
+            return found if found.__class__ is int else int(found)  # True, and members of an IntEnum, are 1 of a kind
     except TypeError:
         pass
     raise TypeError(f"[{name}] {what} must be an integer; got {given!r}.")
+
+
+def is_whole(given: Any) -> bool:
+    """Whether an argument is one integer, Python's or NumPy's, or stands for one while a function is traced."""
+    return isinstance(given, (int, np.integer)) or type(given) in _STAND_INS
 
 
 def to_int64(x: Node) -> Node:

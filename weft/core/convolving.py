@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft import dtypes as dt
-from weft.core._common import array, wrap
+from weft.core._common import array, is_whole, whole_number, wrap
 from weft.core.joining import pad
 from weft.core.linear import matmul
 from weft.core.shaping import flip as flipped
@@ -26,12 +26,12 @@ Sizes = int | Sequence[int]
 
 def _each(name: str, what: str, given: Any, axes: int) -> tuple[int, ...]:
     """One number for each spatial axis."""
-    sizes = (given,) * axes if isinstance(given, int) else tuple(given)
+    sizes = (given,) * axes if is_whole(given) else tuple(given)
     if len(sizes) == 1:
         sizes *= axes
-    if len(sizes) != axes or not all(isinstance(n, int) for n in sizes):
+    if len(sizes) != axes or not all(map(is_whole, sizes)):
         raise ValueError(f"[{name}] {what} is an integer or has one for each of {axes} spatial axes; got {given!r}.")
-    return sizes
+    return tuple([whole_number(name, what, n) for n in sizes])
 
 
 def _reshaped(x: array, *shape: Any) -> array:

@@ -17,6 +17,7 @@ from weft.core._common import (
     broadcast_node,
     broadcast_shapes,
     constant,
+    is_whole,
     kind_of,
     normalize_axis,
     promoted,
@@ -445,7 +446,7 @@ def astype(a: ArrayLike, /, dtype: Dtype, stream: Stream = None) -> array:
 
 def polygamma(n: int, a: ArrayLike, /, *, stream: Stream = None) -> array:
     """The n-th derivative of digamma (digamma itself for n = 0), for a > 0."""
-    if not isinstance(n, int) or isinstance(n, bool) or n < 0:
+    if not is_whole(n) or isinstance(n, bool) or n < 0:
         raise ValueError(f"[polygamma] the order must be an integer that is not negative; got {n!r}.")
     if n > special.MOST_DERIVATIVES:
         raise ValueError(f"[polygamma] orders go up to {special.MOST_DERIVATIVES}; got {n}.")

@@ -16,6 +16,7 @@ from weft.core._common import (
     bind,
     broadcast_node,
     constant,
+    is_whole,
     kind_of,
     normalize_axis,
     reshape,
@@ -151,8 +152,8 @@ def pad(
 
 def _widths(given: int | Sequence[Any], ndim: int) -> list[tuple[int, int]]:
     """(before, after) for each axis."""
-    numbers: Any = [given] if isinstance(given, int) else list(given)
-    if numbers and all(isinstance(n, int) for n in numbers):
+    numbers: Any = [given] if is_whole(given) else list(given)  # type: ignore[arg-type]
+    if numbers and all(map(is_whole, numbers)):
         numbers = [(numbers[0], numbers[-1])] if len(numbers) <= 2 else None
     if not isinstance(numbers, list) or any(not isinstance(p, (tuple, list)) or len(p) != 2 for p in numbers):
         raise ValueError(f"[pad] pad_width is a number, a pair, or a pair for each axis; got {given!r}.")
@@ -163,7 +164,9 @@ def _widths(given: int | Sequence[Any], ndim: int) -> list[tuple[int, int]]:
     for before, after in numbers:
         if before < 0 or after < 0:
             raise ValueError(f"[pad] widths cannot be negative; got {given!r}.")
-    return [(before, after) for before, after in numbers]
+    return [
+        (whole_number("pad", "a width", before), whole_number("pad", "a width", after)) for before, after in numbers
+    ]
 
 
 def _pad_constant(x: Node, widths: Sequence[tuple[int, int]], value: ArrayLike) -> Node:
@@ -252,7 +255,7 @@ def roll(
     shifts = [whole_number("roll", "a shift", places) for places in given]
     if axis is None:
         return wrap(reshape(_rolled(reshape(x, (x.kind.size,)), 0, sum(shifts)), x.shape))
-    axes = [axis] if isinstance(axis, int) else list(axis)
+    axes: list[Any] = [axis] if is_whole(axis) else list(axis)  # type: ignore[arg-type]
     if len(shifts) == 1:
         shifts = shifts * len(axes)
     elif len(axes) == 1:

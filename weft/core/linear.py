@@ -14,11 +14,13 @@ from weft.core._common import (
     bind,
     broadcast_node,
     broadcast_shapes,
+    is_whole,
     normalize_axis,
     reshape,
     to_node,
     together,
     transpose,
+    whole_number,
     wrap,
 )  # fmt: skip
 from weft.core._remember import remembered
@@ -158,13 +160,14 @@ def tensordot(a: ArrayLike, b: ArrayLike, /, axes: int | Sequence[Any] = 2, *, s
     return _contract(x, y, p, q)
 
 
-def _paired_axes(x: Node, y: Node, axes: int | Sequence[Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _paired_axes(x: Node, y: Node, axes: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The axes of x and those of y that `tensordot` sums over."""
-    if isinstance(axes, int):
+    if is_whole(axes):
+        axes = whole_number("tensordot", "the number of axes", axes)
         if not 0 <= axes <= min(x.ndim, y.ndim):
             raise ValueError(f"[tensordot] a {x.shape} and b {y.shape} cannot be summed over {axes} axes.")
         return tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes))
-    left, right = ([z] if isinstance(z, int) else list(z) for z in axes)
+    left, right = ([z] if is_whole(z) else list(z) for z in axes)
     if len(left) != len(right):
         raise ValueError(f"[tensordot] {len(left)} axes of a cannot be paired with {len(right)} axes of b.")
     p = tuple(normalize_axis("tensordot", i, x.ndim) for i in left)

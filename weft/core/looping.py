@@ -12,7 +12,7 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft import tree
-from weft.core._common import array, astype, bind, constant, kind_of, plain, to_int64, to_node, wrap
+from weft.core._common import array, astype, bind, constant, is_whole, kind_of, plain, to_int64, to_node, wrap
 from weft.core.creating import arange
 from weft.core.elementwise import maximum, minimum, where
 from weft.core.gathering import take
@@ -362,9 +362,9 @@ def _scalar_count(name: str, what: str, value: array) -> Node:
 
 
 def _positive(what: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not is_whole(value) or value < 1:
         raise ValueError(f"[scan] {what} must be a positive integer; got {value!r}.")
-    return value
+    return int(value)
 
 
 def _flag(name: str, what: str, value: Any) -> array:

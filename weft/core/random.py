@@ -24,10 +24,12 @@ from weft.core._common import (
     broadcast_node,
     broadcast_shapes,
     constant,
+    is_whole,
     kind_of,
     normalize_axis,
     scalar_node,
     to_node,
+    whole_number,
 )
 from weft.core.creating import dtype_of, sizes_of
 from weft.core.gathering import take
@@ -467,8 +469,8 @@ def _root(cov: array, dtype: Dtype) -> array:
 def permutation(x: int | ArrayLike, axis: int = 0, key: ArrayLike | None = None, stream: Stream = None) -> array:
     """The numbers below x in random order (uint32), or the array x with its slices along an axis in random order."""
     keys = _key_node("permutation", key)
-    if isinstance(x, int) and not isinstance(x, bool):
-        return wrap(_order(x, keys))
+    if is_whole(x) and not isinstance(x, bool):
+        return wrap(_order(whole_number("random.permutation", "x", x), keys))
     node = to_node(x)
     axis = normalize_axis("random.permutation", axis, node.ndim)
     return take(wrap(node), wrap(_order(node.shape[axis], keys)), axis)

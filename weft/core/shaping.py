@@ -45,7 +45,7 @@ def _sizes(name: str, shape: Any) -> tuple[Any, ...]:
     """A shape as it was given, refused if it is no sequence of integers."""
     if not isinstance(shape, (list, tuple)) or any(not hasattr(n, "__index__") or isinstance(n, array) for n in shape):
         raise TypeError(f"[{name}] a shape is a sequence of integers; got {shape!r}.")
-    return tuple(shape)
+    return tuple([n if n.__class__ is int else whole_number(name, "a size", n) for n in shape])
 
 
 @remembered(1)

@@ -26,6 +26,7 @@ from weft.core._common import (
     scalar_node,
     to_node,
     transpose,
+    whole_number,
     wrap,
 )
 from weft.core.selecting import counted, positions
@@ -135,8 +136,7 @@ def topk(a: ArrayLike, /, k: int, axis: int | None = -1, *, stream: Stream = Non
     """
     x, axis = _operand("topk", a, axis)
     n = x.shape[axis]
-    if isinstance(k, (float, array)) or not hasattr(k, "__index__"):
-        raise TypeError(f"[topk] k must be an integer; got {k!r}.")
+    k = whole_number("topk", "k", k)
     if not 0 <= k <= n:
         raise ValueError(f"[topk] k {k} is out of range for {n} elements along axis {axis} (shape {x.shape}).")
     if _is_few(k, n):

@@ -8,6 +8,7 @@ from typing import Any
 
 from weft import tree
 from weft.array import array, wrap
+from weft.core._common import is_whole
 from weft.errors import BadIndex
 from weft.graph.node import Node, kind_of
 from weft.graph.trace import trace
@@ -207,7 +208,7 @@ def _names(name: str, argnames: Any) -> Iterable[str]:
 def _numbers(name: str, argnums: Any) -> tuple[int, ...]:
     """Sorted positions."""
     given = tuple(argnums) if isinstance(argnums, (list, tuple)) else (argnums,)
-    if not all(isinstance(n, int) for n in given):
+    if not all(map(is_whole, given)):
         raise TypeError(f"[{name}] argnums are integers; got {argnums!r}.")
     nums = tuple(sorted(int(n) for n in given))
     if nums and nums[0] < 0:
@@ -375,7 +376,7 @@ def _leaf_axes(name: str, axes: Any, value: Any, leaves: Sequence[Any], extra: i
         raise ValueError(f"[vmap] {name} does not fit {whose}; one axis stands for a whole subtree. {error}") from None
     found: list[int | None] = []
     for leaf, axis in zip(leaves, spread, strict=True):
-        if axis is not None and not isinstance(axis, int):
+        if axis is not None and not is_whole(axis):
             raise ValueError(f"[vmap] {name} has {axis!r}: an axis is an integer, or None for what is not mapped.")
         if axis is None:
             found.append(None)

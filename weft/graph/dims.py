@@ -716,6 +716,14 @@ def shape_key(shape: tuple[int | Dim, ...]) -> tuple[Any, ...]:
     return shape
 
 
+def exact(value: Any) -> Any:
+    """A size, or what holds sizes, with Python's own integers for all that count as such: True and `np.int64(1)` are
+    equal to 1, so that what is found by its sizes would have theirs from then on."""
+    if type(value) is tuple:
+        return tuple([n if type(n) is int else exact(n) for n in value])
+    return int(value) if isinstance(value, (int, np.integer)) else value
+
+
 def key_of(value: Any) -> Any:
     """The same for any parameter: `value` with every Dim in it, however deep in tuples, replaced by its key."""
     if type(value) is Dim:

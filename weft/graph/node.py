@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from weft.dtypes import Dtype, bool_
-from weft.graph.dims import Dim, prod, shape_key, text_of
+from weft.graph.dims import Dim, exact, prod, shape_key, text_of
 from weft.graph.placement import USED, current
 from weft.interning import Interned
 from weft.runtime.device import Device
@@ -53,6 +53,7 @@ def kind_of(shape: Shape, dtype: Dtype) -> ArrayType:
     key: tuple[Any, Dtype] = (shape, dtype)
     for n in shape:
         if type(n) is not int:
+            shape = exact(shape)
             key = (shape_key(shape), dtype)
             break
     found = _RECENT.get(key)

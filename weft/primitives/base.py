@@ -19,7 +19,7 @@ from weft import dtypes as dt
 from weft import interop
 from weft.dtypes import Dtype
 from weft.graph.body import Body
-from weft.graph.dims import Dim, key_of, text_of
+from weft.graph.dims import Dim, exact, key_of, text_of
 from weft.graph.node import ArrayType, Node, Shape, Size, TupleType, kind_of
 from weft.graph.overlay import Foreign
 from weft.graph.scalars import SCALARS, Scalar, plain
@@ -57,6 +57,9 @@ class _Interned(type):
         found = _PRIMITIVES.find(key)
         if found is None:
             made = super().__call__(*args, **kwargs)
+            for field in fields(made):
+                if "bool" not in str(field.type):
+                    object.__setattr__(made, field.name, exact(getattr(made, field.name)))
             # One instance whatever the spelling of the call: positional form is the canonical key.
             canonical = (cls, key_of(tuple(getattr(made, f.name) for f in fields(made))))
             found = _PRIMITIVES.add(key, _PRIMITIVES.add(canonical, made))

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
+
 import weft.core as mx
 from weft.nn.layers.base import Module
 
@@ -23,7 +25,7 @@ class _Convolution(Module):
             raise ValueError(
                 f"The number of input channels ({inputs}) must be divisible by the number of groups ({groups})"
             )
-        kernel = (kernel_size,) * self._rank if isinstance(kernel_size, int) else tuple(kernel_size)
+        kernel = (kernel_size,) * self._rank if isinstance(kernel_size, (int, np.integer)) else tuple(kernel_size)
         scale = math.sqrt(1 / (inputs // groups * math.prod(kernel)))
         self.weight = mx.random.uniform(-scale, scale, (outputs, *kernel, inputs // groups))
         if bias:
@@ -31,7 +33,7 @@ class _Convolution(Module):
 
     def _spread(self, size: Sizes) -> Sizes:
         """One size for each axis; sequences have a single one."""
-        return (size,) * self._rank if self._rank > 1 and isinstance(size, int) else size
+        return (size,) * self._rank if self._rank > 1 and isinstance(size, (int, np.integer)) else size
 
     def _kernel(self) -> Any:
         sizes = self.weight.shape[1:-1]

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
+
 import weft.core as mx
 from weft.nn.layers.base import Module
 
@@ -57,7 +59,7 @@ class _Pool(Module):
     def _sizes(self, what: str, given: Any) -> list[int]:
         """One size for each axis."""
         sizes = list(given) if isinstance(given, (list, tuple)) else [given] * self._rank
-        if len(sizes) != self._rank or not all(isinstance(n, int) for n in sizes):
+        if len(sizes) != self._rank or not all(isinstance(n, (int, np.integer)) for n in sizes):
             plural = "" if self._rank == 1 else "s"
             raise ValueError(
                 f"[{type(self).__name__}] '{what}' must be an integer or a tuple containing {self._rank} "
