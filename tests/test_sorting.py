@@ -18,7 +18,7 @@ from weft import dtypes as dt
 from weft.dtypes import Dtype
 from weft.errors import ConfigError
 from weft.evaluate.programs import PROGRAMS
-from weft.primitives.sorting import ArgSort, Sort
+from weft.primitives.sorting import ArgPartition, ArgSort, Partition, Sort
 from weft.targets.cpu import sorting as kernels
 
 LEADERS = (dt.bool_, dt.int8, dt.uint16, dt.bfloat16, dt.float32, dt.int64, dt.float64, dt.complex64, dt.complex128)
@@ -254,6 +254,54 @@ def test_selection_from_long_rows_is_that_of_a_sort(dtype: Dtype, kind: str) -> 
         assert same_bits(values_of(mx.partition(a, -k)), np.take_along_axis(x, high.astype(np.int64), -1))
 
 
+@pytest.mark.parametrize("dtype", LEADERS, ids=name_of)
+@pytest.mark.parametrize("kind", ["any", "few", "special", "rising", "falling", "equal", "two", "periodic", "outliers"])
+def test_partition_of_middle_ranks(dtype: Dtype, kind: str) -> None:
+    """Rows in which samples mislead, too: what is before and behind the element keeps the order of the row."""
+    shape = (2, 1003)
+    x = numbers(5, dtype, shape, kind if kind in ("any", "few", "special") else "any")
+    order = values_of(mx.argsort(mx.array(x, dtype))).astype(np.int64)
+    if kind in ("rising", "falling"):
+        x = np.take_along_axis(x, order if kind == "rising" else order[:, ::-1], -1)
+    elif kind in ("equal", "two"):
+        x = np.where(np.arange(shape[1]) % 7 < (7 if kind == "equal" else 3), x[:, :1], x[:, 1:2])
+    elif kind == "periodic":
+        x = np.tile(x[:, :17], 59)
+    elif kind == "outliers":  # nearly everything is in a small part of the range
+        x = np.where(np.arange(shape[1]) % 501 == 0, x, numbers(6, dtype, shape, "few"))
+    a = mx.array(x, dtype)
+    order = values_of(mx.argsort(a)).astype(np.int64)
+    for k in (15, 250, 501, -16):
+        rank = k % shape[1]
+        wanted = np.concatenate(
+            [np.sort(order[:, :rank], -1), order[:, rank : rank + 1], np.sort(order[:, rank + 1 :], -1)], -1
+        )
+        np.testing.assert_array_equal(values_of(mx.argpartition(a, k)), wanted)
+        assert same_bits(values_of(mx.partition(a, k)), np.take_along_axis(x, wanted, -1))
+    for k in (100, 501):
+        assert same_bits(values_of(mx.topk(a, k)), np.take_along_axis(x, order[:, -k:], -1))
+
+
+@given(
+    n=st.integers(1, 300), rank=st.integers(0, 299), seed=st.integers(0, 9), distinct=st.sampled_from([1, 2, 9, 999])
+)
+def test_partition_at_every_length(n: int, rank: int, seed: int, distinct: int) -> None:
+    x = np.random.default_rng(seed).integers(0, distinct, (3, n)).astype(np.float32)
+    for op in (ArgPartition(1, rank % n), Partition(1, rank % n - n)):
+        np.testing.assert_array_equal(native(op, [mx.array(x)]), op.reference(x))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_partition_along_other_axes(axis: int) -> None:
+    x = np.random.default_rng(0).permutation(20000).reshape(100, 200).astype(np.float32)
+    views: list[Callable[[Any], Any]] = [lambda a: a, lambda a: a.T, lambda a: a[::-1], lambda a: a[:80, ::-2]]
+    for view in views:
+        places = ArgPartition(axis, 70).reference(view(x))
+        found = np.take_along_axis(view(x), places, axis)
+        np.testing.assert_array_equal(values_of(mx.argpartition(view(mx.array(x)), 70, axis=axis)), places)
+        np.testing.assert_array_equal(values_of(mx.partition(view(mx.array(x)), 70, axis=axis)), found)
+
+
 def test_selection_along_other_axes_and_its_derivative() -> None:
     x = np.random.default_rng(0).permutation(4000).reshape(2000, 2).astype(np.float32)
     np.testing.assert_array_equal(values_of(mx.topk(mx.array(x), 5, axis=0)), np.sort(x, 0)[-5:])
@@ -357,6 +405,18 @@ def test_median(shape: tuple[int, ...], axis: Any, keepdims: bool, dtype: Dtype)
     wanted = wide if axis == () else np.median(wide, axis=axis, keepdims=keepdims)
     assert found.dtype is (dtype if dtype.is_float else mx.float32)
     np.testing.assert_array_equal(np.array(found), wanted.astype(np.array(found).dtype))
+
+
+@pytest.mark.parametrize("n", [65, 66, 999, 1000])
+def test_median_of_long_rows(n: int) -> None:
+    x = numbers(n, dt.float32, (7, n), "few")
+    x[0, 3], x[1, :] = np.nan, -0.0
+    x[2, : n // 2] = np.inf
+    found, ordered = values_of(mx.median(mx.array(x), axis=1)), np.sort(x, 1, kind="stable")
+    wanted = ordered[:, n // 2] if n % 2 else (ordered[:, n // 2 - 1] + ordered[:, n // 2]) * np.float32(0.5)
+    assert same_bits(found[1:], wanted[1:])
+    assert np.isnan(found[0])
+    check_derivatives(lambda a: mx.median(a, axis=1), apart(2, n))
 
 
 def test_median_of_strange_numbers() -> None:

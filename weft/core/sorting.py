@@ -6,8 +6,7 @@ imaginary parts. Sorts are stable.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from weft import dtypes as dt
 from weft.core import reducing
@@ -38,9 +37,11 @@ from weft.primitives.base import full_like, reduced_shape
 from weft.primitives.indexing import Gather, ScatterAdd, ScatterSet
 from weft.primitives.joins import Concatenate
 from weft.primitives.scans import CumSum
-from weft.primitives.sorting import ArgSelect, ArgSort, SearchSorted, Sort
+from weft.primitives.sorting import ArgPartition, ArgSelect, ArgSort, Partition, SearchSorted, Sort
 
 Stream = Any
+SHORT: Final = 64
+"""Elements of an axis that are sorted as fast as divided."""
 
 
 def _operand(name: str, a: ArrayLike, axis: int | None) -> tuple[Node, int]:
@@ -78,7 +79,8 @@ def argsort(a: ArrayLike, /, axis: int | None = -1, *, stream: Stream = None) ->
 def partition(a: ArrayLike, /, kth: int, axis: int | None = -1, *, stream: Stream = None) -> array:
     """The elements with the one of rank `kth` in its sorted place, none larger before it and none smaller after it.
 
-    What else the order is may change; today the shorter part is sorted, and the other one too unless it is much longer.
+    What else the order is may change. Today axes of up to 64 elements are sorted, and of long ones a part of at most a
+    64th; other parts keep the order that they had.
 
     >>> partition(array([5, 1, 4, 2, 3]), 2)[2]
     array(3, dtype=int32)
@@ -86,7 +88,9 @@ def partition(a: ArrayLike, /, kth: int, axis: int | None = -1, *, stream: Strea
     x, axis = _operand("partition", a, axis)
     _check_rank("partition", x, kth, axis)
     selection = _selection(x, axis, kth)
-    return wrap(bind(Sort(axis), x) if selection is None else _taken(x, bind(selection, x), axis))
+    if isinstance(selection, ArgSelect):
+        return wrap(_taken(x, bind(selection, x), axis))
+    return wrap(bind(Sort(axis) if selection is None else Partition(axis, int(kth)), x))
 
 
 def argpartition(a: ArrayLike, /, kth: int, axis: int | None = -1, *, stream: Stream = None) -> array:
@@ -104,19 +108,22 @@ def _check_rank(name: str, x: Node, kth: int, axis: int) -> None:
         raise ValueError(f"[{name}] kth {kth} is out of range for {n} elements along axis {axis} (shape {x.shape}).")
 
 
-def _selection(x: Node, axis: int, kth: int) -> ArgSelect | None:
-    """What finds the elements up to rank `kth`, or from there on, faster than a sort; None if nothing does."""
+def _selection(x: Node, axis: int, kth: int) -> ArgSelect | ArgPartition | None:
+    """What finds the element of rank `kth` faster than a sort; None if nothing does."""
     n = x.shape[axis]
-    if type(n) is not int:
+    if n <= SHORT:
         return None
-    rank = kth + n if kth < 0 else kth
-    if _is_few(rank + 1, n):
-        return ArgSelect(axis, rank + 1, False, True)
-    return ArgSelect(axis, n - rank, True, True) if _is_few(n - rank, n) else None
+    if type(n) is int:
+        rank = kth + n if kth < 0 else kth
+        if _is_few(rank + 1, n):
+            return ArgSelect(axis, rank + 1, False, True)
+        if _is_few(n - rank, n):
+            return ArgSelect(axis, n - rank, True, True)
+    return ArgPartition(axis, int(kth))
 
 
 def _is_few(count: int, n: Any) -> bool:
-    """Whether it pays to select so many of n elements instead of sorting all; rows of unknown length are sorted."""
+    """Whether it pays to select so many of n elements in order; not among rows of unknown length."""
     return type(n) is int and n >= 1024 and 0 < count <= n // 64
 
 
@@ -141,6 +148,8 @@ def topk(a: ArrayLike, /, k: int, axis: int | None = -1, *, stream: Stream = Non
         raise ValueError(f"[topk] k {k} is out of range for {n} elements along axis {axis} (shape {x.shape}).")
     if _is_few(k, n):
         return wrap(_taken(x, bind(ArgSelect(axis, k, True), x), axis))
+    if type(n) is int and n > SHORT and 0 < k <= n // 2:  # equal elements keep their order: the same as below
+        return wrap(bind(Sort(axis), slice_axis(bind(Partition(axis, -k), x), axis, n - k, k)))
     return wrap(slice_axis(bind(Sort(axis), x), axis, n - k, k))
 
 
@@ -304,22 +313,38 @@ def median(a: ArrayLike, /, axis: Axes = None, keepdims: bool = False, *, stream
     count = prod(tuple(x.shape[i] for i in axes))
     shape = tuple(x.shape[i] for i in kept)
     rows = reshape(transpose(x, (*kept, *axes)), (*shape, count))
-    out = _middle(bind(Sort(len(kept)), rows), count, shape)
+    if type(count) is int and count > SHORT:
+        out = _mean_of_middle(*_divided(rows, count))
+    else:
+        out = _mean_of_middle(*_sorted(bind(Sort(len(kept)), rows), count))
+    out = reshape(out, shape)
     return wrap(reshape(out, reduced_shape(x.shape, axes)) if keepdims else out)
 
 
-def _middle(rows: Node, n: Any, shape: Sequence[Any]) -> Node:
-    """The median of sorted rows. Halves are averaged in float32 and rounded once."""
+def _sorted(rows: Node, n: Any) -> tuple[Node, Node | None, Node]:
+    """The element in the middle of sorted rows, the one before it if n is even, and what is NaN if any element is."""
+    axis = rows.ndim - 1
+    lower = slice_axis(rows, axis, n // 2 - 1, 1) if n % 2 == 0 else None
+    return slice_axis(rows, axis, n // 2, 1), lower, slice_axis(rows, axis, n - 1, 1)
 
-    def element(index: Any) -> Node:
-        return reshape(slice_axis(rows, rows.ndim - 1, index, 1), tuple(shape))
 
-    middle = element(n // 2)
-    if n % 2 == 0:
-        wide = dt.float32 if rows.dtype in dt.HALVES else rows.dtype
-        total = astype(element(n // 2 - 1), wide) + astype(middle, wide)
-        middle = astype(total * full_like(total, 0.5), rows.dtype)
-    last = element(n - 1)
+def _divided(rows: Node, n: int) -> tuple[Node, Node | None, Node]:
+    """The same of rows in any order: divided at the lower one, the other is the first of the smallest behind it."""
+    axis, k = rows.ndim - 1, (n - 1) // 2
+    parts = bind(Partition(axis, k), rows)
+    middle, behind = slice_axis(parts, axis, k, 1), slice_axis(parts, axis, k + 1, n - 1 - k)
+    last = to_node(reducing.max(wrap(slice_axis(parts, axis, k, n - k)), -1, keepdims=True))
+    if n % 2:
+        return middle, None, last
+    return _taken(behind, to_node(reducing.argmin(wrap(behind), -1, keepdims=True)), axis), middle, last
+
+
+def _mean_of_middle(middle: Node, lower: Node | None, last: Node) -> Node:
+    """The median of rows. Halves are averaged in float32 and rounded once."""
+    if lower is not None:
+        wide = dt.float32 if middle.dtype in dt.HALVES else middle.dtype
+        total = astype(lower, wide) + astype(middle, wide)
+        middle = astype(total * full_like(total, 0.5), middle.dtype)
     return e.select(bind(e.IsNan(), last), full_like(last, float("nan")), middle)
 
 

@@ -302,11 +302,14 @@ class Builder:
 
     def iota(self, dtype: Dtype, lanes: int | None = None) -> Value:
         """0, 1, 2, … across the lanes."""
-        lanes = self.lanes if lanes is None else lanes
-        if lanes == 1:
-            return self.const(dtype, 0, 1)
-        kind = _LLVM[dtype]
-        return Value(self, "<" + ", ".join(f"{kind} {literal(dtype, i)}" for i in range(lanes)) + ">", dtype, lanes)
+        return self.vector(dtype, range(self.lanes if lanes is None else lanes))
+
+    def vector(self, dtype: Dtype, values: Sequence[Any]) -> Value:
+        """Constants, one for each lane."""
+        if len(values) == 1:
+            return self.const(dtype, values[0], 1)
+        lanes = ", ".join(f"{_LLVM[dtype]} {literal(dtype, value)}" for value in values)
+        return Value(self, f"<{lanes}>", dtype, len(values))
 
     # ---- lanes ----
 
@@ -405,11 +408,18 @@ class Builder:
 
     def count(self, mask: Value) -> Value:
         """How many lanes of a mask hold, as an int64."""
+        return self.intrinsic("ctpop", self.bits_of_mask(mask))
+
+    def bits_of_mask(self, mask: Value) -> Value:
+        """The lanes of a mask, up to 64, as bits of an int64: the first is the lowest."""
         if mask.lanes == 1:
             return self.cast(mask, dt.int64)
-        bits = self.op(f"bitcast {mask.type} {mask.text} to i{mask.lanes}", dt.uint16, 1)
-        assert mask.lanes == 16
-        return self.cast(self.intrinsic("ctpop", bits), dt.int64)
+        bits = self.fresh()
+        self._types[bits] = f"i{mask.lanes}"
+        self.raw(f"{bits} = bitcast {mask.type} {mask.text} to i{mask.lanes}")
+        if mask.lanes == 64:
+            return Value(self, bits, dt.int64, 1)
+        return self.op(f"zext i{mask.lanes} {bits} to i64", dt.int64, 1)
 
     def intrinsic(self, name: str, *args: Value) -> Value:
         """`llvm.NAME` overloaded on the type of the first argument (sqrt, fma, fabs, floor, ctpop, umax, …)."""

@@ -45,7 +45,7 @@ from weft.primitives.elementwise import (
 from weft.primitives.linalg import Implicit
 from weft.primitives.reductions import ArgExtremum, Fold, Sum
 from weft.primitives.scans import CumMax, CumMin, CumProd, CumSum
-from weft.primitives.sorting import ArgSelect, ArgSort, Sort
+from weft.primitives.sorting import ArgPartition, ArgSelect, ArgSort, Partition, Sort
 from weft.primitives.views import Broadcast, Reshape, Slice, SliceUpdate, Transpose
 
 Rule = Callable[[Node], Node | None]
@@ -355,17 +355,17 @@ def drop_same_broadcast(node: Node) -> Node | None:
     return node.inputs[0] if same else None
 
 
-@rule(Sort)
+@rule(Sort, Partition)
 def sort_one(node: Node) -> Node | None:
-    """sort(x) along an axis of size 1 -> x"""
-    assert isinstance(node.op, Sort)
+    """sort(x) along an axis of size 1 -> x   (so does partition)"""
+    assert isinstance(node.op, (Sort, Partition))
     return node.inputs[0] if is_exactly(node.shape[node.op.axis], 1) else None
 
 
-@rule(ArgSort, ArgSelect)
+@rule(ArgSort, ArgSelect, ArgPartition)
 def place_of_one(node: Node) -> Node | None:
     """argsort(x) along an axis of size 1 -> 0   (there is no other place)"""
-    assert isinstance(node.op, (ArgSort, ArgSelect))
+    assert isinstance(node.op, (ArgSort, ArgSelect, ArgPartition))
     return constant(0, node.kind) if is_exactly(node.inputs[0].shape[node.op.axis], 1) else None
 
 

@@ -70,7 +70,8 @@ REGISTRY: tuple[type[Primitive], ...] = (
     indexing.Gather, indexing.ScatterSet, indexing.ScatterAdd, indexing.ScatterMultiply, indexing.ScatterMax,
     indexing.ScatterMin, indexing.BoundsCheck,
     # sorting
-    sorting.Sort, sorting.ArgSort, sorting.ArgSelect, sorting.SearchSorted,
+    sorting.Sort, sorting.ArgSort, sorting.ArgSelect, sorting.Partition,
+    sorting.ArgPartition, sorting.SearchSorted,
     # joins
     joins.Concatenate, joins.Repeat,
     # creation

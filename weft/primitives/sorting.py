@@ -8,7 +8,7 @@ NaNs among them, keep their order, and all their bits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,11 @@ def _apart(rng: np.random.Generator, dtype: Dtype, shape: tuple[int, ...]) -> np
     """Elements that are all different, as far as the dtype has so many: small changes do not exchange any."""
     numbers = rng.permutation(int(np.prod(shape))).reshape(shape) % (2 if dtype.is_bool else 256)
     return ((numbers - 100) / 8 if dtype.is_inexact else numbers).astype(dtype.np)
+
+
+def _few(rng: np.random.Generator, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Few distinct elements."""
+    return (rng.integers(0, 5, shape) % (2 if dtype.is_bool else 5)).astype(dtype.np)
 
 
 def _special(rng: np.random.Generator, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarray:
@@ -168,6 +173,85 @@ class ArgSelect(Sorting, Discrete):
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         along = ArgSelect(self.axis + 1, self.count, self.largest, self.rest)
         return bind(along, move_batch_to_front(inputs[0], axes[0], size)), 0
+
+
+# ---- partition ----
+
+
+_PARTITION_SAMPLES = tuple(
+    Sample(
+        lambda rng, dtype, shape=shape, make=make: [make(rng, dtype, shape)],  # type: ignore[misc]
+        {"axis": axis, "kth": kth},
+        make is _apart and int(np.prod(shape)) <= 256,
+        name,
+    )
+    for name, shape, axis, kth, make in (
+        ("rows", (1, 201), 1, 70, _apart),
+        ("columns", (219, 3), 0, -20, _apart),
+        ("middle", (2, 7, 3), 1, 0, _apart),
+        ("special", (3, 190), 1, 60, _special),
+        ("ties", (2, 700), 1, -300, _few),
+        ("long", (1, 5000), 1, 300, draw),
+        ("one", (3, 1), 1, 0, draw),
+        ("empty", (0, 9), 1, 3, draw),
+    )
+)
+
+
+class Partitioning(Sorting):
+    """What divides x along `axis` at the element that a stable sort would put into place `kth` (from the end, if it is
+    negative): the elements that it would put before that one, in the order of x, this one, and the others, in that
+    order."""
+
+    kth: int
+    samples = _PARTITION_SAMPLES
+
+    def rank(self, n: Any) -> Any:
+        """The place in an axis of n elements, from its beginning."""
+        return n + self.kth if self.kth < 0 else self.kth
+
+    def check(self, x: ArrayType) -> None:
+        super().check(x)
+        n = x.shape[self.axis]
+        need(-self.kth <= n and self.kth < n, f"element {self.kth} of an axis that has fewer")
+
+    def places(self, x: np.ndarray) -> np.ndarray:
+        """Where the elements come from, in NumPy."""
+        order = np.moveaxis(stable_order(x, self.axis), self.axis, -1)
+        rank = self.rank(order.shape[-1])
+        before, found, after = np.split(order, [rank, rank + 1], -1)
+        return np.moveaxis(np.concatenate([np.sort(before, -1), found, np.sort(after, -1)], -1), -1, self.axis)
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        along: Any = type(self)
+        return bind(along(self.axis + 1, self.kth), move_batch_to_front(inputs[0], axes[0], size)), 0
+
+
+class Partition(Partitioning):
+    """x divided along `axis`."""
+
+    def infer(self, *kinds: ArrayType) -> ArrayType:
+        return kinds[0]
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        return np.take_along_axis(values[0], self.places(values[0]), self.axis)
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
+        return bind(Gather(*self.along(out.ndim)), tangents[0], bind(ArgPartition(self.axis, self.kth), *primals))
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
+        places = bind(ArgPartition(self.axis, self.kth), *primals)
+        return {0: bind(ScatterAdd(*self.along(out.ndim)), zeros(out.kind), cotangent, places)}
+
+
+class ArgPartition(Partitioning, Discrete):
+    """The places (uint32) along `axis` of the elements of x, divided."""
+
+    def infer(self, *kinds: ArrayType) -> ArrayType:
+        return kind_of(kinds[0].shape, dt.uint32)
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        return self.places(values[0]).astype(np.uint32)
 
 
 # ---- search ----

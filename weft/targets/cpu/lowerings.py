@@ -35,7 +35,7 @@ from weft.primitives.linalg import (
 )
 from weft.primitives.quantized import Dequantize, Pack, Quantize, Quantized, Unpack
 from weft.primitives.scans import Cumulative, Scan
-from weft.primitives.sorting import ArgSelect, ArgSort, SearchSorted, Sort
+from weft.primitives.sorting import ArgPartition, ArgSelect, ArgSort, Partition, SearchSorted, Sort
 from weft.primitives.views import Contiguous, SliceUpdate
 from weft.targets import copying
 from weft.targets.cpu import (
@@ -45,6 +45,7 @@ from weft.targets.cpu import (
     lapack,
     matmul,
     moves,
+    partition,
     quantized,
     scan,
     selection,
@@ -119,6 +120,14 @@ def _arg_select(op: ArgSelect, operands: Operands, out: Layout) -> Lowering:
     return selection.select(operands[0], out, op.axis, op.count, op.largest, op.rest)
 
 
+def _partition(op: Partition, operands: Operands, out: Layout) -> Lowering:
+    return partition.partition(operands[0], out, op.axis, op.rank(operands[0].shape[op.axis]), places=False)
+
+
+def _arg_partition(op: ArgPartition, operands: Operands, out: Layout) -> Lowering:
+    return partition.partition(operands[0], out, op.axis, op.rank(operands[0].shape[op.axis]), places=True)
+
+
 def _search_sorted(op: SearchSorted, operands: Operands, out: Layout) -> Lowering:
     return sorting.search(operands[0], operands[1], out, op.right)
 
@@ -188,6 +197,8 @@ LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     Sort: _sort,
     ArgSort: _arg_sort,
     ArgSelect: _arg_select,
+    Partition: _partition,
+    ArgPartition: _arg_partition,
     SearchSorted: _search_sorted,
     FourierTransform: _fourier,
     RealFourierTransform: _real_fourier,

@@ -16,10 +16,10 @@ from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.codegen.words import fields_of
 from weft.llvm.builder import Builder, Value
 from weft.records import dataclass
-from weft.targets.axes import Axis, axes_of, merged, product, scaled, words_of
+from weft.targets.axes import Axis, product, words_of
 from weft.targets.cpu.kernel import Frame, NativeKernel
-from weft.targets.cpu.moves import bits_of, copy, weigh
-from weft.targets.cpu.sorting import Network, Record, Records, Sequences, lanes_for, less, records_of, row_major_of
+from weft.targets.cpu.moves import bits_of, weigh
+from weft.targets.cpu.sorting import Network, Record, Records, Sequences, by_rows, lanes_for, less, records_of
 
 COST: Final = 2
 """What looking at an element costs beside copying it."""
@@ -230,30 +230,11 @@ def _first_lanes(b: Builder, count: Value, lanes: int) -> Value:
 
 def select(x: Layout, out: Layout, axis: int, count: int, largest: bool, rest: bool) -> Lowering:
     """out = the places along an axis of the largest or smallest elements of x. Pointers: 0 x, 1 out."""
-    if 0 in out.shape:
-        return Lowering(())
-    moved = (*(a for a in range(len(x.shape)) if a != axis), axis)
-    before, after = _arranged(x, moved), _arranged(out, moved)
-    launches: list[Launch] = []
-    temporaries: list[int] = []
 
-    def temporary(layout: Layout) -> tuple[Layout, Pointer]:
-        packed = row_major_of(layout)
-        temporaries.append(product(axes_of(packed.shape)) * packed.dtype.size)
-        return packed, Pointer(1 + len(temporaries))
+    def rows(outer: Sequence[Axis], read: Pointer, write: Pointer, temporaries: list[int]) -> list[Launch]:
+        return [_rows(x, x.shape[axis], outer, (read, write), count, largest, rest)]
 
-    read, write = (before, Pointer(0)), (after, Pointer(1))
-    if before.shape[-1] > 1 and before.strides[-1] != 1:
-        read = temporary(before)
-        launches += copy(before, read[0], Pointer(0), read[1])
-    if after.shape[-1] > 1 and after.strides[-1] != 1:
-        write = temporary(after)
-    outer = merged(axes_of(before.shape[:-1], scaled(read[0])[:-1], scaled(write[0])[:-1]))
-    launches.append(_rows(x, x.shape[axis], outer, (read[1], write[1]), count, largest, rest))
-    if write[1] != Pointer(1):
-        back = _arranged(write[0], [moved.index(a) for a in range(len(moved))])
-        launches += copy(back, out, write[1], Pointer(1))
-    return Lowering(tuple(launches), tuple(temporaries))
+    return by_rows(x, out, axis, rows)
 
 
 def _rows(
@@ -273,7 +254,3 @@ def _rows(
     words = words_of(kernel.fields(), pointers, outer, Axis(n, (0, 0)), numbers)
     work = weigh(units, n * x.dtype.size, COST)
     return Launch(kernel.source(), words, work, 2 * capacity * records.size)
-
-
-def _arranged(x: Layout, axes: Sequence[int]) -> Layout:
-    return Layout(tuple(x.shape[a] for a in axes), tuple(x.strides[a] for a in axes), x.dtype)

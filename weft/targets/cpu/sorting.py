@@ -677,6 +677,20 @@ class Finish(NativeKernel):
 
 def lower(x: Layout, out: Layout, axis: int, places: bool) -> Lowering:
     """out = x sorted along an axis, or the places that sort it. Pointers: 0 x, 1 out."""
+    records = records_of(x.dtype, places or x.dtype.is_complex, x.shape[axis])
+    result = "places" if places else "values"
+
+    def rows(outer: Sequence[Axis], read: Pointer, write: Pointer, temporaries: list[int]) -> list[Launch]:
+        return _Rows(records, result, x.shape[axis], tuple(outer), read, write).launches(temporaries)
+
+    return by_rows(x, out, axis, rows)
+
+
+def by_rows(
+    x: Layout, out: Layout, axis: int, rows: Callable[[Sequence[Axis], Pointer, Pointer, list[int]], list[Launch]]
+) -> Lowering:
+    """What `rows(outer axes, operand, result, temporaries)` launches where the elements of x and out along an axis lie
+    one after the other. Those that do not are copied into that form, and back. Pointers: 0 x, 1 out."""
     if 0 in out.shape:
         return Lowering(())
     moved = (*(a for a in range(len(x.shape)) if a != axis), axis)
@@ -692,12 +706,10 @@ def lower(x: Layout, out: Layout, axis: int, places: bool) -> Lowering:
     if before.shape[-1] > 1 and before.strides[-1] != 1:
         read = temporary(before)
         launches += copy(before, read[0], Pointer(0), read[1])
-    if after.strides[-1] != 1:
+    if after.shape[-1] > 1 and after.strides[-1] != 1:
         write = temporary(after)
     outer = merged(axes_of(before.shape[:-1], scaled(read[0])[:-1], scaled(write[0])[:-1]))
-    records = records_of(x.dtype, places or x.dtype.is_complex, x.shape[axis])
-    result = "places" if places else "values"
-    launches += _Rows(records, result, x.shape[axis], tuple(outer), read[1], write[1]).launches(temporaries)
+    launches += rows(outer, read[1], write[1], temporaries)
     if write[1] != Pointer(1):
         launches += copy(_arranged(write[0], [moved.index(a) for a in range(len(moved))]), out, write[1], Pointer(1))
     return Lowering(tuple(launches), tuple(temporaries))
