@@ -98,7 +98,8 @@ _AARCH64: Final = {
 }
 _MACHINES: Final = {"x86_64": _X86_64, "aarch64": _AARCH64}
 
-_COMMANDS_BETWEEN_LOOKS: Final = 8  # at the clock: calls and kernels that are cut into pieces look themselves
+_COMMANDS_BETWEEN_LOOKS: Final = 8
+"""At the clock, and steps of a loop; calls and kernels that are cut into pieces look themselves."""
 
 _IR: Final = Template(r"""
 $declarations
@@ -205,8 +206,9 @@ ready:
   ret i1 %some
 }
 
-; Ends a step: whether there is another one.
-define internal i1 @next_step(ptr %block, ptr %loop) {
+; Ends a step: 0 if it was the last one, 1 if there is another, 2 if it is time to look at the clock before that, which
+; takes as long as a small kernel.
+define internal i64 @next_step(ptr %block, ptr %loop) {
 entry:
   %moves = get i64 %loop.moves
   %moves_at = get i64 %loop.moves_at
@@ -247,7 +249,11 @@ ask:
 answer:
   %wanted = phi i1 [ true, %count ], [ %yes, %ask ]
   %both = and i1 %wanted, %within
-  ret i1 %both
+  %turn = and i64 %step1, $between_looks
+  %looks = icmp eq i64 %turn, 0
+  %another = select i1 %looks, i64 2, i64 1
+  %next_one = select i1 %both, i64 %another, i64 0
+  ret i64 %next_one
 }
 
 ; Whether it ends only because there is no room for more steps.
@@ -410,8 +416,11 @@ past_loop:
 step:
   %loop_start = ptrtoint ptr %fn to i64
   %body_start = add i64 %loop_start, 1
-  %more_steps = call i1 @next_step(ptr %block, ptr %args)
-  br i1 %more_steps, label %again, label %last_step
+  %next_one = call i64 @next_step(ptr %block, ptr %args)
+  switch i64 %next_one, label %last_step [
+    i64 1, label %go_to
+    i64 2, label %again
+  ]
 last_step:
   %full = call i1 @end_loop(ptr %block, ptr %args)
   br i1 %full, label %failed, label %done
@@ -426,7 +435,7 @@ look_step:
 
 go_to:
   %there = phi i64 [ %target_number, %jump ], [ %chosen, %choose_one ], [ %behind_loop, %past_loop ],
-    [ %body_start, %again ], [ %body_start, %look_step ]
+    [ %body_start, %step ], [ %body_start, %again ], [ %body_start, %look_step ]
   br label %next
 
 kernel:
