@@ -35,7 +35,7 @@ The MLX array API on any Linux machine.
   weft doctor                            describe this installation and check that it computes
   weft bench [name ...]                  time Weft beside MLX, JAX and torch (options: weft bench --help)
   weft bench pytensor [name ...]         time PyTensor on Weft beside PyTensor's other back ends
-  weft bench llm [shape ...]             mlx-lm's loop on Weft and on MLX: tokens a second, and what a token's time is
+  weft bench llm [shape ...]             mlx-lm's loop on Weft, beside MLX and llama.cpp: tokens a second, and more
   weft bench torch [model ...]           time models of torch's on Weft, beside eager torch and inductor
   weft bench sweep                       many operations, shapes, dtypes and layouts beside NumPy, torch and JAX
   weft bench kernels                     time custom kernels beside Numba
