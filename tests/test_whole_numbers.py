@@ -15,7 +15,10 @@ import pytest
 import weft.core as mx
 from tests.contract import values_of
 from weft import nn, tree
-from weft.graph.node import reachable
+from weft.dtypes import float32
+from weft.graph.dims import DimEnv
+from weft.graph.node import kind_of, reachable
+from weft.primitives.views import Reshape
 
 X, CUBE, SQUARE = mx.arange(12.0).reshape(3, 4), mx.arange(24.0).reshape(2, 3, 4), mx.arange(16.0).reshape(4, 4) + 1
 SIGNAL, KERNEL = mx.arange(54.0).reshape(2, 9, 3), mx.arange(36.0).reshape(4, 3, 3)
@@ -147,3 +150,14 @@ def test_what_is_no_integer_is_refused(bad: Any) -> None:
     for name in ("reshape", "topk", "conv1d", "pad", "tensordot"):
         with pytest.raises((TypeError, ValueError)):
             CALLS[name](bad)
+
+
+def test_sizes_that_are_symbols_are_not_read() -> None:
+    env = DimEnv()
+    n = env.symbol("n", 7)
+    kind = kind_of((np.int64(2), n, True), float32)  # type: ignore[arg-type]
+    op = Reshape((n * 2, 3))
+    assert [type(size) for size in (kind.shape[0], kind.shape[2], op.shape[1])] == [int, int, int]
+    assert kind.shape[1] is n
+    assert op.shape[0] is n * 2
+    assert env.guards == []

@@ -718,10 +718,11 @@ def shape_key(shape: tuple[int | Dim, ...]) -> tuple[Any, ...]:
 
 def exact(value: Any) -> Any:
     """A size, or what holds sizes, with Python's own integers for all that count as such: True and `np.int64(1)` are
-    equal to 1, so that what is found by its sizes would have theirs from then on."""
+    equal to 1, so that what is found by its sizes would have theirs from then on. Symbols, which say that they are
+    ints, are not read."""
     if type(value) is tuple:
         return tuple([n if type(n) is int else exact(n) for n in value])
-    return int(value) if isinstance(value, (int, np.integer)) else value
+    return int(value) if issubclass(type(value), (int, np.integer)) else value
 
 
 def key_of(value: Any) -> Any:
