@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,21 @@ def test_addresses_are_those_that_numpy_tells(name: str) -> None:
     assert ndarrays._slowly(x) == ndarrays.plain_address()(x)
 
 
+@pytest.mark.parametrize("name", ARRAYS)
+def test_what_machine_code_reads_from_an_array(name: str) -> None:
+    x, found = ARRAYS[name], ndarrays.layout()
+    assert found is not None
+
+    def word(kind: type[ctypes.c_int32 | ctypes.c_int64], at: int) -> int:
+        return kind.from_address(at).value
+
+    assert word(ctypes.c_int32, id(x) + found.axes) == x.ndim
+    assert word(ctypes.c_int64, id(x) + found.dtype) == id(x.dtype)
+    sizes = word(ctypes.c_int64, id(x) + found.sizes)
+    assert tuple(word(ctypes.c_int64, sizes + 8 * axis) for axis in range(x.ndim)) == x.shape
+
+
 def test_what_cannot_be_found_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ndarrays, "_offset", lambda kind, samples: None)
+    monkeypatch.setattr(ndarrays, "layout", ndarrays.layout.__wrapped__)
     assert ndarrays.plain_address.__wrapped__() is ndarrays._slowly

@@ -21,6 +21,7 @@ from tests import processes
 from weft.llvm import engine
 from weft.llvm.code import Code
 from weft.runtime import blas, buffer, interpreter, threads
+from weft.runtime.array_calls import ArrayCall, Operand, are_possible
 from weft.runtime.program import INLINE, Command, CommandKind, Program, ProgramError, Reloc
 
 run_alone = functools.partial(processes.run_alone, __file__)
@@ -172,29 +173,82 @@ def test_program_runs_any_number_of_times_on_other_operands() -> None:
         assert (y == x * (repeat + 0.5)).all()
 
 
-def test_program_bound_to_its_operands(team: Callable[[int], None]) -> None:
-    team(1)
-    scale = scaling(1000, 16)
-    x, y, factor = np.zeros(1000), np.zeros(1000), np.array([3.0])
-    again = scale.bound(addresses(factor, x, y))
-    for size in (1, 3, 1, 2):  # a workspace for more threads is made when they are there
-        team(size)
-        x[:] = np.random.default_rng(size).normal(size=1000)
-        again()
-        assert (y == x * 3).all()
+OPERANDS = [Operand(i, np.dtype(float), (n,)) for i, n in enumerate((1, 1000, 1000))]
+"""Of `scaling(1000)`: the factor, what is scaled, and the result."""
 
 
-def test_program_bound_to_its_operands_fails_and_runs_again() -> None:
-    x, y, factor = np.arange(10.0), np.zeros(10), np.array([2.0])
-    commands = [Command(CommandKind.KERNEL, native("scale"), 0), Command(CommandKind.CALL, native("fail"), 4)]
-    again = Program(commands, [10, 0, 0, 0, 42], [Reloc(1, 2), Reloc(2, 3), Reloc(3, 1)], 0).bound(
-        addresses(factor, x, y)
+def scaled(call: ArrayCall, factor: float, x: np.ndarray) -> np.ndarray:
+    y = np.zeros(1000)
+    assert call(np.array([factor]), x, y)
+    return y
+
+
+@pytest.mark.skipif(not are_possible(), reason="arrays are not looked at by machine code here")
+class TestCallsWithArrays:
+    def test_any_number_of_threads(self, team: Callable[[int], None]) -> None:
+        team(1)
+        call, x = ArrayCall(scaling(1000, 16), [0, 0, 0], OPERANDS), np.arange(1000.0)
+        for size in (1, 3, 1, 2):  # a workspace for more threads is made when they are there
+            team(size)
+            call(np.array([2.0]), x, np.zeros(1000))
+            assert (scaled(call, size + 0.5, x) == x * (size + 0.5)).all()
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            np.zeros(999),
+            np.zeros((1, 1000)),
+            np.zeros((1000, 1)),
+            np.zeros(()),
+            np.zeros(1000, np.float32),
+            np.zeros(1000, ">f8"),
+            np.zeros(2000)[::2],
+            np.zeros(8001, np.uint8)[1:].view(float),
+            np.ma.zeros(1000),
+            [0.0] * 1000,
+            3.0,
+            None,
+        ],
+        ids=repr,
     )
-    for value in (2.0, 5.0):
-        factor[0] = value
-        with pytest.raises(ProgramError, match=r"command 1 .* status 42"):
-            again()
-        assert (y == x * value).all()
+    def test_what_it_is_not_for_is_left_alone(self, other: object) -> None:
+        call, x, y = ArrayCall(scaling(1000), [0, 0, 0], OPERANDS), np.arange(1000.0), np.zeros(1000)
+        assert not call(np.array([2.0]), other, y)
+        assert not call(np.array([2.0]), x)
+        assert not call(np.array([2.0]), x, y, y)
+        assert not y.any()
+        assert (scaled(call, 3.0, x) == 3 * x).all()
+
+    def test_arrays_that_no_command_reads_are_looked_at_too(self) -> None:
+        unused = Operand(None, np.dtype(np.int32), (2, 3))
+        call = ArrayCall(scaling(1000), [0, 0, 0], [*OPERANDS, unused])
+        x, y = np.arange(1000.0), np.zeros(1000)
+        assert not call(np.array([2.0]), x, y, np.zeros((3, 2), np.int32))
+        assert call(np.array([2.0]), x, y, np.zeros((2, 3), np.int32))
+        assert (y == 2 * x).all()
+
+    def test_failures_and_calls_after_them(self) -> None:
+        commands = [Command(CommandKind.KERNEL, native("scale"), 0), Command(CommandKind.CALL, native("fail"), 4)]
+        program = Program(commands, [1000, 0, 0, 0, 42], [Reloc(1, 2), Reloc(2, 3), Reloc(3, 1)], 0)
+        call, x, y = ArrayCall(program, [0, 0, 0], OPERANDS), np.arange(1000.0), np.zeros(1000)
+        for value in (2.0, 5.0):
+            with pytest.raises(ProgramError, match=r"command 1 .* status 42"):
+                call(np.array([value]), x, y)
+            assert (y == x * value).all()
+
+    def test_one_at_a_time(self) -> None:
+        """A call that comes while another is running does nothing: they would share a workspace."""
+        flag, seen = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        program = Program([Command(CommandKind.CALL, native("await"), 0)], [0, 0], [Reloc(0, 1), Reloc(1, 2)], 0)
+        call = ArrayCall(program, [0, 0], [Operand(i, np.dtype(np.int64), (1,)) for i in range(2)])
+        first = threading.Thread(target=call, args=(flag, seen))
+        first.start()
+        while call(np.ones(1, np.int64), np.zeros(1, np.int64)):
+            time.sleep(0.001)
+        flag[0] = 7
+        first.join()
+        assert seen[0] == 7
+        assert call(flag, seen)
 
 
 def test_relocations_add_offsets_of_any_sign() -> None:

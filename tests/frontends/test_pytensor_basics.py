@@ -212,3 +212,43 @@ def test_other_lengths_are_not_translated_again() -> None:
     (segment,) = function.vm.jit_fn.steps
     ((program, _),) = segment._programs.values()
     assert len(program._instances) == 1
+
+
+def test_arrays_of_all_layouts_and_sizes_one_after_the_other() -> None:
+    """Calls for other sizes, layouts and classes of arrays than those of the call before."""
+    x, y = pt.matrix("x"), pt.vector("y")
+    function = pytensor.function([x, y], [x * y, (x + y).sum()], mode="WEFT", trust_input=True)
+    rng = np.random.default_rng(4)
+    wide = rng.normal(size=(40, 80))
+    cases = [
+        (wide[:3, :4].copy(), wide[0, :4].copy()),
+        (wide[:3, :4], wide[0, :8:2]),
+        (wide[:4, :3].T, wide[:4, 0]),
+        (wide.copy(), wide[1]),
+        (np.asfortranarray(wide), wide[1].astype(np.float32)),
+        (np.ma.masked_array(wide[:3, :4]), wide[0, :4].astype(">f8")),
+        (wide[:3, :4].astype(np.float32), [0.0, 1.0, 2.0, 3.0]),
+        (wide[:0, :4], wide[0, :4]),
+        (wide[:3, :4].copy(), wide[0, :4].copy()),
+    ]
+    for _ in range(2):
+        for a, b in cases:
+            product, total = function(a, b)
+            np.testing.assert_allclose(product, np.asarray(a) * b, rtol=1e-15)
+            np.testing.assert_allclose(total, (np.asarray(a) + b).sum(), rtol=1e-12)
+            assert type(product) is np.ndarray
+            assert product.base is not wide
+
+
+def test_results_have_memory_of_their_own() -> None:
+    x = pt.vector("x")
+    function = pytensor.function([x], [x + 1, x], mode="WEFT", trust_input=True)
+    for n in (3, 5000):
+        given = np.arange(float(n))
+        first = function(given)
+        kept = [part.copy() for part in first]
+        given += 1
+        second = function(given)
+        for made, before, again in zip(first, kept, second, strict=True):
+            assert (made == before).all()
+            assert (again == before + 1).all()

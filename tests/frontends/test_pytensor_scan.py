@@ -151,9 +151,9 @@ def test_the_graph_does_not_grow_with_the_steps() -> None:
     last = scan(lambda h: pt.sin(h) + 1, outputs_info=[pt.ones(())], n_steps=n)[-1]
     function = pytensor.function([n], last, mode="WEFT")
     assert_same(function(10_000), reference([n], last)(10_000))
-    plans = [call._executable.commands for call in function.vm.jit_fn.steps[-1]._calls.values()]
+    plans = [call.executable.commands for call in function.vm.jit_fn.steps[-1].prepared.values()]
     function(10)
-    assert {call._executable.commands for call in function.vm.jit_fn.steps[-1]._calls.values()} == set(plans)
+    assert {call.executable.commands for call in function.vm.jit_fn.steps[-1].prepared.values()} == set(plans)
 
 
 @pytest.mark.filterwarnings("ignore:WEFT leaves Scan")

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from weft.llvm import engine
 from weft.runtime import threads
 from weft.runtime.cpython import builtin
+from weft.runtime.object_table import HEAD_WORDS
 
 
 class CommandKind(IntEnum):
@@ -66,11 +67,29 @@ FULL: Final = -5
 """The status of a program that a loop ended which had no room for the steps it wants."""
 COMMITTED: Final = -6
 """The same, of one that has overwritten something."""
+OTHERS: Final = -7
+"""The status of a call with arrays that are not those it is for, or that came while another was running: nothing has
+run."""
 
 COMMAND_WORDS: Final = 8
 COMMAND: Final = {"kind": 0, "fn": 1, "first": 2, "grain": 3, "scratch": 4, "back": 5}
 RELOC: Final = {"word": 0, "buffer": 1, "offset": 2}
 RELOC_WORDS: Final = len(RELOC)
+ARRAYS: Final = {
+    name: word
+    for word, name in enumerate(
+        (
+            "program", "workspace",
+            "busy",  # 1 while it runs
+            "class",  # that of all arrays
+            "at_data", "at_axes", "at_sizes", "at_dtype", "at_flags",  # where they have these, in bytes
+            "flags",  # those that must be set
+            "count",  # of arrays
+        )
+    )
+}  # fmt: skip
+"""The record of a call with arrays of NumPy. Behind it stand, for each array: the number of the buffer that it is (0:
+none), its dtype, the number of its axes, and their sizes."""
 HEADER: Final = {
     name: word
     for word, name in enumerate(
@@ -543,8 +562,6 @@ entry:
   %context = load ptr, ptr @context
   %as_pointer = get ptr %context.PyLong_AsVoidPtr
   %occurred = get ptr %context.PyErr_Occurred
-  %save_thread = get ptr %context.PyEval_SaveThread
-  %restore_thread = get ptr %context.PyEval_RestoreThread
   %from_integer = get ptr %context.PyLong_FromLongLong
   %object0 = load ptr, ptr %objects
   %program = call ptr %as_pointer(ptr %object0)
@@ -583,6 +600,16 @@ converted:
   %i1 = add i64 %i, 1
   br label %convert
 go:
+  %ran = call i64 @go(ptr %program, ptr %workspace, i1 %overwrites)
+  %result = call ptr %from_integer(i64 %ran)
+  ret ptr %result
+}
+
+; Run a program over a workspace that has the addresses of its buffers, without the interpreter's lock.
+define internal i64 @go(ptr %program, ptr %workspace, i1 %overwrites) {
+  %context = load ptr, ptr @context
+  %save_thread = get ptr %context.PyEval_SaveThread
+  %restore_thread = get ptr %context.PyEval_RestoreThread
   %first_over = get i64 %program.commit
   %commit = select i1 %overwrites, i64 %first_over, i64 9223372036854775807
   set i64 %commit, %workspace.commit
@@ -596,8 +623,7 @@ go:
   set ptr %thread, %workspace.thread
   %ran = call i64 @weft_run(ptr %context, ptr %program, ptr %workspace, i1 false)
   call void %restore_thread(ptr %thread)
-  %result = call ptr %from_integer(i64 %ran)
-  ret ptr %result
+  ret i64 %ran
 }
 
 ; The builtin functions, METH_FASTCALL functions of CPython. execute(program, workspace, *addresses): a run that
@@ -634,6 +660,103 @@ entry:
   ret ptr %result
 }
 
+; execute_arrays(record, *arrays): the same for arrays of NumPy, if they have the dtypes and sizes that the record says.
+; Python's lock is held until the record says that it is busy.
+define internal ptr @execute_arrays(ptr %self, ptr %objects, i64 %given) {
+entry:
+  %context = load ptr, ptr @context
+  %as_pointer = get ptr %context.PyLong_AsVoidPtr
+  %from_integer = get ptr %context.PyLong_FromLongLong
+  %object0 = load ptr, ptr %objects
+  %record = call ptr %as_pointer(ptr %object0)
+  %class = get ptr %record.class
+  %at_data = get i64 %record.at_data
+  %at_axes = get i64 %record.at_axes
+  %at_sizes = get i64 %record.at_sizes
+  %at_dtype = get i64 %record.at_dtype
+  %at_flags = get i64 %record.at_flags
+  %flags = get i64 %record.flags
+  %workspace = get ptr %record.workspace
+  %buffers = getelementptr i8, ptr %workspace, i64 $record_bytes
+  %first = getelementptr i64, ptr %record, i64 $arrays_words
+  %count = get i64 %record.count
+  %expected = add i64 %count, 1
+  %as_many = icmp eq i64 %given, %expected
+  %busy = get i64 %record.busy
+  %idle = icmp eq i64 %busy, 0
+  %ready = and i1 %as_many, %idle
+  br i1 %ready, label %arrays, label %others
+arrays:
+  %i = phi i64 [ 0, %entry ], [ %i1, %fits ]
+  %entry_at = phi ptr [ %first, %entry ], [ %next_entry, %fits ]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %look, label %run
+look:
+  %i1 = add i64 %i, 1
+  %object_at = getelementptr ptr, ptr %objects, i64 %i1
+  %object = load ptr, ptr %object_at
+  %class_at = getelementptr ptr, ptr %object, i64 $class_word
+  %its_class = load ptr, ptr %class_at
+  %is_array = icmp eq ptr %its_class, %class
+  br i1 %is_array, label %an_array, label %others
+an_array:
+  %dtype_at = getelementptr i8, ptr %object, i64 %at_dtype
+  %its_dtype = load ptr, ptr %dtype_at
+  %dtype_entry = getelementptr i64, ptr %entry_at, i64 1
+  %dtype = load ptr, ptr %dtype_entry
+  %same_dtype = icmp eq ptr %its_dtype, %dtype
+  %flags_at = getelementptr i8, ptr %object, i64 %at_flags
+  %its_flags32 = load i32, ptr %flags_at
+  %its_flags = zext i32 %its_flags32 to i64
+  %set = and i64 %its_flags, %flags
+  %all_set = icmp eq i64 %set, %flags
+  %axes_at = getelementptr i8, ptr %object, i64 %at_axes
+  %its_axes32 = load i32, ptr %axes_at
+  %its_axes = zext i32 %its_axes32 to i64
+  %axes_entry = getelementptr i64, ptr %entry_at, i64 2
+  %axes = load i64, ptr %axes_entry
+  %same_axes = icmp eq i64 %its_axes, %axes
+  %same1 = and i1 %same_dtype, %all_set
+  %same2 = and i1 %same1, %same_axes
+  %sizes_at = getelementptr i8, ptr %object, i64 %at_sizes
+  %its_sizes = load ptr, ptr %sizes_at
+  %sizes = getelementptr i64, ptr %entry_at, i64 3
+  br i1 %same2, label %axis, label %others
+axis:
+  %d = phi i64 [ 0, %an_array ], [ %d1, %size ]
+  %more_axes = icmp slt i64 %d, %axes
+  br i1 %more_axes, label %size, label %fits
+size:
+  %d1 = add i64 %d, 1
+  %its_size_at = getelementptr i64, ptr %its_sizes, i64 %d
+  %its_size = load i64, ptr %its_size_at
+  %size_at = getelementptr i64, ptr %sizes, i64 %d
+  %wanted_size = load i64, ptr %size_at
+  %same_size = icmp eq i64 %its_size, %wanted_size
+  br i1 %same_size, label %axis, label %others
+fits:
+  %data_at = getelementptr i8, ptr %object, i64 %at_data
+  %data = load ptr, ptr %data_at
+  %place = load i64, ptr %entry_at
+  %buffer = getelementptr ptr, ptr %buffers, i64 %place
+  store ptr %data, ptr %buffer
+  %next_entry = getelementptr i64, ptr %sizes, i64 %axes
+  br label %arrays
+run:
+  store ptr %workspace, ptr %buffers
+  set i64 1, %record.busy
+  %program = get ptr %record.program
+  %ran = call i64 @go(ptr %program, ptr %workspace, i1 false)
+  %paused = icmp eq i64 %ran, $paused
+  %still = zext i1 %paused to i64
+  set i64 %still, %record.busy
+  %result = call ptr %from_integer(i64 %ran)
+  ret ptr %result
+others:
+  %no = call ptr %from_integer(i64 $others)
+  ret ptr %no
+}
+
 ; Remember the context; tell the addresses of the builtin functions.
 define void @weft_program(ptr %context, ptr %table) {
   store ptr %context, ptr @context
@@ -642,6 +765,8 @@ define void @weft_program(ptr %context, ptr %table) {
   store ptr @execute_over, ptr %second
   %third = getelementptr ptr, ptr %table, i64 2
   store ptr @proceed, ptr %third
+  %fourth = getelementptr ptr, ptr %table, i64 3
+  store ptr @execute_arrays, ptr %fourth
   ret void
 }
 """)
@@ -664,9 +789,13 @@ def native_code(machine: str) -> str:
         committed=COMMITTED,
         full=FULL,
         move_bytes=8 * len(MOVE_FIELDS),
+        arrays_words=len(ARRAYS),
+        class_word=HEAD_WORDS - 1,
+        others=OTHERS,
     )
     fields = {
         "context": threads.CONTEXT,
+        "record": ARRAYS,
         "workspace": threads.RUN,
         "program": HEADER,
         "command": COMMAND,
@@ -686,6 +815,8 @@ class Interpreter(NamedTuple):
     """The same for one that does."""
     proceed: Callable[[int, int], int]
     """proceed(program, workspace): go on with a run that is paused."""
+    execute_arrays: Callable[..., int]
+    """execute_arrays(record, *arrays): `execute` for arrays of NumPy; `OTHERS` if they are not what the record says."""
 
 
 _loaded: Interpreter | None = None
@@ -697,7 +828,7 @@ def interpreter() -> Interpreter:
     if _loaded is None:
         machine = platform.machine()
         source = engine.Source(f"runtime:program:{machine}", "weft_program", lambda: native_code(machine))
-        table = (ctypes.c_int64 * 3)()
+        table = (ctypes.c_int64 * len(Interpreter._fields))()
         bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(engine.load_for_good(source))
         bind(threads.context(), ctypes.addressof(table))
         _loaded = Interpreter(*[builtin(name, at) for name, at in zip(Interpreter._fields, table, strict=True)])

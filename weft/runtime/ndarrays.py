@@ -7,7 +7,7 @@ import ctypes
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from weft.runtime.cpython import builtin
 
 Find = Callable[[np.ndarray], int]
 
-_PLAIN: Final = 0x101
+PLAIN: Final = 0x101
 """The flags of an array that is row-major and aligned, in NumPy's numbers."""
 
 _TEXT: Final = r"""
@@ -52,23 +52,45 @@ def _offset(kind: Any, samples: list[tuple[np.ndarray, int]]) -> int | None:
     return None
 
 
+class Layout(NamedTuple):
+    """Where an array has what machine code reads, in bytes from its beginning."""
+
+    data: int
+    axes: int
+    sizes: int
+    dtype: int
+    flags: int
+
+
 @functools.cache
-def plain_address() -> Find:
-    """A function of an array, of `numpy.ndarray` itself and of no subclass: the address of its first element, or 0 if
-    the array is not row-major or not aligned."""
+def layout() -> Layout | None:
+    """That of `numpy.ndarray`; None if it is another than the one that NumPy has published."""
     if sys.implementation.name != "cpython":
-        return _slowly
+        return None
     room = np.zeros((4, 6))
     fixed = np.ones(3, np.int8)
     fixed.flags.writeable = False
     odd = np.zeros(33, np.int8)[1:].view(np.float64)
     samples: list[np.ndarray] = [room, room[1:], room.T, room[:, ::2], fixed, odd, np.asfortranarray(room)]
+    samples += [np.zeros(()), np.zeros((2, 1, 3), np.float32)]
     data = _offset(ctypes.c_int64, [(x, x.ctypes.data) for x in samples])
+    axes = _offset(ctypes.c_int32, [(x, x.ndim) for x in samples])
+    dtype = _offset(ctypes.c_int64, [(x, id(x.dtype)) for x in samples])
     flags = _offset(ctypes.c_int32, [(x, x.flags.num) for x in samples])
-    if data is None or flags is None:
+    if data is None or (axes, dtype, flags) != (data + 8, data + 40, data + 48):
+        return None
+    return Layout(data, data + 8, data + 16, data + 40, data + 48)
+
+
+@functools.cache
+def plain_address() -> Find:
+    """A function of an array, of `numpy.ndarray` itself and of no subclass: the address of its first element, or 0 if
+    the array is not row-major or not aligned."""
+    found = layout()
+    if found is None:
         return _slowly
-    text = _TEXT.format(data=data, flags=flags, plain=_PLAIN)
-    source = engine.Source(f"runtime:plain_address {data} {flags}", "weft_plain_address", lambda: text)
+    text = _TEXT.format(data=found.data, flags=found.flags, plain=PLAIN)
+    source = engine.Source(f"runtime:plain_address {found.data} {found.flags}", "weft_plain_address", lambda: text)
     try:
         return builtin("plain_address", engine.load_for_good(source))
     except (CompileError, ConfigError, OSError):

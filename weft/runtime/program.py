@@ -16,7 +16,6 @@ What a run finds in its workspace, each part aligned to 64 bytes:
 from __future__ import annotations
 
 import ctypes
-import functools
 import itertools
 import operator
 import threading
@@ -29,7 +28,7 @@ import numpy as np
 
 from weft.llvm.code import Code
 from weft.runtime import threads
-from weft.runtime.buffer import ALIGNMENT, allocate, block_size, pool
+from weft.runtime.buffer import ALIGNMENT, block_size, pool
 from weft.runtime.interpreter import (
     COMMAND_WORDS,
     COMMITTED,
@@ -53,7 +52,7 @@ __all__ = ["FULL", "INLINE", "LOOP_FIELDS", "MOVE_FIELDS", "CommandKind"]  # oth
 
 _FAILED_WORDS: Final = 8
 """Words of a failed command's arguments that are told."""
-_NOTHING_RAN: Final = (MORE_THREADS, FEW_ADDRESSES)
+NOTHING_RAN: Final = (MORE_THREADS, FEW_ADDRESSES)
 _PAUSES: Final = (PAUSED, COMMITTED)
 
 
@@ -300,7 +299,7 @@ class Program:
             if status == 0:
                 return
             # No exception yet: a frame that holds one which holds the frame would keep the operands alive.
-            found = self._failure(workspace) if status not in _NOTHING_RAN else None
+            found = self._failure(workspace) if status not in NOTHING_RAN else None
         finally:
             if progress is None:  # the usual way: `_give_back` without a call
                 pool.active -= size
@@ -312,20 +311,32 @@ class Program:
             else:
                 _give_back(workspace, size, idle)
         if status == MORE_THREADS:
-            self._layout = self._lay_out(threads.get_threads())
+            self.lay_out_again()
             self.run(addresses, progress)
         elif status == FEW_ADDRESSES:
-            raise ValueError(f"[Program.run] {self._buffers() - 1} addresses are needed; got {len(addresses)}.")
+            raise ValueError(f"[Program.run] {self.given} addresses are needed; got {len(addresses)}.")
         elif found is not None:
             command, arguments, steps = found
             raise ProgramError(command, status, arguments, steps)
 
-    def bound(self, addresses: Sequence[int]) -> Callable[[], None]:
-        """`run` with these addresses, for what they belong to stays where it is: then a call is one native call, in a
-        workspace of its own. One call at a time."""
-        if self.counters:
-            return functools.partial(self.run, list(addresses))
-        return _Bound(self, addresses)
+    @property
+    def layout(self) -> tuple[int, int, deque[int]]:
+        """The address of the table, the size of a workspace, and idle ones."""
+        return self._layout
+
+    @property
+    def given(self) -> int:
+        """How many addresses a run needs."""
+        return self._buffers() - 1
+
+    def lay_out_again(self) -> None:
+        """For as many threads as there are now."""
+        self._layout = self._lay_out(threads.get_threads())
+
+    def failed(self, workspace: int, status: int) -> ProgramError:
+        """What a status other than 0 means, of a run over a workspace."""
+        command, arguments, steps = self._failure(workspace)
+        return ProgramError(command, status, arguments, steps)
 
     def _run(self, arguments: tuple[int, ...], size: int, idle: deque[int], progress: Progress | None) -> int:
         if progress is not None:
@@ -414,39 +425,6 @@ class Program:
         self._tables.append(table)  # another thread may be running an earlier one
         size = block_size(arena_at + self.workspace_bytes)
         return table.buffer_info()[0], size, pool.blocks(size)
-
-
-class _Bound:
-    """A program with the addresses of a call, and a workspace."""
-
-    __slots__ = ("_addresses", "_call", "_layout", "_program", "_storage")
-
-    def __init__(self, program: Program, addresses: Sequence[int]) -> None:
-        self._program, self._addresses = program, list(addresses)
-        self._prepare()
-
-    def _prepare(self) -> None:
-        program = self._program
-        self._layout = program._layout
-        table, size, _ = self._layout
-        self._storage = allocate(size)
-        self._call = functools.partial(program._execute, table, self._storage.address, *self._addresses)
-
-    def __call__(self) -> None:
-        status = self._call()
-        if status != 0:
-            self._go_on(status)
-
-    def _go_on(self, status: int) -> None:
-        program, workspace = self._program, self._storage.address
-        while status == PAUSED:  # Python runs the handlers of signals here
-            status = interpreter().proceed(self._layout[0], workspace)
-        if status in _NOTHING_RAN:  # more threads than there were, or too few addresses
-            program.run(self._addresses)
-            self._prepare()
-        elif status != 0:
-            command, arguments, steps = program._failure(workspace)
-            raise ProgramError(command, status, arguments, steps)
 
 
 def _scratch(needs: Iterable[tuple[int, int]], team: int) -> tuple[int, int]:

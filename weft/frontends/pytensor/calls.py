@@ -1,14 +1,13 @@
 """Calling a program with memory of NumPy on both sides.
 
 What a call of a small function costs is looking things up. So everything is looked up once, for inputs of certain
-shapes: the machine code, and where its operands lie. Small inputs are copied into memory that stays where it is, small
-results out of it; large ones are read and written where NumPy has them.
+dtypes and shapes, and machine code looks at the arrays of a call. Inputs are read where they are if they are row-major.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,33 +18,35 @@ from weft.graph.node import kind_of
 from weft.graph.placement import USED
 from weft.passes.executable import Executable
 from weft.program import Program
+from weft.runtime.array_calls import ArrayCall, Operand, are_possible
 from weft.runtime.buffer import ALIGNMENT
 from weft.runtime.data import numpy_view, to_buffer
 from weft.runtime.ndarrays import plain_address
 from weft.runtime.program import ProgramError
 
 SMALL = 1 << 13
-"""Bytes up to which an array is copied: finding out where it lies takes as long."""
+"""Bytes up to which where a result lies does not matter."""
+MOST_OWN = 1 << 20
+"""Bytes of temporaries up to which the calls for some shapes have memory of their own for them."""
+
+Call = Callable[[Sequence[Any]], Sequence[Any]]
+MaybeCall = Callable[[Sequence[Any]], Sequence[Any] | None]
 
 
-def _nothing(addresses: Sequence[int]) -> None:
-    """What runs if there is nothing to compute."""
+def never(given: Sequence[Any]) -> None:
+    """A call that serves nothing."""
 
 
-def _is_small(shape: tuple[int, ...], dtype: np.dtype) -> bool:
-    return math.prod(shape) * dtype.itemsize <= SMALL
-
-
-def _memory(shape: tuple[int, ...], dtype: np.dtype) -> Callable[[], tuple[np.ndarray, int]]:
-    """A function that gives new arrays with their addresses, which are those of cache lines: whole vectors are written
-    to one line each then."""
+def _memory(shape: tuple[int, ...], dtype: np.dtype) -> Callable[[], np.ndarray]:
+    """A function that gives new arrays. Large ones have addresses which are those of cache lines: whole vectors are
+    written to one line each then."""
     nbytes, address_of = math.prod(shape) * dtype.itemsize, plain_address()
+    if nbytes <= SMALL:
+        return functools.partial(np.empty, shape, dtype)
 
-    def new() -> tuple[np.ndarray, int]:
+    def new() -> np.ndarray:
         room = np.empty(nbytes + ALIGNMENT, _BYTES)
-        address = address_of(room)
-        offset = -address % ALIGNMENT
-        return np.ndarray(shape, dtype, room, offset), address + offset
+        return np.ndarray(shape, dtype, room, -address_of(room) % ALIGNMENT)
 
     return new
 
@@ -89,98 +90,96 @@ class Prepared:
     def __init__(self, program: Program, shapes: Sequence[tuple[int, ...]], notes: Notes) -> None:
         kinds = [kind_of(shape, wanted.dtype) for shape, wanted in zip(shapes, program.inputs, strict=True)]
         ready = program.ready(kinds)
-        self._executable, self._words = ready.executable, ready.words
+        self.executable, self._words = ready.executable, ready.words
         self._sources: list[Any] = list(ready.sources)
-        self._kinds = kinds
         self._note = notes.of(ready.instance)
-        self._finishes = not self._note.is_empty
-        self._lock = threading.Lock()
-        self._lay_out()
+        self._given = [(tuple(map(int, k.shape)), k.dtype.np) for k in kinds]
+        self._made = [(tuple(map(int, k.shape)), k.dtype.np) for k in self.executable.kinds]
+        self._memory = [_memory(shape, dtype) for shape, dtype in self._made]
+        self.quick: MaybeCall = self._quickly()
+        """Takes the inputs, and gives the results; None if they have other shapes, dtypes or layouts."""
 
-    def _lay_out(self) -> None:
-        """Where operands and results lie in a call that copies."""
-        executable = self._executable
-        self._simple = executable.simple and type(executable) is Executable
-        self._shapes = [(tuple(map(int, k.shape)), k.dtype.np) for k in executable.kinds]
-        shapes = [(tuple(map(int, k.shape)), k.dtype.np) for k in self._kinds]
+    def call(self, given: Sequence[Any]) -> Sequence[Any]:
+        """The results for inputs of the shapes that this is for."""
+        made = self.quick(given)
+        if made is not None:
+            return made
+        return finished(self._note, self._at_addresses(given) if self._is_simple() else self._plainly(given))
+
+    def _is_simple(self) -> bool:
+        """Whether a call is nothing but a run of the program, which Ctrl-C may not leave behind."""
+        executable = self.executable
+        return executable.simple and not executable.lasting and type(executable).run is Executable.run and not USED
+
+    def _addresses(self) -> list[int]:
+        """Those of a run, with 0 for those of inputs and results."""
+        operands = [0 if source.__class__ is int else source.address for source in self._sources]
+        return [*operands, *[0] * len(self._made), *self._words]
+
+    def _quickly(self) -> MaybeCall:
+        """A call that is one of machine code, where there is such a one. All is a variable here, because looking things
+        up takes longer than many a program."""
+        executable, program = self.executable, self.executable.program
+        if program is None or program.counters or program.workspace_bytes > MOST_OWN:
+            return never
+        if not (self._is_simple() and are_possible()):
+            return never
         places = {source: at for at, source in enumerate(self._sources) if source.__class__ is int}
-        inputs = [np.empty(shape if _is_small(shape, dtype) else (0,), dtype) for shape, dtype in shapes]
-        self._outputs = [np.empty(shape if _is_small(shape, dtype) else (0,), dtype) for shape, dtype in self._shapes]
-        self._addresses = [
-            inputs[source].ctypes.data if source.__class__ is int else source.address for source in self._sources
-        ]
-        first = len(self._addresses)
-        self._addresses += [x.ctypes.data for x in self._outputs]
-        self._addresses += self._words
-        small = [i for i in places if _is_small(*shapes[i])]
-        self._small_in = [(i, inputs[i]) for i in small]
-        self._large_in = [(i, places[i], shapes[i][1]) for i in places if i not in small]
-        self._large_out = [
-            (i, first + i, _memory(shape, dtype)) for i, (shape, dtype) in enumerate(self._shapes)
-            if not _is_small(shape, dtype)
-        ]  # fmt: skip
-        program = executable.program
-        self._run: Any = _nothing if program is None else program.run
-        self._run_again: Callable[[], None] | None = None
-        """The same for the addresses of small arrays, if there are no others."""
-        if not (self._large_in or self._large_out or program is None or not self._simple):
-            self._run_again = program.bound(self._addresses)
+        operands = [Operand(places.get(i), dtype, shape) for i, (shape, dtype) in enumerate(self._given)]
+        first = len(self._sources)
+        operands += [Operand(first + i, dtype, shape) for i, (shape, dtype) in enumerate(self._made)]
+        run, memory = ArrayCall(program, self._addresses(), operands), self._memory
+        note, finishes = self._note, not self._note.is_empty
 
-    def __call__(self, given: Sequence[Any]) -> Sequence[Any]:
-        if not self._simple or USED or not self._lock.acquire(False):
-            return self._finish(self._plainly(given))
-        try:
-            for i, to in self._small_in:
-                to[...] = given[i]
-            if self._run_again is None:
-                made = self._with_large(given)
-            else:
-                self._run_again()
-                made = [x.copy() for x in self._outputs]
-        except ProgramError as error:
-            raise self._executable.failure(error) from None
-        finally:
-            self._lock.release()
-        return self._finish(made) if self._finishes else made
+        def quick(given: Sequence[Any]) -> Sequence[Any] | None:
+            made = [new() for new in memory]
+            try:
+                if USED or not run(*given, *made):
+                    return None
+            except ProgramError as error:
+                raise executable.failure(error) from None
+            return finished(note, made) if finishes else made
 
-    def _with_large(self, given: Sequence[Any]) -> list[np.ndarray]:
-        addresses, address_of = self._addresses.copy(), plain_address()
-        held = []
-        for i, place, dtype in self._large_in:
-            x = given[i]
-            address = address_of(x) if x.__class__ is np.ndarray and x.dtype is dtype else 0
-            if address == 0:
-                x = np.require(x, dtype, ["C", "A"])
+        return quick
+
+    def _at_addresses(self, given: Sequence[Any]) -> list[np.ndarray]:
+        """A run over memory of NumPy's."""
+        words, address_of, held = self._addresses(), plain_address(), []
+        for place, source in enumerate(self._sources):
+            if source.__class__ is int:
+                x = np.asarray(given[source], self._given[source][1])
+                if x.__class__ is not np.ndarray or address_of(x) == 0:
+                    x = np.array(x, order="C", subok=False)
                 held.append(x)
-                address = x.ctypes.data
-            addresses[place] = address
-        large = {}
-        for i, place, memory in self._large_out:
-            large[i], addresses[place] = memory()
-        self._run(addresses)
-        return [large[i] if i in large else x.copy() for i, x in enumerate(self._outputs)]
+                words[place] = address_of(x)
+        made = [new() for new in self._memory]
+        for place, x in enumerate(made, len(self._sources)):
+            words[place] = address_of(x)
+        try:
+            if self.executable.program is not None:
+                self.executable.program.run(words)
+        except ProgramError as error:
+            raise self.executable.failure(error) from None
+        return made
 
     def _plainly(self, given: Sequence[Any]) -> list[np.ndarray]:
-        """The same through Weft's own buffers, for results that are views and for calls at the same time."""
-        buffers = [to_buffer(np.asarray(x, kind.dtype.np)) for x, kind in zip(given, self._kinds, strict=True)]
+        """The same through Weft's own buffers, for results that are views."""
+        buffers = [to_buffer(np.asarray(x, dtype)) for x, (_, dtype) in zip(given, self._given, strict=True)]
         operands = [buffers[i] if i.__class__ is int else i for i in self._sources]
-        results = self._executable.run(operands, self._words)
+        results = self.executable.run(operands, self._words)
         return [
             np.array(numpy_view(made, shape, kind.dtype))
-            for made, kind, (shape, _) in zip(results, self._executable.kinds, self._shapes, strict=True)
+            for made, kind, (shape, _) in zip(results, self.executable.kinds, self._made, strict=True)
         ]
-
-    def _finish(self, made: list[np.ndarray]) -> Sequence[Any]:
-        return finished(self._note, made)
 
 
 class Computed:
     """A program some of whose sizes depend on data: each call finds out which parts of it run."""
 
     def __init__(self, program: Program, notes: Notes) -> None:
-        self._program, self._notes = program, notes
+        self._program, self._notes, self.quick = program, notes, never
 
-    def __call__(self, given: Sequence[Any]) -> Sequence[Any]:
+    def call(self, given: Sequence[Any]) -> Sequence[Any]:
         wanted = [x.dtype.np for x in self._program.inputs]
         ready, made = self._program.run_known([np.asarray(x, dtype) for x, dtype in zip(given, wanted, strict=True)])
         return finished(self._notes.of(ready.instance), [np.array(x) for x in made])

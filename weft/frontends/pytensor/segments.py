@@ -21,7 +21,7 @@ from pytensor.tensor.type import DenseTensorType
 
 import weft.core as mx
 from weft.array import array
-from weft.frontends.pytensor.calls import Computed, Note, Notes, Prepared
+from weft.frontends.pytensor.calls import Computed, MaybeCall, Note, Notes, Prepared, never
 from weft.frontends.pytensor.convert import Graph, Refused, collecting, readers_of, refusal, rule_of
 from weft.frontends.pytensor.generators import key_of
 from weft.frontends.pytensor.graphs import stops_short
@@ -75,7 +75,9 @@ class Segment:
         self._known_at = [i for i, x in enumerate(self.inputs) if x in static]
         self._random = [i for i, x in enumerate(self.inputs) if isinstance(x.type, RandomType)]
         self._programs: dict[Any, tuple[Program, Notes]] = {}
-        self._calls: dict[Any, Prepared | Computed] = {}
+        self.prepared: dict[Any, Prepared | Computed] = {}
+        self.last: MaybeCall = never
+        """The last call: most come again."""
         self.is_plain = not self._random and not self._known_at
         """Whether what is called depends on nothing but the shapes of the inputs."""
 
@@ -93,10 +95,11 @@ class Segment:
         else:
             key = tuple([x.shape for x in given])
             given_arrays = given
-        call = self._calls.get(key)
-        if call is None:
-            call = self._prepare(key, given)
-        return call(given_arrays)
+        prepared = self.prepared.get(key)
+        if prepared is None:
+            prepared = self._prepare(key, given)
+        self.last = prepared.quick
+        return prepared.call(given_arrays)
 
     def _prepare(self, key: Any, given: Sequence[Any]) -> Prepared | Computed:
         values = key[1] if self._known_at else ()
@@ -108,13 +111,13 @@ class Segment:
                 self._programs.clear()
             self._programs[values] = self._program({i: np.array(given[i]) for i in self._known_at})
         program, notes = self._programs[values]
-        if len(self._calls) >= MOST_CALLS:
-            self._calls.clear()
+        if len(self.prepared) >= MOST_CALLS:
+            self.prepared.clear()
         try:
-            self._calls[key] = Prepared(program, shapes, notes)
+            self.prepared[key] = Prepared(program, shapes, notes)
         except DependsOnData:
-            self._calls[key] = Computed(program, notes)
-        return self._calls[key]
+            self.prepared[key] = Computed(program, notes)
+        return self.prepared[key]
 
     def _program(self, known: dict[int, np.ndarray]) -> tuple[Program, Notes]:
         wanted = [self._input(i) for i in self._at]
@@ -181,18 +184,20 @@ class Plan:
             only = self.single = Segment(self.inputs, self.outputs, only.graph.nodes, only.static)
             self.steps = [only]
             if only.is_plain:
-                self._ready, self.call = only._calls, self._quick
+                self.call = self._again(only)
 
     def __call__(self, *given: Any) -> Sequence[Any]:
         return self.call(list(given))
 
-    def _quick(self, given: list[Any]) -> Sequence[Any]:
-        """A call, where all depends on the shapes of the inputs."""
-        try:
-            call = self._ready.get(tuple([x.shape for x in given]))
-        except AttributeError:  # numbers in place of arrays, from a caller that is trusted
-            call = None
-        return self._any(given) if call is None else call(given)
+    def _again(self, single: Segment) -> Callable[[list[Any]], Sequence[Any]]:
+        """A call, where all depends on the dtypes and shapes of the inputs: most come again."""
+        whatever = self._any
+
+        def call(given: list[Any]) -> Sequence[Any]:
+            made = single.last(given)
+            return whatever(given) if made is None else made
+
+        return call
 
     def _any(self, given: list[Any]) -> Sequence[Any]:
         while True:

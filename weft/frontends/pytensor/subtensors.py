@@ -90,9 +90,17 @@ def inc_subtensor(op: Any, node: Apply, x: Value, y: Value, *given: Value) -> ar
     return _written(x, index, to_array(y, node.inputs[0].type.dtype), op.set_instead_of_inc)
 
 
+SHORT = 16
+"""Elements of a vector up to which one of them is replaced by choosing between two for each: that is a part of the
+kernels around it, and a write is one of its own."""
+
+
 def _written(x: array, index: tuple[Any, ...], y: array, sets: bool) -> array:
     if not index:
         return mx.broadcast_to(y, x.shape) if sets else x + y
+    if x.ndim == 1 and type(x.shape[0]) is int and x.shape[0] <= SHORT and type(index[0]) is int:
+        here = mx.arange(x.shape[0]) == index[0] % x.shape[0]
+        return mx.where(here, y if sets else x + y, x)
     if not sets:
         return x.at[index].add(y)
     made = mx.array(x)
