@@ -238,6 +238,14 @@ def test_no_zeros_between_elements_are_multiplied(groups: int) -> None:
     assert np.isfinite(np.asarray(back)).all((0, 2)).tolist() == [True, False, True] * 4
 
 
+def test_windows_of_one_element_that_is_none_of_the_input() -> None:
+    """Along an axis of one place, which a kernel has no loop for: what it sees there is its padding, or the input."""
+    x, w = mx.ones((1, 9, 1, 20)), mx.ones((5, 3, 1, 20))
+    for low, expected in ((1, 0), (0, 2500), (1, 0)):
+        made = mx.conv_general(x, w, stride=(1, 3), padding=([1, low], [1, 0]))
+        assert mx.sum(made).item() == expected
+
+
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 def test_convolve(mode: str) -> None:
     for n, k in ((5, 3), (5, 2), (3, 4), (1, 1), (6, 6)):

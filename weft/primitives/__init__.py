@@ -79,7 +79,7 @@ REGISTRY: tuple[type[Primitive], ...] = (
     # random
     random.Threefry,
     # contraction
-    contraction.Matmul, convolution.Convolve, convolution.ConvolveWeights,
+    contraction.Matmul, convolution.Convolve, convolution.ConvolveWeights, convolution.ConvolveBack,
     quantized.QuantizedMatmul, quantized.GatherQuantizedMatmul, quantized.Pack, quantized.Unpack, quantized.Quantize,
     quantized.Dequantize,
     # attention

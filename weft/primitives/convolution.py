@@ -4,7 +4,6 @@ tiled products, or in one chain where groups have few channels (`few_in_groups`)
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -106,7 +105,7 @@ class _Convolution(Multilinear, KernelOperation):
     def check(self, x: ArrayType, y: ArrayType) -> None:
         self.check_dtypes(x, y)
         d = len(self.windows)
-        need(d >= 1 and all(w.step >= 1 and w.gap >= 1 and w.low >= 0 for w in self.windows), f"windows {self.windows}")
+        need(d >= 1 and all(w.step >= 1 and w.gap >= 1 for w in self.windows), f"windows {self.windows}")
         need(x.ndim == y.ndim >= d + 2, f"operands {x} and {y}")
         need(self.groups >= 1, f"{self.groups} groups")
         need(equal_shapes(x.shape[: -d - 2], y.shape[: -d - 2]), f"operands {x} and {y}")
@@ -166,6 +165,7 @@ class Convolve(_Convolution):
 
     def check(self, x: ArrayType, y: ArrayType) -> None:
         super().check(x, y)
+        need(min(self.lows) >= 0, f"windows {self.windows}")
         need(len(self.places) == len(self.windows), f"places {self.places}")
         need(x.shape[-1] == y.shape[-1] * self.groups, f"operands {x} and {y} in {self.groups} groups")
         need(y.shape[-len(self.windows) - 2] % self.groups == 0, f"operands {x} and {y} in {self.groups} groups")
@@ -192,9 +192,7 @@ class Convolve(_Convolution):
         spatial = _spatial(w, self.windows)
         kernel = tuple([w.shape[axis] for axis in spatial])
         op = ConvolveWeights(self.steps, self.gaps, self.lows, self.groups, kernel)
-        found = bind(op, x, cotangent)  # (…, kernel…, C, O)
-        batch = w.ndim - len(spatial) - 2
-        return transpose(found, (*range(batch), w.ndim - 1, *range(batch, w.ndim - 2), w.ndim - 2))
+        return _as_weights(bind(op, x, cotangent), len(spatial))
 
 
 class ConvolveWeights(_Convolution):
@@ -228,6 +226,7 @@ class ConvolveWeights(_Convolution):
 
     def check(self, x: ArrayType, y: ArrayType) -> None:
         super().check(x, y)
+        need(min(self.lows) >= 0, f"windows {self.windows}")
         need(len(self.kernel) == len(self.windows), f"kernel {self.kernel}")
         d = len(self.windows)
         need(x.shape[-d - 2] == y.shape[-d - 2], f"operands {x} and {y}")
@@ -250,11 +249,7 @@ class ConvolveWeights(_Convolution):
 
     def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
         x, y = primals
-        d = len(self.windows)
-        batch = cotangent.ndim - d - 2
-        # (…, kernel…, C, O) as weights are: (…, O, kernel…, C)
-        order = (*range(batch), cotangent.ndim - 1, *range(batch, batch + d), cotangent.ndim - 2)
-        weights = transpose(cotangent, order)
+        weights = _as_weights(cotangent, len(self.windows))
         if position == 0:
             return _to_input(self.windows, self.groups, weights, y, x.shape)
         places = tuple([y.shape[axis] for axis in _spatial(y, self.windows)])
@@ -264,9 +259,91 @@ class ConvolveWeights(_Convolution):
 # ---- the derivative with respect to the input ----
 
 
-class _Residue(NamedTuple):
+class ConvolveBack(_Convolution):
+    """out[…, i, q, o] = the sum over k and c of x[…, i, (q + low - k * gap) / step, c] * w[…, o, k, c], over those k
+    for which that is a whole number; `sizes` is how many q there are, and a `low` may be negative. Elements of x that
+    do not exist are 0. With groups, c counts the channels of the output's group.
+
+    It is one convolution for each residue of q by the step (`residues`), and summed like these: nothing is multiplied
+    with zeros between elements."""
+
+    steps: tuple[int, ...]
+    gaps: tuple[int, ...]
+    lows: tuple[int, ...]
+    groups: int
+    sizes: Shape
+    samples = (
+        _sample((2, 4, 16), (3, 3, 16), windows=[(2, 1, 1)], sizes=(8,)),
+        _sample((2, 4, 3, 18), (33, 3, 2, 18), windows=[(2, 1, 1), (3, 2, 2)], sizes=(7, 6)),
+        _sample((3, 1, 3, 2, 3, 2), (3, 4, 2, 3, 1, 2), windows=[(1, 2, 0), (2, 1, 3), (3, 1, 0)], sizes=(4, 2, 7)),
+        _sample((1, 3, 5, 20), (3, 3, 4, 20), windows=[(2, 1, 1), (2, 1, 1)], sizes=(5, 10)),
+        _sample((1, 4, 2), (2, 3, 2), windows=[(2, 4, -1)], sizes=(9,)),
+        _sample((1, 2, 17, 20), (3, 5, 3, 20), windows=[(1, 1, 2), (2, 1, 1)], sizes=(2, 34)),
+        _sample((2, 0, 3), (2, 2, 3), windows=[(2, 1, 0)], sizes=(3,)),
+        _sample((2, 4, 6, 20), (20, 3, 3, 1), windows=[(2, 1, 1), (2, 1, 1)], groups=20, sizes=(7, 12)),
+        _sample((2, 4, 3, 12), (6, 2, 2, 2), windows=[(3, 1, 0), (2, 2, 1)], groups=6, sizes=(10, 5)),
+        _sample((1, 2, 5, 3, 18), (6, 1, 2, 3, 9), windows=[(2, 1, 0), *[(2, 1, 1)] * 2], groups=2, sizes=(3, 9, 5)),
+    )
+
+    def infer(self, *kinds: ArrayType) -> ArrayType:
+        x, w = kinds
+        d = len(self.windows)
+        return kind_of((*x.shape[: -d - 1], *self.sizes, w.shape[-d - 2]), x.dtype)
+
+    def check(self, x: ArrayType, y: ArrayType) -> None:
+        super().check(x, y)
+        need(len(self.sizes) == len(self.windows), f"sizes {self.sizes}")
+        need(x.shape[-1] == y.shape[-1] * self.groups, f"operands {x} and {y} in {self.groups} groups")
+        need(y.shape[-len(self.windows) - 2] % self.groups == 0, f"operands {x} and {y} in {self.groups} groups")
+
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
+        each = 2.0 * float(out.size) * float(kind_of(kinds[1].shape[-len(self.windows) - 1 :], dt.float32).size)
+        return each / math.prod(self.steps)
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        x, w = (v.astype(np.float64) for v in values)
+        d = len(self.windows)
+        sizes = [int(n) for n in self.sizes]
+        out = np.zeros((*x.shape[: -d - 1], *sizes, w.shape[-d - 2]))
+        spatial = range(out.ndim - d - 1, out.ndim - 1)
+        for tap in np.ndindex(*w.shape[-d - 1 : -1]):
+            from_, to = [slice(None)] * x.ndim, [slice(None)] * x.ndim
+            for axis, k, (step, gap, low) in zip(spatial, tap, self.windows, strict=True):
+                first = k * gap - low  # where element 0 of x goes
+                begin = max(0, -(first // step))
+                count = max(0, min(x.shape[axis] - begin, -(-(out.shape[axis] - first) // step) - begin))
+                from_[axis], to[axis] = slice(begin, begin + count), slice(first + begin * step, None, step)
+                if count == 0:
+                    break
+                to[axis] = slice(first + begin * step, first + (begin + count - 1) * step + 1, step)
+            else:
+                seen, weights = x[tuple(from_)], w[(..., *tap, slice(None))]
+                for c, o in _parts(self.groups, x.shape[-1], w.shape[-d - 2]):
+                    for member in np.ndindex(*x.shape[: -d - 2]):
+                        own = np.tensordot(seen[member][..., c], weights[member][o], ((d + 1,), (1,)))
+                        out[member][(*tuple(to)[len(member) : -1], o)] += own
+        return out.astype(values[0].dtype)
+
+    def transpose(self, position: int, out: Node, primals: tuple[Node, ...], cotangent: Node) -> Node:
+        x, w = primals
+        d, spatial = len(self.windows), _spatial(x, self.windows)
+        windows = tuple([window._replace(low=max(0, window.low)) for window in self.windows])
+        cuts = _at(x.shape, spatial, 0, [max(0, -window.low) for window in self.windows])
+        if any(cuts):  # elements of the result before all that windows see
+            left = tuple([dim_max(n - cut, 0) for n, cut in zip(cotangent.shape, cuts, strict=True)])
+            cotangent = bind(Slice(cuts, left, (1,) * len(cuts)), cotangent)
+        if position == 0:
+            places = tuple([x.shape[axis] for axis in spatial])
+            return convolve_forward(windows, self.groups, places, cotangent, _exchanged(w, self.groups, d))
+        kernel = tuple([w.shape[axis] for axis in spatial])
+        found = bind(ConvolveWeights(*parts_of(windows), self.groups, kernel), cotangent, x)
+        return _exchanged(_as_weights(found, d), self.groups, d)
+
+
+class Residue(NamedTuple):
     """Along one axis, the places first, first + step, …, which meet the elements k, k + stride, … of windows alone:
-    they are a convolution with these `taps`, turned round."""
+    they are a convolution with these `taps` (none, if they meet nothing), turned round, and with a window that begins
+    `low` before the first element of x, or behind it."""
 
     first: int
     k: int
@@ -276,21 +353,20 @@ class _Residue(NamedTuple):
     low: int
 
 
-def _residues(window: Window, kernel: int, size: Size) -> list[_Residue]:
-    """The parts of an axis; places that no window meets are in none."""
+def residues(window: Window, kernel: int, size: Size) -> list[Residue]:
+    """The parts of an axis."""
     step, gap, low = window
     common = math.gcd(step, gap)
+    stride = step // common
     found = []
     for first in range(step):
         wanted = (first + low) % step
-        if first >= size or wanted % common:
-            continue
-        stride = step // common
-        k = next(k for k in range(stride) if (k * gap - wanted) % step == 0)
+        if first >= size:
+            break
+        k = next((k for k in range(min(stride, kernel)) if (k * gap - wanted) % step == 0), kernel)
         taps = -(-(kernel - k) // stride)
-        if taps > 0:
-            before = (first + low - k * gap) // step
-            found.append(_Residue(first, k, stride, taps, gap // common, (taps - 1) * (gap // common) - before))
+        before = (first + low - k * gap) // step if taps else 0
+        found.append(Residue(first, k, stride, taps, gap // common, max(0, taps - 1) * (gap // common) - before))
     return found
 
 
@@ -300,25 +376,40 @@ def _to_input(windows: Windows, groups: int, w: Node, cotangent: Node, shape: Sh
 
 
 def convolve_back(windows: Windows, groups: int, w: Node, x: Node, shape: Shape) -> Node:
-    """out[…, i, q, o] of this shape = the sum over k and c of x[…, i, (q + low - k * gap) / step, c] * w[…, o, k, c],
-    over those k for which there is such an element of x.
-
-    Where the step is more than 1, the places q fall into parts (`_Residue`) that are each a convolution, so that
-    nothing is multiplied with zeros between elements."""
+    """`ConvolveBack` with a result of this shape: a plain convolution where all steps are 1, and of an array with zeros
+    around it where its channels are few."""
     spatial = _spatial(w, windows)
     kernel = [int(w.shape[axis]) for axis in spatial]
-    axes = [_residues(*axis) for axis in zip(windows, kernel, [shape[axis] for axis in spatial], strict=True)]
-    whole = zeros(kind_of(shape, x.dtype))
-    for parts in itertools.product(*axes):
-        made = _part_back(parts, groups, w, x, windows, shape)
-        if all(window.step == 1 for window in windows):
-            return made
-        starts, steps = _at(shape, spatial, 0, [p.first for p in parts]), [w.step for w in windows]
-        whole = bind(SliceUpdate(starts, _at(shape, spatial, 1, steps)), whole, made)
-    return whole
+    sizes = tuple([shape[axis] for axis in spatial])
+    axes = [residues(*axis) for axis in zip(windows, kernel, sizes, strict=True)]
+    if not all(axes):
+        return zeros(kind_of(shape, x.dtype))
+    if all(window.step == 1 for window in windows):
+        return _without_steps([part for (part,) in axes], groups, w, x, windows, shape)
+    channels = x.shape[-1]
+    if groups == 1 and type(channels) is int and channels < _PADDED:
+        x, windows = _with_zeros_back(windows, axes, sizes, x)
+    return bind(ConvolveBack(*parts_of(windows), groups, sizes), x, w)
 
 
-def _part_back(parts: Sequence[_Residue], groups: int, w: Node, x: Node, windows: Windows, shape: Shape) -> Node:
+def _with_zeros_back(windows: Windows, axes: Sequence[list[Residue]], sizes: Shape, x: Node) -> tuple[Node, Windows]:
+    """An array with the zeros that the windows of all residues see around it, and where they begin in it."""
+    starts, shape, moved = [0] * x.ndim, list(x.shape), []
+    for axis, window, parts, size in zip(_spatial(x, windows), windows, axes, sizes, strict=True):
+        low = max([0, *(part.low for part in parts)])
+        after: Size = 0
+        for part in parts:
+            places = -(-(size - part.first) // window.step)
+            last = places - 1 + max(0, part.taps - 1) * part.gap - part.low
+            after = dim_max(after, last + 1 - x.shape[axis])
+        starts[axis], shape[axis] = low, low + x.shape[axis] + after
+        moved.append(window._replace(low=window.low + low * window.step))
+    if not same_shape(shape, x.shape):
+        x = bind(SliceUpdate(tuple(starts), (1,) * x.ndim), zeros(kind_of(tuple(shape), x.dtype)), x)
+    return x, tuple(moved)
+
+
+def _without_steps(parts: Sequence[Residue], groups: int, w: Node, x: Node, windows: Windows, shape: Shape) -> Node:
     spatial = _spatial(x, windows)
     last = [part.k + (part.taps - 1) * part.stride for part in parts]
     sizes = list(w.shape)
@@ -330,17 +421,20 @@ def _part_back(parts: Sequence[_Residue], groups: int, w: Node, x: Node, windows
     if any(cuts):
         left = tuple([n if not cut else dim_max(n - cut, 0) for n, cut in zip(x.shape, cuts, strict=True)])
         x = bind(Slice(cuts, left, (1,) * len(cuts)), x)
-    places = [
-        -(-(shape[axis] - part.first) // window.step)
-        for axis, part, window in zip(spatial, parts, windows, strict=True)
-    ]
+    places = tuple([shape[axis] for axis in spatial])
     back_windows = tuple([Window(1, part.gap, max(0, part.low)) for part in parts])
-    return convolve_forward(back_windows, groups, tuple(places), x, weights)
+    return convolve_forward(back_windows, groups, places, x, weights)
 
 
 def _at(shape: Shape, spatial: range, other: int, numbers: Sequence[int]) -> tuple[int, ...]:
     """These numbers for the spatial axes, another for the rest."""
     return tuple([numbers[axis - spatial[0]] if axis in spatial else other for axis in range(len(shape))])
+
+
+def _as_weights(found: Node, d: int) -> Node:
+    """(…, kernel…, C, O) as weights are: (…, O, kernel…, C)."""
+    batch = found.ndim - d - 2
+    return transpose(found, (*range(batch), found.ndim - 1, *range(batch, batch + d), found.ndim - 2))
 
 
 def _exchanged(w: Node, groups: int, d: int) -> Node:

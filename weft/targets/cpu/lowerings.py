@@ -13,7 +13,7 @@ from weft.primitives.attention import Attention, AttentionGradient
 from weft.primitives.base import Primitive
 from weft.primitives.bits import Reinterpret
 from weft.primitives.contraction import Matmul
-from weft.primitives.convolution import Convolve, ConvolveWeights
+from weft.primitives.convolution import Convolve, ConvolveBack, ConvolveWeights
 from weft.primitives.custom import Barrier
 from weft.primitives.custom_kernel import CustomKernel
 from weft.primitives.elementwise import AsType
@@ -157,6 +157,10 @@ def _convolve_weights(op: ConvolveWeights, operands: Operands, out: Layout) -> L
     return windows.convolve_weights(op, operands[0], operands[1], out)
 
 
+def _convolve_back(op: ConvolveBack, operands: Operands, out: Layout) -> Lowering:
+    return windows.convolve_back(op, operands[0], operands[1], out)
+
+
 # ---- linear algebra ----
 
 
@@ -177,6 +181,7 @@ LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     Matmul: _matmul,
     Convolve: _convolve,
     ConvolveWeights: _convolve_weights,
+    ConvolveBack: _convolve_back,
     Quantized: quantized.lower,
     Pack: quantized.repack,
     Unpack: quantized.repack,

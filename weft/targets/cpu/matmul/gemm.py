@@ -86,10 +86,26 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """A block of sums in memory, `row` bytes from row to row."""
+    """A block of sums in memory, `row` bytes from row to row; or with rows anywhere, whose places from `at` on are in a
+    `table` then."""
 
     at: Value
     row: Value
+    table: Value | None = None
+
+    def line(self, i: Value | int) -> Value:
+        """Where row i begins."""
+        b = self.at.b
+        if self.table is None:
+            return b.gep(self.at, self.row * i)
+        return b.gep(self.at, b.word(b.gep(self.table, b.i64(8) * i), 0))
+
+    def below(self, i: Value) -> Sums:
+        """From row i on."""
+        b = self.at.b
+        if self.table is None:
+            return replace(self, at=b.gep(self.at, i * self.row))
+        return replace(self, table=b.gep(self.table, i * 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +315,7 @@ class Gemm:
             skip = j * self.size if self.read_b == "direct" else f.divide(j, tile.columns)[0] * f["panel"]
             columns = f.least(chunk.columns - j, tile.columns)
             part = replace(chunk, right=b.gep(chunk.right, skip), columns=columns)
-            total = Sums(b.gep(totals.at, j * self.size), totals.row)
+            total = replace(totals, at=b.gep(totals.at, j * self.size))
             for vectors in range(1, tile.vectors + 1):
                 last = columns - (vectors - 1) * tile.lanes
                 with b.when((last > 0) & (last <= tile.lanes)):
@@ -311,7 +327,7 @@ class Gemm:
 
         def one(i: Value, height: int) -> None:
             below = replace(chunk, left=self._below(chunk.left, i))
-            self._tile(below, Sums(b.gep(target.at, i * target.row), target.row), height, vectors, last, first)
+            self._tile(below, target.below(i), height, vectors, last, first)
 
         rest = self.frame.divide(chunk.rows, height)[1]
         whole = chunk.rows - rest
@@ -331,9 +347,10 @@ class Gemm:
         f, b, lanes = self.frame, self.b, self.tile.lanes
         columns = [(v * lanes * self.size, None if v < vectors - 1 else last) for v in range(vectors)]
         sums = self._products(chunk, rows, columns)
+        lines = [target.line(i) for i in range(rows)]
         places = [
-            (sums[i * vectors + v], b.gep(b.gep(target.at, target.row * i), column), part)
-            for i in range(rows)
+            (sums[i * vectors + v], b.gep(line, column), part)
+            for i, line in enumerate(lines)
             for v, (column, part) in enumerate(columns)
         ]
         with b.when(first):
@@ -404,7 +421,7 @@ class Gemm:
         """Totals from scratch memory to the output: the one rounding of narrow elements."""
         f, b, lanes = self.frame, self.b, self.tile.lanes
         with b.loop(0, rows, 1) as row:
-            source, target = b.gep(totals.at, row.index * totals.row), b.gep(out.at, row.index * out.row)
+            source, target = totals.line(row.index), out.line(row.index)
 
             def one(j: Value, part: Part | None) -> None:
                 x = f.load(self.wide, b.gep(source, j * self.size), lanes, part)

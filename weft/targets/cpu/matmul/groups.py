@@ -28,6 +28,7 @@ from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements, elements_of
 from weft.targets.cpu.matmul.frame import Part, ProductFrame, Word, block
 from weft.targets.cpu.matmul.machine import machine
+from weft.targets.cpu.matmul.residues import ConvolutionPart, Placed
 from weft.targets.cpu.matmul.tasks import equal_blocks, grain_of, tasks_for
 
 _Range = tuple[Value, Value]
@@ -73,15 +74,15 @@ class _Kernel:
     title: str
     own: tuple[str, ...] = ()
 
-    def __init__(self, shape: GroupedShape) -> None:
-        self.shape, self.kind = shape, shape.kind
+    def __init__(self, shape: GroupedShape, operands: int = 2) -> None:
+        self.shape, self.kind, self.operands = shape, shape.kind, operands
         self.name = f"{self.title}_{shape.name}"
         axes = [f"{name}{axis}" for axis in range(shape.axes) for name in ("p", "n", "k", "step", "gap", "low", "sx")]
         self.words = ("tasks", "*x", "*y", "*out", "images", "image", "outputs", "blocks", *axes, *self.own)
         self.size = shape.kind.memory.size
 
     def ir(self) -> str:
-        self.frame = f = ProductFrame(self.name, self.words, 2)
+        self.frame = f = ProductFrame(self.name, self.words, self.operands)
         self.b = f.b
         with f.b.loop(f.begin, f.end, 1) as task:
             self._task(task.index)
@@ -222,7 +223,11 @@ class Outputs(_Kernel):
     as (kernel…, channels of a group, outputs)."""
 
     title = "grouped"
-    own = ("line", "lines")
+    own: tuple[str, ...] = ("line", "lines", "out_image")
+
+    def __init__(self, shape: GroupedShape) -> None:
+        self.own = (*type(self).own, *(f"so{axis}" for axis in range(shape.axes)))
+        super().__init__(shape, operands=3)
 
     def _task(self, task: Value) -> None:
         f, b, last = self.frame, self.b, self._last
@@ -233,9 +238,11 @@ class Outputs(_Kernel):
             rest, place = f.divide(rest, f[f"p{axis}"])
             places.insert(0, place)
         member, image = f.divide(rest, f["images"])
-        at_x, at_w = f.offsets(member)
+        at_x, at_w, at_out = f.offsets(member)
         x, w = b.gep(f["x"], at_x + image * f["image"]), b.gep(f["y"], at_w)
-        out = b.gep(f["out"], line * f[f"p{last}"] * f["outputs"] * self.size)
+        out = b.gep(f["out"], at_out + image * f["out_image"])
+        for axis, place in enumerate(places):
+            out = b.gep(out, place * f[f"so{axis}"])
         ranges = [self._taps(axis, place) for axis, place in enumerate(places)]
         for axis, place in enumerate(places):
             x = self._at_place(x, axis, place)
@@ -271,7 +278,7 @@ class Outputs(_Kernel):
     def _tile(self, line: _Line, p: Value, tile: int, edge: bool = False) -> None:
         """The sums of some places that follow each other in a line; at the edge, of those terms that there are."""
         f, b, last = self.frame, self.b, self._last
-        row, part = f["outputs"] * self.size, self._part(line.count)
+        row, part = f[f"so{last}"], self._part(line.count)
         here, step = self._at_place(line.x, last, p), f[f"sx{last}"] * self._step(last)
         written_out = self.shape.last is not None and not edge
         ranges = list(line.ranges)
@@ -545,9 +552,16 @@ class _Part:
 
 def convolve(op: Convolve, x: Layout, w: Layout, out: Layout) -> Lowering:
     """Pointers: 0 is x, 1 is w, 2 is out, 3 and 4 are copies of w and x where their elements do not lie in rows."""
+    operands = Placed(x, Pointer(0)), Placed(w, Pointer(1)), Placed(out, Pointer(2))
+    return convolve_part(op.groups, ConvolutionPart(op.windows, *operands))
+
+
+def convolve_part(groups: int, part: ConvolutionPart) -> Lowering:
+    """The same for operands and an output that lie in any way. Of x there is a copy, or room for none."""
+    windows, x, w, out = part.windows, part.x.layout, part.w.layout, part.out.layout
     if math.prod(out.shape) == 0:
         return Lowering(())
-    d = len(op.windows)
+    d = len(windows)
     batch = len(x.shape) - d - 2
     order = (*range(batch), *range(batch + 1, len(w.shape)), batch)
     turned = Layout(tuple(w.shape[i] for i in order), tuple(w.strides[i] for i in order), w.dtype)
@@ -555,18 +569,22 @@ def convolve(op: Convolve, x: Layout, w: Layout, out: Layout) -> Lowering:
     size = x.dtype.size
     plain = _plain(turned)
     temporaries = [math.prod(plain.shape) * size]
-    launches += moves.copy(turned, plain, Pointer(1), Pointer(3))
-    x, at_x = _in_rows(x, Pointer(0), Pointer(4), launches, temporaries)
+    launches += moves.copy(turned, plain, part.w.pointer, Pointer(3))
+    x, at_x = _in_rows(x, part.x.pointer, Pointer(4), launches, temporaries)
+    if len(temporaries) == 1:
+        temporaries.append(0)
     outputs, each = int(out.shape[-1]), int(w.shape[-1])
-    kernel = Outputs(_shape(op.windows, x, outputs, op.groups, each, int(w.shape[-2])))
+    kernel = Outputs(_shape(windows, x, outputs, groups, each, int(w.shape[-2])))
     places = out.shape[-d - 1 : -1]
     line = equal_blocks(places[-1], _LINE, 1)
     lines = -(-places[-1] // line)
     tasks = math.prod(out.shape[: -d - 1]) * math.prod(places[:-1]) * lines
-    values = _values(op, kernel.shape, x, outputs, places, w.shape[-d - 1 : -1])
-    values |= {"tasks": tasks, "x": at_x, "y": Pointer(3), "out": Pointer(2), "line": line, "lines": lines}
+    values = _values(windows, kernel.shape, x, outputs, places, w.shape[-d - 1 : -1])
+    values |= {"tasks": tasks, "x": at_x, "y": Pointer(3), "out": part.out.pointer, "line": line, "lines": lines}
+    steps = scaled(out)
+    values |= {"out_image": steps[-d - 2], **{f"so{axis}": steps[axis - d - 1] for axis in range(d)}}
     terms = _STREAM * math.prod(out.shape) * math.prod(w.shape[-d - 1 :])
-    batch_axes = _batch(x, plain, d)
+    batch_axes = _batch(d, x, plain, out)
     return Lowering((*launches, _launch(kernel, values, batch_axes, terms, tasks)), tuple(temporaries))
 
 
@@ -593,14 +611,14 @@ def convolve_weights(op: ConvolveWeights, x: Layout, y: Layout, out: Layout) -> 
     row_part = -(-rows // -(-wanted // taken_parts))
     row_parts = -(-rows // row_part)
     tasks = members * row_parts * taken_parts
-    values = _values(op, kernel.shape, x, outputs, y.shape[-d - 1 : -1], window)
+    values = _values(op.windows, kernel.shape, x, outputs, y.shape[-d - 1 : -1], window)
     steps = scaled(y)
     values |= {"tasks": tasks, "x": at_x, "y": at_y, "out": Pointer(2), "y_image": steps[-d - 2]}
     values |= {f"sy{axis}": steps[axis - d - 1] for axis in range(d)}
     values |= {"rows": row_part, "row_parts": row_parts, "taken": taken, "taken_parts": taken_parts}
     values["pieces"] = -(-y.shape[-2] // _PIECE)
     scratch = row_part * taken * window[-1] * each * kernel.vector
-    launch = _launch(kernel, values, _batch(x, y, d), terms, tasks, scratch)
+    launch = _launch(kernel, values, _batch(d, x, y), terms, tasks, scratch)
     return Lowering((*launches, launch), tuple(temporaries))
 
 
@@ -633,7 +651,7 @@ def _shape(windows: Windows, x: Layout, outputs: int, groups: int, each: int, ta
 
 
 def _values(
-    op: Convolve | ConvolveWeights,
+    windows: Windows,
     shape: GroupedShape,
     x: Layout,
     outputs: int,
@@ -644,15 +662,15 @@ def _values(
     values: dict[str, Word] = {
         "images": x.shape[-d - 2], "image": steps[-d - 2], "outputs": outputs, "blocks": -(-outputs // shape.width),
     }  # fmt: skip
-    for axis, window in enumerate(op.windows):
+    for axis, window in enumerate(windows):
         values |= {f"p{axis}": places[axis], f"n{axis}": x.shape[axis - d - 1], f"k{axis}": kernel[axis]}
         values |= {f"step{axis}": window.step, f"gap{axis}": window.gap, f"low{axis}": window.low}
         values[f"sx{axis}"] = steps[axis - d - 1]
     return values
 
 
-def _batch(x: Layout, y: Layout, d: int) -> list[tuple[int, ...]]:
-    axes = merged(axes_of(x.shape[: -d - 2], scaled(x)[: -d - 2], scaled(y)[: -d - 2]))
+def _batch(d: int, *operands: Layout) -> list[tuple[int, ...]]:
+    axes = merged(axes_of(operands[0].shape[: -d - 2], *(scaled(x)[: -d - 2] for x in operands)))
     return [(axis.size, *axis.strides) for axis in reversed(axes)]
 
 

@@ -10,27 +10,31 @@ from a row of zeros then.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 from weft import dtypes as dt
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.codegen.transposes import transposed
 from weft.config import config
+from weft.graph.dims import dim_max
 from weft.llvm.builder import PTR, AnyValue, Value
 from weft.llvm.engine import Source
-from weft.primitives.convolution import Convolve, ConvolveWeights, Windows, few_in_groups
+from weft.primitives.convolution import Convolve, ConvolveBack, ConvolveWeights, Windows, few_in_groups
 from weft.records import dataclass, replace
 from weft.targets.axes import Axis, axes_of, merged, row_major, scaled
 from weft.targets.cpu import moves
 from weft.targets.cpu.matmul import elements as el
-from weft.targets.cpu.matmul import gemm, groups
+from weft.targets.cpu.matmul import gemm, groups, residues
 from weft.targets.cpu.matmul.elements import Elements, elements_of
 from weft.targets.cpu.matmul.frame import Part, ProductFrame, Word, block
 from weft.targets.cpu.matmul.gemm import CHUNK, Chunk, Gemm, Sums, Tile
 from weft.targets.cpu.matmul.lowering import output_blocks
 from weft.targets.cpu.matmul.machine import machine
+from weft.targets.cpu.matmul.residues import ConvolutionPart, Placed
 from weft.targets.cpu.matmul.tasks import grain_of
 
 Way = Literal["runs", "across", "single"]
@@ -57,7 +61,8 @@ class _Place:
 class WindowGemm(Gemm):
     """Writes the kernel for windows. `rows` and `columns` say for each of their axes which coordinate it moves (-1:
     none), `checks` how many coordinates there are. With `way` "runs" the last axis of the columns, which is contiguous,
-    is copied in one go; with "across" `span` rows are."""
+    is copied in one go; with "across" `span` rows are. Rows of the output that do not follow each other are `scattered`
+    along so many axes."""
 
     title = "windows"
 
@@ -71,10 +76,13 @@ class WindowGemm(Gemm):
         checks: int,
         way: Way,
         span: int = 1,
+        scattered: int = 0,
     ) -> None:
         super().__init__(kind, tile, "any", read_b, flipped=False, partial=False)
         self.rows, self.columns, self.checks, self.way, self.span = rows, columns, checks, way, span
+        self.scattered = scattered
         words = [*gemm.WORDS, "out_row", "at_rows", "at_columns", "at_zeros", "zeros", "run", "base"]
+        words += ["at_places", *(f"{name}{axis}" for axis in range(scattered) for name in ("o", "os"))]
         for letter, axes in (("r", rows), ("c", columns)):
             for axis, along in enumerate(axes):
                 words += [f"{letter}{axis}", f"{letter}s{axis}", *([f"{letter}b{axis}"] if along >= 0 else [])]
@@ -88,7 +96,8 @@ class WindowGemm(Gemm):
     @property
     def name(self) -> str:
         marks = "_".join("".join("x" if a < 0 else str(a) for a in axes) for axes in (self.rows, self.columns))
-        return f"{self.title}_{marks}_{self.way}{self.span}_{super().name}"
+        scattered = f"_at{self.scattered}" if self.scattered else ""
+        return f"{self.title}_{marks}_of{self.checks}_{self.way}{self.span}{scattered}_{super().name}"
 
     @property
     def operands(self) -> int:
@@ -100,8 +109,17 @@ class WindowGemm(Gemm):
         return self.b.gep(f["a"], offset_a), self.b.gep(f["b"], offset_b)
 
     def _output(self, member: Value, i: Value, j: Value) -> Sums:
-        f = self.frame
-        return Sums(self.b.gep(f["out"], self._member + i * f["out_row"] + j * self.kind.memory.size), f["out_row"])
+        f, b = self.frame, self.b
+        start = b.gep(f["out"], self._member + j * self.kind.memory.size)
+        if not self.scattered:
+            return Sums(b.gep(start, i * f["out_row"]), f["out_row"])
+        table = b.gep(f.scratch, f["at_places"])
+        with self._walk(i, f.least(f["m"] - i, f["block_m"]), "o", self.scattered) as (row, indices):
+            place = b.i64(0)
+            for axis, index in enumerate(indices):
+                place = place + index * f[f"os{axis}"]
+            b.store(place, b.gep(table, row * 8))
+        return Sums(start, f["out_row"], table)
 
     # ---- tables ----
 
@@ -115,11 +133,30 @@ class WindowGemm(Gemm):
         """Bytes of an entry of the table of columns: the same; of a run also where it goes, and its length."""
         return 8 * (1 + self.checks + 2 * (self.way == "runs"))
 
-    def _located(self, number: Value, letter: str, axes: Sequence[int], first: Sequence[Value]) -> list[Value]:
+    @contextmanager
+    def _walk(self, start: Value, count: Value, letter: str, axes: int) -> Iterator[tuple[Value, list[Value]]]:
+        """For `count` numbers from `start` on: which it is, and its index along each axis. Only the first is divided by
+        their sizes."""
+        f, b = self.frame, self.b
+        with b.loop(0, count, 1, *f.indices(start, letter, axes)) as loop:
+            yield loop.index, list(loop.carried)
+            following = list(loop.carried)
+            more = b.i64(1)
+            for axis in range(axes - 1, -1, -1):
+                index = following[axis] + more
+                if axis > 0:
+                    over = index.eq(f[f"{letter}{axis}"])
+                    index, more = b.choose(over, 0, index), b.cast(over, dt.int64)
+                following[axis] = index
+            loop.carry(*following)
+
+    def _located(
+        self, indices: Sequence[Value], letter: str, axes: Sequence[int], first: Sequence[Value]
+    ) -> list[Value]:
         """The offset and the coordinates of a row, or of a column."""
         f = self.frame
         offset, *coordinates = first
-        for axis, (index, along) in enumerate(zip(f.indices(number, letter, len(axes)), axes, strict=True)):
+        for axis, (index, along) in enumerate(zip(indices, axes, strict=True)):
             offset = offset + index * f[f"{letter}s{axis}"]
             if along >= 0:
                 coordinates[along] = coordinates[along] + index * f[f"{letter}b{axis}"]
@@ -136,9 +173,9 @@ class WindowGemm(Gemm):
         """Write the table of the block's rows."""
         f, b = self.frame, self.b
         first = [f["base"], *(f[f"first{axis}"] for axis in range(self.checks))]
-        with b.loop(0, f.least(f["m"] - i, f["block_m"]), 1) as row:
-            found = self._located(i + row.index, "r", self.rows, first)
-            self._put(b.gep(f.scratch, f["at_rows"] + row.index * self._row_entry), found)
+        with self._walk(i, f.least(f["m"] - i, f["block_m"]), "r", len(self.rows)) as (row, indices):
+            found = self._located(indices, "r", self.rows, first)
+            self._put(b.gep(f.scratch, f["at_rows"] + row * self._row_entry), found)
         return left
 
     def _left_of_chunk(self, left: Any, chunk: Value) -> Any:
@@ -150,20 +187,20 @@ class WindowGemm(Gemm):
         first = [b.i64(0)] * (1 + self.checks)
         table = b.gep(f.scratch, f["at_columns"])
         if self.way != "runs":
-            with b.loop(0, depth, 1) as column:
-                found = self._located(begin + column.index, "c", self.columns, first)
-                self._put(b.gep(table, column.index * self._column_entry), found)
+            with self._walk(begin, depth, "c", len(self.columns)) as (column, indices):
+                found = self._located(indices, "c", self.columns, first)
+                self._put(b.gep(table, column * self._column_entry), found)
             return left
         number, skip = f.divide(begin, f["run"])
         self._runs = f.divide(skip + depth + (f["run"] - 1), f["run"])[0]
-        with b.loop(0, self._runs, 1) as run:
-            start = run.index * f["run"] - skip
+        with self._walk(number, self._runs, "c", len(self.columns)) as (run, indices):
+            start = run * f["run"] - skip
             before = b.choose(start < 0, -start, 0)
             to = start + before
             count = f.least(f["run"] - before, depth - to)
-            offset, *coordinates = self._located(number + run.index, "c", self.columns, first)
+            offset, *coordinates = self._located(indices, "c", self.columns, first)
             entry = [offset + before * size, *coordinates, to * self.size, count]
-            self._put(b.gep(table, run.index * self._column_entry), entry)
+            self._put(b.gep(table, run * self._column_entry), entry)
         return left
 
     # ---- packing ----
@@ -173,9 +210,10 @@ class WindowGemm(Gemm):
         f, b = self.frame, self.b
         inside: Value | None = None
         for axis in range(self.checks):
-            place = row[1 + axis] + column[1 + axis]
+            place = b.like(column[1 + axis], row[1 + axis]) + column[1 + axis]
             # As a number without a sign one below 0 is larger than all sizes.
-            here = b.op(f"icmp ult i64 {place.text}, {f[f'size{axis}'].text}", dt.bool_, 1)
+            size = b.like(place, f[f"size{axis}"])
+            here = b.op(f"icmp ult {place.type} {place.text}, {size.text}", dt.bool_, place.lanes)
             inside = here if inside is None else inside & here
         return inside
 
@@ -255,8 +293,10 @@ class RunsInPlace(WindowGemm):
 
     title = "windows_in_place"
 
-    def __init__(self, kind: Elements, tile: Tile, read_b: gemm.Read, rows: Any, columns: Any, checks: int) -> None:
-        super().__init__(kind, tile, read_b, rows, columns, checks, "runs")
+    def __init__(
+        self, kind: Elements, tile: Tile, read_b: gemm.Read, rows: Any, columns: Any, checks: int, scattered: int = 0
+    ) -> None:
+        super().__init__(kind, tile, read_b, rows, columns, checks, "runs", scattered=scattered)
         self.a_row = 0  # nothing is packed
         self._base: Value
 
@@ -300,9 +340,17 @@ class PlacesInPlace(WindowGemm):
     title = "windows_by_place"
 
     def __init__(
-        self, kind: Elements, tile: Tile, read_b: gemm.Read, rows: Any, columns: Any, checks: int, aligned: bool
+        self,
+        kind: Elements,
+        tile: Tile,
+        read_b: gemm.Read,
+        rows: Any,
+        columns: Any,
+        checks: int,
+        aligned: bool,
+        scattered: int = 0,
     ) -> None:
-        super().__init__(kind, tile, read_b, rows, columns, checks, "single", int(aligned))
+        super().__init__(kind, tile, read_b, rows, columns, checks, "single", int(aligned), scattered)
         self.a_row, self.aligned = 0, aligned
         self.words = (*self.words, "piece")  # type: ignore[misc]
         self._base: Value
@@ -324,22 +372,28 @@ class PlacesInPlace(WindowGemm):
         return left
 
     def _left_of_chunk(self, left: Any, chunk: Value) -> Any:
-        """Write where each run of the block begins at each column."""
-        f, b = self.frame, self.b
+        """Write where each run of the block begins at each column. First come offsets and coordinates of the columns,
+        each in a line of its own, so that vectors of them are taken together."""
+        f, b, lanes = self.frame, self.b, self.tile.turn
         begin, zeros = chunk * CHUNK, b.gep(f.scratch, f["at_zeros"])
         depth = f.least(f["k"] - begin, CHUNK)
-        with b.loop(0, depth, 1) as column:
-            found = self._located(begin + column.index, "c", self.columns, [b.i64(0)] * (1 + self.checks))
-            self._put(b.gep(f.scratch, f["at_rows"] + column.index * self._row_entry), found)
+        lines = [b.gep(f.scratch, f["at_rows"] + 8 * CHUNK * i) for i in range(1 + self.checks)]
+        with self._walk(begin, depth, "c", len(self.columns)) as (column, indices):
+            found = self._located(indices, "c", self.columns, [b.i64(0)] * (1 + self.checks))
+            for line, value in zip(lines, found, strict=True):
+                b.store(value, b.gep(line, column * 8))
         first = [f["base"], *(f[f"first{axis}"] for axis in range(self.checks))]
         start, last = self._together
-        with b.loop(start, last + 1, 1) as run:
-            row = self._located(run.index, "r", self.rows, first)
-            line = b.gep(f.scratch, f["at_columns"] + (run.index - start) * (8 * CHUNK))
-            with b.loop(0, depth, 1) as column:
-                place = self._got(b.gep(f.scratch, f["at_rows"] + column.index * self._row_entry))
-                at, exists = b.gep(left, row[0] + place[0]), self._exists(row, place)
-                b.store(at if exists is None else b.choose(exists, at, zeros), b.gep(line, column.index * 8))
+        address = b.op(f"ptrtoint ptr {left.text} to i64", dt.int64, 1)
+        nowhere = b.op(f"ptrtoint ptr {zeros.text} to i64", dt.int64, 1)
+        with self._walk(start, last + 1 - start, "r", len(self.rows)) as (run, indices):
+            row = self._located(indices, "r", self.rows, [address + first[0], *first[1:]])
+            target = b.gep(f.scratch, f["at_columns"] + run * (8 * CHUNK))
+            with b.loop(0, depth, lanes) as column:
+                places = el.flat([b.load(b.gep(line, column.index * 8), dt.int64, lanes) for line in lines])
+                at, exists = b.splat(row[0], lanes) + places[0], self._exists(row, places)
+                at = at if exists is None else b.choose(exists, at, b.splat(nowhere, lanes))
+                b.store(at, b.gep(target, column.index * 8))
         return left
 
     def _pack_left(self, chunk: Chunk) -> Value:
@@ -355,8 +409,7 @@ class PlacesInPlace(WindowGemm):
         b, rows = self.b, self.frame["piece"]
         with b.loop(0, chunk.rows, rows) as piece:
             below = replace(chunk, left=self._below(chunk.left, piece.index), rows=rows)
-            at = Sums(b.gep(target.at, piece.index * target.row), target.row)
-            super()._strips(below, at, vectors, last, first)
+            super()._strips(below, target.below(piece.index), vectors, last, first)
 
     def _products(self, chunk: Chunk, rows: int, columns: gemm.Columns) -> list[AnyValue]:
         f, b, kind, lanes = self.frame, self.b, self.kind, self.tile.lanes
@@ -387,23 +440,44 @@ def _clear(f: ProductFrame) -> None:
 
 
 def convolve(op: Convolve, x: Layout, w: Layout, out: Layout) -> Lowering:
-    """Rows are places of the window, columns what it sees. Pointers: 0 is x, 1 is w, 2 is out, 3 a copy of w where its
-    elements do not lie in rows."""
+    """Pointers: 0 is x, 1 is w, 2 is out, 3 a copy of w where its elements do not lie in rows."""
     if op.groups > 1 and few_in_groups(int(w.shape[-1]), int(out.shape[-1]) // op.groups):
         return groups.convolve(op, x, w, out)
     if math.prod(out.shape) == 0:
         return Lowering(())
-    d = len(op.windows)
-    steps = scaled(x)
-    images = _Place(x.shape[-d - 2], steps[-d - 2])
-    channels = _Place(w.shape[-1], steps[-1])
-    over = _over(op.windows, x, op.places, w.shape[-d - 1 : -1])
-    rows = [images, *_spatial(op.windows, over, op.places, [w.step for w in op.windows], steps[-d - 1 : -1])]
+    operands = Placed(x, Pointer(0)), Placed(w, Pointer(1)), Placed(out, Pointer(2))
+    return _convolve(op.groups, ConvolutionPart(op.windows, *operands))
+
+
+def convolve_back(op: ConvolveBack, x: Layout, w: Layout, out: Layout) -> Lowering:
+    """The launches of all residues, each of which writes its own places of the output. Pointers: 0 is x, 1 is w, 2 is
+    out, 3 a copy of weights, 4 of x."""
+    if math.prod(out.shape) == 0:
+        return Lowering(())
+    few = op.groups > 1 and few_in_groups(int(w.shape[-1]), int(out.shape[-1]) // op.groups)
+    lower = groups.convolve_part if few else _convolve
+    operands = Placed(x, Pointer(0)), Placed(w, Pointer(1)), Placed(out, Pointer(2))
+    parts = [lower(op.groups, part) for part in residues.parts_of(op, *operands)]
+    # One is done after the other, so they share what they need.
+    temporaries = [part.temporaries for part in parts if part.temporaries]
+    shared = tuple([functools.reduce(dim_max, sizes) for sizes in zip(*temporaries, strict=True)])
+    return Lowering(tuple([launch for part in parts for launch in part.launches]), shared)
+
+
+def _convolve(groups: int, part: ConvolutionPart) -> Lowering:
+    """Rows are places of the window, columns what it sees."""
+    windows, x, w, out = part.windows, part.x, part.w, part.out
+    d = len(windows)
+    steps, sizes = scaled(x.layout), out.layout.shape[-d - 1 : -1]
+    kernel = w.layout.shape[-d - 1 : -1]
+    over = _over(windows, x.layout, sizes, kernel)
+    images = _Place(x.layout.shape[-d - 2], steps[-d - 2])
+    rows = [images, *_spatial(windows, over, sizes, [w.step for w in windows], steps[-d - 1 : -1])]
     columns = [
-        *_spatial(op.windows, over, w.shape[-d - 1 : -1], [w.gap for w in op.windows], steps[-d - 1 : -1]),
-        channels,
+        *_spatial(windows, over, kernel, [w.gap for w in windows], steps[-d - 1 : -1]),
+        _Place(w.layout.shape[-1], steps[-1]),
     ]
-    return _lowering(op, x, w, out, over, rows, columns, slice(-d - 1, None), -d - 2)
+    return _lowering(windows, groups, x, w, out, over, rows, columns, slice(-d - 1, None), -d - 2)
 
 
 def convolve_weights(op: ConvolveWeights, x: Layout, y: Layout, out: Layout) -> Lowering:
@@ -425,14 +499,16 @@ def convolve_weights(op: ConvolveWeights, x: Layout, y: Layout, out: Layout) -> 
         _Place(x.shape[-d - 2], steps[-d - 2]),
         *_spatial(op.windows, over, places, [w.step for w in op.windows], steps[-d - 1 : -1]),
     ]
-    return _lowering(op, x, y, out, over, rows, columns, slice(-d - 2, -1), -1)
+    operands = Placed(x, Pointer(0)), Placed(y, Pointer(1)), Placed(out, Pointer(2))
+    return _lowering(op.windows, op.groups, *operands, over, rows, columns, slice(-d - 2, -1), -1)
 
 
 def _lowering(
-    op: Convolve | ConvolveWeights,
-    x: Layout,
-    right: Layout,
-    out: Layout,
+    windows: Windows,
+    groups: int,
+    x: Placed,
+    right: Placed,
+    out: Placed,
     over: Sequence[int],
     rows: list[_Place],
     columns: list[_Place],
@@ -441,26 +517,26 @@ def _lowering(
 ) -> Lowering:
     """The launches for a right operand whose axes `depth` are summed over, and whose axis `n` remains. They have to be
     walked as one: else it is copied first. So it is if many blocks would each have to turn it round."""
-    at = Pointer(1)
     launches: list[Launch] = []
     temporaries: tuple[int, ...] = ()
-    turns = right.strides[n] != 1 and math.prod(axis.size for axis in rows) > _ROWS
-    if turns or len(merged(axes_of(right.shape[depth], scaled(right)[depth]))) > 1:
-        plain = _with_last(right, n)
-        launches += moves.copy(right, plain, at, Pointer(3))
-        right, at, temporaries = plain, Pointer(3), (math.prod(right.shape) * right.dtype.size,)
-    inside, strides = merged(axes_of(right.shape[depth], scaled(right)[depth])), scaled(right)
-    b_k = inside[0].strides[0] if inside else right.dtype.size
-    each, per = x.shape[-1] // op.groups, right.shape[n] // op.groups
-    d, size = len(op.windows), x.dtype.size
-    member = tuple(strides[: -d - 2]), row_major(out.shape, size)[: -d - 2]
-    batch = axes_of(x.shape[: -d - 2], scaled(x)[: -d - 2], *member)
-    batch.append(Axis(op.groups, (each * scaled(x)[-1], per * strides[n], per * size)))
+    y, at = right.layout, right.pointer
+    turns = y.strides[n] != 1 and math.prod(axis.size for axis in rows) > _ROWS
+    if turns or len(merged(axes_of(y.shape[depth], scaled(y)[depth]))) > 1:
+        plain = _with_last(y, n)
+        launches += moves.copy(y, plain, at, Pointer(3))
+        y, at, temporaries = plain, Pointer(3), (math.prod(y.shape) * y.dtype.size,)
+    inside, strides = merged(axes_of(y.shape[depth], scaled(y)[depth])), scaled(y)
+    b_k = inside[0].strides[0] if inside else y.dtype.size
+    each, per = x.layout.shape[-1] // groups, y.shape[n] // groups
+    d, size = len(windows), y.dtype.size
+    lead = [scaled(layout)[: -d - 2] for layout in (x.layout, y, out.layout)]
+    batch = axes_of(x.layout.shape[: -d - 2], *lead)
+    batch.append(Axis(groups, (each * scaled(x.layout)[-1], per * strides[n], per * size)))
+    # All axes but those of members and of columns are rows of the output.
+    places = merged(axes_of(out.layout.shape[-d - 2 : -1], scaled(out.layout)[-d - 2 : -1]))
     matrix = _Right(at, per, b_k, strides[n])
-    return Lowering(
-        (*launches, _launch(op.windows, x, over, rows, columns, matrix, merged(batch), out.shape[-1] * size)),
-        temporaries,
-    )
+    launch = _launch(windows, x, over, rows, columns, matrix, merged(batch), out.pointer, places)
+    return Lowering((*launches, launch), temporaries)
 
 
 def _with_last(layout: Layout, last: int) -> Layout:
@@ -516,23 +592,28 @@ def _joined(axes: Sequence[_Place]) -> list[_Place]:
 
 def _launch(
     windows: Windows,
-    x: Layout,
+    left: Placed,
     over: Sequence[int],
     rows: list[_Place],
     columns: list[_Place],
     right: _Right,
     members_of: Sequence[Axis],
-    out_row: int,
+    to: Pointer,
+    places: Sequence[Axis],
 ) -> Launch:
+    x = left.layout
     kind, size, d = elements_of(x.dtype), x.dtype.size, len(windows)
     rows, columns = _joined(rows), _joined(columns)
     m, n, k = math.prod(axis.size for axis in rows), right.n, math.prod(axis.size for axis in columns)
+    if k == 0:
+        columns = []
+    scattered = len(places) if len(places) > 1 else 0
     batch = [(axis.size, *axis.strides) for axis in reversed(members_of)]
     members = math.prod(axis[0] for axis in batch)
     terms = members * m * n * k
     tile = machine(config.cpu).tile(kind, n)
     read_b: gemm.Read = "rows" if right.b_column == size else "columns" if right.b_k == size else "any"
-    kernel, run = _kernel(kind, tile, read_b, rows, columns, len(over), n)
+    kernel, run = _kernel(kind, tile, read_b, rows, columns, len(over), n, scattered)
     step = math.lcm(tile.rows, kernel.span)
     if isinstance(kernel, PlacesInPlace):
         step = _piece(run) if kernel.aligned else tile.rows
@@ -548,20 +629,23 @@ def _launch(
     elif isinstance(kernel, PlacesInPlace):
         table, zeros = (block_m // run + 2) * 8 * CHUNK, run * size
     at_zeros, zeros = at_columns + table, -(-zeros // 8) * 8
+    at_places = at_zeros + zeros
     steps = scaled(x)[-d - 1 : -1]
     values: dict[str, Word] = {
-        "tasks": members * blocks_m * blocks_n, "a": Pointer(0), "b": right.pointer, "out": Pointer(2),
+        "tasks": members * blocks_m * blocks_n, "a": left.pointer, "b": right.pointer, "out": to,
         "m": m, "n": n, "k": k, "chunks": max(1, -(-k // CHUNK)), "a_row": 0, "a_k": 0, "b_k": right.b_k,
         "b_column": right.b_column, "block_m": block_m, "block_n": block_n, "blocks_m": blocks_m, "blocks_n": blocks_n,
         "panel": scratch.panel, "at_a": scratch.at_a, "at_total": scratch.at_total,
-        "out_row": out_row, "at_rows": at_rows, "at_columns": at_columns, "at_zeros": at_zeros, "zeros": zeros,
-        "run": run, "piece": step,
+        "out_row": places[0].strides[0] if places else 0, "at_places": at_places, "at_rows": at_rows,
+        "at_columns": at_columns, "at_zeros": at_zeros, "zeros": zeros, "run": run, "piece": step,
         "base": -sum(window.low * step for window, step in zip(windows, steps, strict=True)),
     }  # fmt: skip
     for letter, axes in (("r", rows), ("c", columns)):
         for number, axis in enumerate(axes):
             values[f"{letter}{number}"], values[f"{letter}s{number}"] = axis.size, axis.step
             values[f"{letter}b{number}"] = axis.by
+    for number, outward in enumerate(places):
+        values[f"o{number}"], values[f"os{number}"] = outward.size, outward.strides[0]
     for number, spatial in enumerate(over):
         values[f"first{number}"], values[f"size{number}"] = -windows[spatial].low, x.shape[spatial - d - 1]
     tasks = members * blocks_m * blocks_n
@@ -569,7 +653,7 @@ def _launch(
         Source(f"convolve:{kernel.name}", kernel.name, kernel.ir),
         block(kernel.words, values, batch),
         grain_of(terms, tasks),
-        at_zeros + zeros,
+        at_places + (8 * block_m if scattered else 0),
     )
 
 
@@ -583,7 +667,14 @@ _SPANS: Final = (8, 4)
 
 
 def _kernel(
-    kind: Elements, tile: Tile, read_b: gemm.Read, rows: list[_Place], columns: list[_Place], checks: int, n: int
+    kind: Elements,
+    tile: Tile,
+    read_b: gemm.Read,
+    rows: list[_Place],
+    columns: list[_Place],
+    checks: int,
+    n: int,
+    scattered: int,
 ) -> tuple[WindowGemm, int]:
     """The kernel, and how many elements lie together. The axis along which they do is taken from the rows or the
     columns."""
@@ -593,14 +684,15 @@ def _kernel(
     marks = [[axis.along for axis in axes] for axes in (rows, columns)]
     if in_columns and not kind.narrow and columns[-1].size >= (_RUN if checks else _TOGETHER):
         run = columns.pop().size
-        return RunsInPlace(kind, tile, read_b, tuple(marks[0]), tuple(marks[1][:-1]), checks), run
+        return RunsInPlace(kind, tile, read_b, tuple(marks[0]), tuple(marks[1][:-1]), checks, scattered), run
     if in_columns and columns[-1].size >= _TOGETHER:
         run = columns.pop().size
-        return WindowGemm(kind, tile, read_b, tuple(marks[0]), tuple(marks[1][:-1]), checks, "runs"), run
+        outer = tuple(marks[1][:-1])
+        return WindowGemm(kind, tile, read_b, tuple(marks[0]), outer, checks, "runs", 1, scattered), run
     span = next((n for n in _SPANS if in_rows and n <= tile.turn and rows[-1].size % n == 0), 1)
     if in_rows and not kind.narrow and rows[-1].size >= _TOGETHER and (span == 1 or n <= _PANELS * tile.columns):
         run = rows.pop().size
         aligned = _piece(run) >= 2 * tile.rows or run % tile.rows == 0
-        return PlacesInPlace(kind, tile, read_b, tuple(marks[0][:-1]), tuple(marks[1]), checks, aligned), run
+        return PlacesInPlace(kind, tile, read_b, tuple(marks[0][:-1]), tuple(marks[1]), checks, aligned, scattered), run
     way: Way = "across" if span > 1 else "single"
-    return WindowGemm(kind, tile, read_b, tuple(marks[0]), tuple(marks[1]), checks, way, span), 1
+    return WindowGemm(kind, tile, read_b, tuple(marks[0]), tuple(marks[1]), checks, way, span, scattered), 1
