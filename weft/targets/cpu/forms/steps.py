@@ -7,17 +7,23 @@ from weft import dtypes as dt
 from weft.codegen.kernel import LANES
 from weft.codegen.launch import Done, Launch, Pointer, Steps
 from weft.codegen.scope import Accesses, Bases, Scope, State, flatten, unflatten
+from weft.config import config
 from weft.llvm.builder import Value
 from weft.passes.lower import Item, Lowerer, nbytes_of
 from weft.passes.lower_loops import LoopLowering
 from weft.primitives.base import Parameter
 from weft.records import dataclass
+from weft.runtime.threads import get_threads
 from weft.targets.axes import Word, product, words_of
 from weft.targets.cpu.forms.base import Form, grain_of
-from weft.targets.cpu.forms.map import WIDE_COST
+from weft.targets.cpu.forms.map import LONG_COST, WIDE_COST
 from weft.targets.cpu.forms.tile import position_of
 from weft.targets.cpu.kernel import Frame
+from weft.targets.cpu.matmul.machine import machine
 from weft.targets.nest import Nest, Operand
+
+FOURFOLD_COST = 64
+"""Steps that cost more than this have two registers of elements side by side, not four."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +139,7 @@ class _StepsLowering:
             return None
         if op.stops and n * places != 1:
             return None
-        # Elements of a recurrence wait for their own last step: several vectors side by side keep the units busy.
-        lanes = 1 if n * places == 1 else 4 * LANES if n >= 4 * LANES and nest.cost() < WIDE_COST else LANES
+        lanes = self._lanes(n, places)
         rows = self._rows()
         stop = None if self.go_on is None else nest.numbers[self.go_on]
         kernel = LoopSteps(
@@ -151,6 +156,21 @@ class _StepsLowering:
         pointers = [*loads, *(self._result(self.outputs.index(store.node)) for store in nest.stores)]
         words = words_of(kernel.fields(), pointers, outer, inner, {**numbers, **self._places()})
         return self._item(Launch(kernel.source(), words, grain_of(lanes * min(share, limit), nest.cost())), share)
+
+    def _lanes(self, n: int, places: int) -> int:
+        """Elements that go through the steps side by side. Each waits for its own last step, so four registers or more
+        of them keep the arithmetic units busy; where steps cost much, fewer do, and more take LLVM long."""
+        if n * places == 1:
+            return 1
+        cost = self.nest.cost()
+        if cost < WIDE_COST:
+            return 4 * LANES if n >= 4 * LANES else LANES
+        registers = 4 if cost <= FOURFOLD_COST else 2 if cost <= LONG_COST else 1
+        size = max(operand.dtype.size for operand in self.nest.operands)
+        lanes = max(LANES, registers * machine(config.cpu).vector // max(4, size))
+        while lanes > LANES and (2 * n <= lanes or places * -(-n // lanes) < get_threads()):
+            lanes //= 2
+        return lanes
 
     def _role(self, operand: Operand) -> int | None:
         """The number of the body's input that a load reads."""

@@ -52,7 +52,9 @@ class Dot:
     going together.
 
     `lanes`: of vectors that lie across outputs. `flipped`: x is the right operand of the product, so complex factors
-    change places. `partial`: the output holds sums as they are in flight, because others will be added to them.
+    change places. `partial`: the output holds sums as they are in flight, because others will be added to them. `held`:
+    one row of x, whose interleaved sums stay in registers for so many vectors of outputs, `together` vectors at once,
+    because `w`, whose rows are contiguous, is in the caches and need not be read in long pieces.
     """
 
     def __init__(
@@ -62,12 +64,13 @@ class Dot:
         rows: int,
         read: Read,
         lanes: int,
-        *,
         flipped: bool,
         partial: bool,
         epilogue: Epilogue | None = None,
+        held: int = 0,
+        together: int = 0,
     ) -> None:
-        self.epilogue = epilogue
+        self.epilogue, self.held, self.together = epilogue, held, together
         self.words = WORDS if epilogue is None else (*WORDS, *epilogue.words())
         self.kind, self.few, self.rows, self.read, self.lanes = kind, few, rows, read, lanes
         self.flipped = flipped and kind.parts == 2
@@ -79,7 +82,8 @@ class Dot:
     def name(self) -> str:
         kinds = f"{self.kind.memory.name}_{self.result.memory.name}"
         then = "" if self.epilogue is None else f"_{self.epilogue.name}"
-        return f"dot_{kinds}_{self.read}_{self.few}x{self.rows}x{self.lanes}{'_flipped' * self.flipped}{then}"
+        held = f"_held{self.held}of{self.together}" if self.held else ""
+        return f"dot_{kinds}_{self.read}_{self.few}x{self.rows}x{self.lanes}{held}{'_flipped' * self.flipped}{then}"
 
     @property
     def longest(self) -> int:
@@ -91,7 +95,8 @@ class Dot:
         """The layout of scratch memory for tasks of `block` outputs (a multiple of LANES) per row of x."""
         rows = -(-few // self.few) * self.few
         at_sums = few * CHUNK * self.size if copies else 0
-        at_total = at_sums + (LANES * rows * block * self.size if self.read == "columns" else 0)
+        in_memory = self.read == "columns" and not self.held
+        at_total = at_sums + (LANES * rows * block * self.size if in_memory else 0)
         return Scratch(at_sums, at_total, at_total + rows * block * self.size)
 
     def ir(self) -> str:
@@ -117,7 +122,9 @@ class Dot:
             depth = f.least(f["k"] - k, CHUNK)
             self._prepare(b.gep(x, k * f["x_k"]), depth)
             at, first = b.gep(w, k * f["w_k"]), chunk.index.eq(0)
-            if self.read == "columns":
+            if self.held:
+                self._across_held(at, many, depth, totals, first)
+            elif self.read == "columns":
                 self._across(at, many, depth, totals, first)
             else:
                 self._along(at, many, depth, totals, first)
@@ -266,6 +273,68 @@ class Dot:
                 half = len(sums) // 2
                 sums = [el.add(low, high) for low, high in zip(sums[:half], sums[half:], strict=True)]
             self._add_total(sums[0], b.gep(totals, loop.index * self.size), first)
+
+    # ---- rows contiguous, and short ----
+
+    def _across_held(self, w: Value, many: Value, depth: Value, totals: Value, first: Value) -> None:
+        f, b = self.frame, self.b
+        step = self.held * self.lanes
+        whole = b.i64(0)
+        if self.held > 1:
+            whole = many & -step
+            with b.loop(0, whole, step) as loop:
+                self._held_sums(w, loop.index, self.held, None, depth, totals, first)
+        f.sweep(
+            many - whole,
+            self.lanes,
+            lambda j, part: self._held_sums(w, whole + j, 1, part, depth, totals, first),
+        )
+
+    def _held_sums(
+        self, w: Value, j: Value, vectors: int, part: Part | None, depth: Value, totals: Value, first: Value
+    ) -> None:
+        """The sums of some vectors of outputs from number j on."""
+        b = self.b
+        at = b.gep(w, j * self.kind.memory.size)
+        together = self.together // vectors
+
+        def sums_of(lane: int, period: int) -> list[AnyValue]:
+            """Sums number `lane` and on, so many as go together, of the level of the tree that has `period`."""
+            if period == LANES:
+                return self._interleaved(at, vectors, part, depth, lane, together)
+            low, high = sums_of(lane, 2 * period), sums_of(lane + period, 2 * period)
+            return [el.add(x, y) for x, y in zip(low, high, strict=True)]
+
+        sums = sums_of(0, together)
+        while len(sums) > vectors:
+            half = len(sums) // 2
+            sums = [el.add(low, high) for low, high in zip(sums[:half], sums[half:], strict=True)]
+        for v, total in enumerate(sums):
+            self._add_total(total, b.gep(totals, (j + v * self.lanes) * self.size), first)
+
+    def _interleaved(
+        self, w: Value, vectors: int, part: Part | None, depth: Value, lane: int, together: int
+    ) -> list[AnyValue]:
+        """The interleaved sums number `lane` and on, for each vector of outputs."""
+        f, b, lanes = self.frame, self.b, self.lanes
+        sums: list[AnyValue] = [el.zero(b, self.kind, lanes)] * (together * vectors)
+        whole = depth & -LANES
+        for begin, end, tail in ((b.i64(0), whole, False), (whole, depth, True)):  # the second runs once, or not at all
+            with b.loop(begin, end, LANES, *el.flat(sums)) as loop:
+                sums = el.unflat(self.kind, loop.carried)
+                for i in range(together):
+                    k = loop.index + (lane + i)
+                    inside = k < depth
+                    k = f.least(k, depth - 1) if tail else k
+                    x, row = self._spread(self._x_at(b.i64(0), k)), b.gep(w, k * f["w_k"])
+                    for v in range(vectors):
+                        place = b.gep(row, v * lanes * self.kind.memory.size)
+                        old = sums[i * vectors + v]
+                        new = self._product(x, f.load(self.kind, place, lanes, part), old)
+                        sums[i * vectors + v] = b.select(inside, new, old) if tail else new
+                loop.carry(*el.flat(sums))
+            sums = el.unflat(self.kind, loop.carried)
+        return sums
 
     # ---- the end ----
 

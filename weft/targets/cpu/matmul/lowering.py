@@ -28,6 +28,7 @@ _SPLIT: Final = 8  # chunks of k that are worth being tasks of their own
 _BLOCK_N: Final = 1536  # bytes of a packed row of b: with 256 of them, a third to a half of a second-level cache
 _MANY: Final = 64  # rows or columns that make packing the other operand worth it
 _NARROW: Final = 8  # columns that are too few for the lanes of a vector
+_HELD: Final = {16: 48 << 10, 32: 128 << 10}  # by registers: bytes of w that may be read in short pieces of rows
 _FEW: Final = 32  # rows of x that the skinny kernel takes together
 _TINY: Final = 8  # rows, columns and terms of products that share vectors with their neighbours
 _TINY_TERMS: Final = 256  # multiply-adds of such a product: all of them are written out, which LLVM takes its time for
@@ -335,7 +336,11 @@ def _dot(p: _Product, partial: bool = False, fused: Fused | None = None) -> Laun
     # As many rows of w as there are sums in registers for: more streams come faster than few.
     rows = 1 if p.n == 1 else 8 if few == 1 and p.kind.work.size <= 4 and read == "rows" else 4
     then = None if fused is None else fused.kernel
-    kernel = Dot(p.kind, few, rows, read, lanes, flipped=p.flipped, partial=partial, epilogue=then)
+    held, registers = 0, machine(config.cpu).registers
+    if few == 1 and read == "columns" and p.k * p.n * size <= _HELD[registers]:
+        held = 2 if p.n >= 2 * lanes else 1
+    together = registers // (2 * p.kind.parts)
+    kernel = Dot(p.kind, few, rows, read, lanes, p.flipped, partial, then, held, together)
     # Long pieces of rows come faster than short ones, and a task may have to copy all of x first.
     tasks = -(-tasks_for(work) // 2) if read == "columns" else tasks_for(work)
     wanted = max(16 * p.m, -(-p.n * p.members // tasks))
