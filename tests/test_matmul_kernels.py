@@ -242,7 +242,7 @@ def skinny_order(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         (1, 63, 40, tiled_order), (40, 63, 1, tiled_order), (2, 127, 40, tiled_order), (8, 127, 8, tiled_order),
         (9, 900, 9, tiled_order), (50, 256, 60, tiled_order), (9, 257, 33, tiled_order),
         (1, 64, 40, skinny_order), (40, 64, 1, skinny_order), (1, 77, 1, skinny_order), (2, 128, 40, skinny_order),
-        (1, 129, 37, skinny_order), (1, 100, 100, skinny_order), (1, 2060, 9, skinny_order), (1, 300, 200, skinny_order),
+        (1, 129, 37, skinny_order), (1, 100, 100, skinny_order), (1, 2060, 9, skinny_order),
         (8, 133, 50, skinny_order), (50, 200, 8, skinny_order), (3, 4500, 21, skinny_order), (1, 4096, 5, skinny_order),
     ],
 )  # fmt: skip

@@ -18,7 +18,7 @@ from weft import dtypes as dt
 from weft.dtypes import Dtype
 from weft.errors import ConfigError
 from weft.evaluate.programs import PROGRAMS
-from weft.primitives.sorting import ArgPartition, ArgSort, Partition, Sort
+from weft.primitives.sorting import ArgPartition, ArgSelect, ArgSort, Partition, Sort
 from weft.targets.cpu import sorting as kernels
 
 LEADERS = (dt.bool_, dt.int8, dt.uint16, dt.bfloat16, dt.float32, dt.int64, dt.float64, dt.complex64, dt.complex128)
@@ -246,12 +246,9 @@ def test_selection_from_long_rows_is_that_of_a_sort(dtype: Dtype, kind: str) -> 
     order = values_of(mx.argsort(a)).astype(np.int64)
     for k in (1, 7, 46):
         assert same_bits(values_of(mx.topk(a, k)), np.take_along_axis(x, order[:, n - k :], -1))
-        low, high = values_of(mx.argpartition(a, k - 1)), values_of(mx.argpartition(a, -k))
-        np.testing.assert_array_equal(low[:, :k], order[:, :k])
-        np.testing.assert_array_equal(low[:, k:], np.sort(order[:, k:], -1))
-        np.testing.assert_array_equal(high[:, n - k :], order[:, n - k :])
-        np.testing.assert_array_equal(high[:, : n - k], np.sort(order[:, : n - k], -1))
-        assert same_bits(values_of(mx.partition(a, -k)), np.take_along_axis(x, high.astype(np.int64), -1))
+        for largest in (False, True):
+            found = native(ArgSelect(1, k, largest), [a])
+            np.testing.assert_array_equal(found, order[:, n - k :] if largest else order[:, :k])
 
 
 @pytest.mark.parametrize("dtype", LEADERS, ids=name_of)
@@ -271,7 +268,7 @@ def test_partition_of_middle_ranks(dtype: Dtype, kind: str) -> None:
         x = np.where(np.arange(shape[1]) % 501 == 0, x, numbers(6, dtype, shape, "few"))
     a = mx.array(x, dtype)
     order = values_of(mx.argsort(a)).astype(np.int64)
-    for k in (15, 250, 501, -16):
+    for k in (0, 15, 250, 501, -16):
         rank = k % shape[1]
         wanted = np.concatenate(
             [np.sort(order[:, :rank], -1), order[:, rank : rank + 1], np.sort(order[:, rank + 1 :], -1)], -1
@@ -289,6 +286,17 @@ def test_partition_at_every_length(n: int, rank: int, seed: int, distinct: int) 
     x = np.random.default_rng(seed).integers(0, distinct, (3, n)).astype(np.float32)
     for op in (ArgPartition(1, rank % n), Partition(1, rank % n - n)):
         np.testing.assert_array_equal(native(op, [mx.array(x)]), op.reference(x))
+
+
+def test_partition_of_any_length_when_compiled_once() -> None:
+    """What is done depends on the length, not on whether that is known when the function is traced."""
+    x = np.random.default_rng(0).standard_normal((2, 5000)).astype(np.float32)
+    every = lambda a: (mx.partition(a, -30), mx.argpartition(a, 40), mx.median(a, axis=-1), mx.topk(a, 50))  # noqa: E731
+    compiled = mx.compile(every, shapeless=True)
+    for n in (100, 200, 3000, 65, 60, 5000):
+        a = mx.array(x[:, :n])
+        for found, wanted in zip(compiled(a), every(a), strict=True):
+            assert same_bits(values_of(found), values_of(wanted))
 
 
 @pytest.mark.parametrize("axis", [0, 1])

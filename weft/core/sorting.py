@@ -42,6 +42,8 @@ from weft.primitives.sorting import ArgPartition, ArgSelect, ArgSort, Partition,
 Stream = Any
 SHORT: Final = 64
 """Elements of an axis that are sorted as fast as divided."""
+FEW: Final = 2048
+"""The part of an axis that is found best by comparing everything with the worst of what is kept."""
 
 
 def _operand(name: str, a: ArrayLike, axis: int | None) -> tuple[Node, int]:
@@ -79,52 +81,30 @@ def argsort(a: ArrayLike, /, axis: int | None = -1, *, stream: Stream = None) ->
 def partition(a: ArrayLike, /, kth: int, axis: int | None = -1, *, stream: Stream = None) -> array:
     """The elements with the one of rank `kth` in its sorted place, none larger before it and none smaller after it.
 
-    What else the order is may change. Today axes of up to 64 elements are sorted, and of long ones a part of at most a
-    64th; other parts keep the order that they had.
+    What else the order is may change. Today axes of up to 64 elements are sorted; of longer ones, what comes before the
+    element and what comes after it keeps the order that it had.
 
     >>> partition(array([5, 1, 4, 2, 3]), 2)[2]
     array(3, dtype=int32)
     """
     x, axis = _operand("partition", a, axis)
-    _check_rank("partition", x, kth, axis)
-    selection = _selection(x, axis, kth)
-    if isinstance(selection, ArgSelect):
-        return wrap(_taken(x, bind(selection, x), axis))
-    return wrap(bind(Sort(axis) if selection is None else Partition(axis, int(kth)), x))
+    kth = _rank("partition", x, kth, axis)
+    return wrap(bind(Sort(axis) if x.shape[axis] <= SHORT else Partition(axis, kth), x))
 
 
 def argpartition(a: ArrayLike, /, kth: int, axis: int | None = -1, *, stream: Stream = None) -> array:
     """The places (uint32) from which `partition` takes its elements."""
     x, axis = _operand("argpartition", a, axis)
-    _check_rank("argpartition", x, kth, axis)
-    return wrap(bind(_selection(x, axis, kth) or ArgSort(axis), x))
+    kth = _rank("argpartition", x, kth, axis)
+    return wrap(bind(ArgSort(axis) if x.shape[axis] <= SHORT else ArgPartition(axis, kth), x))
 
 
-def _check_rank(name: str, x: Node, kth: int, axis: int) -> None:
-    n = x.shape[axis]
-    if isinstance(kth, (float, array)) or not hasattr(kth, "__index__"):
-        raise TypeError(f"[{name}] kth must be an integer; got {kth!r}.")
+def _rank(name: str, x: Node, kth: Any, axis: int) -> int:
+    """A rank along an axis as a number, refused if there is no such element."""
+    n, kth = x.shape[axis], int(whole_number(name, "kth", kth))
     if not -n <= kth < n:
         raise ValueError(f"[{name}] kth {kth} is out of range for {n} elements along axis {axis} (shape {x.shape}).")
-
-
-def _selection(x: Node, axis: int, kth: int) -> ArgSelect | ArgPartition | None:
-    """What finds the element of rank `kth` faster than a sort; None if nothing does."""
-    n = x.shape[axis]
-    if n <= SHORT:
-        return None
-    if type(n) is int:
-        rank = kth + n if kth < 0 else kth
-        if _is_few(rank + 1, n):
-            return ArgSelect(axis, rank + 1, False, True)
-        if _is_few(n - rank, n):
-            return ArgSelect(axis, n - rank, True, True)
-    return ArgPartition(axis, int(kth))
-
-
-def _is_few(count: int, n: Any) -> bool:
-    """Whether it pays to select so many of n elements in order; not among rows of unknown length."""
-    return type(n) is int and n >= 1024 and 0 < count <= n // 64
+    return kth
 
 
 def _taken(x: Node, places: Node, axis: int) -> Node:
@@ -146,9 +126,9 @@ def topk(a: ArrayLike, /, k: int, axis: int | None = -1, *, stream: Stream = Non
     k = whole_number("topk", "k", k)
     if not 0 <= k <= n:
         raise ValueError(f"[topk] k {k} is out of range for {n} elements along axis {axis} (shape {x.shape}).")
-    if _is_few(k, n):
-        return wrap(_taken(x, bind(ArgSelect(axis, k, True), x), axis))
-    if type(n) is int and n > SHORT and 0 < k <= n // 2:  # equal elements keep their order: the same as below
+    if type(n) is int and type(k) is int and n > SHORT and 0 < k <= n // 2:  # the same elements as below, and faster
+        if k <= n // FEW:
+            return wrap(_taken(x, bind(ArgSelect(axis, k, True), x), axis))
         return wrap(bind(Sort(axis), slice_axis(bind(Partition(axis, -k), x), axis, n - k, k)))
     return wrap(slice_axis(bind(Sort(axis), x), axis, n - k, k))
 

@@ -128,20 +128,18 @@ class ArgSort(Sorting, Discrete):
 
 class ArgSelect(Sorting, Discrete):
     """The places (uint32) along `axis` of the `count` (1 or more) largest (or smallest) elements of x in sorted order,
-    as ArgSort has them. If `rest`, those of all other elements stand before (or after) them, in the order of x."""
+    as ArgSort has them."""
 
     count: int
     largest: bool
-    rest: bool = False
     samples = tuple(
         Sample(
             lambda rng, dtype, shape=shape, make=make: [make(rng, dtype, shape)],  # type: ignore[misc]
-            {"axis": axis, "count": count, "largest": largest, "rest": rest},
+            {"axis": axis, "count": count, "largest": largest},
             False,
-            f"{name}{'_largest' if largest else ''}{'_rest' if rest else ''}",
+            f"{name}{'_largest' if largest else ''}",
         )
         for largest in (False, True)
-        for rest in (False, True)
         for name, shape, axis, count, make in (
             ("rows", (3, 137), 1, 5, draw),
             ("columns", (219, 3), 0, 17, _apart),
@@ -154,8 +152,6 @@ class ArgSelect(Sorting, Discrete):
     )
 
     def infer(self, *kinds: ArrayType) -> ArrayType:
-        if self.rest:
-            return kind_of(kinds[0].shape, dt.uint32)
         return kind_of(tuple(self.count if i == self.axis else n for i, n in enumerate(kinds[0].shape)), dt.uint32)
 
     def check(self, x: ArrayType) -> None:
@@ -166,12 +162,10 @@ class ArgSelect(Sorting, Discrete):
     def reference(self, *values: np.ndarray) -> np.ndarray:
         order = np.moveaxis(stable_order(values[0], self.axis), self.axis, -1)
         first = order.shape[-1] - self.count if self.largest else 0
-        before, chosen, after = np.split(order, [first, first + self.count], -1)
-        parts = [np.sort(before, -1), chosen, np.sort(after, -1)] if self.rest else [chosen]
-        return np.moveaxis(np.concatenate(parts, -1), -1, self.axis).astype(np.uint32)
+        return np.moveaxis(order[..., first : first + self.count], -1, self.axis).astype(np.uint32)
 
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
-        along = ArgSelect(self.axis + 1, self.count, self.largest, self.rest)
+        along = ArgSelect(self.axis + 1, self.count, self.largest)
         return bind(along, move_batch_to_front(inputs[0], axes[0], size)), 0
 
 

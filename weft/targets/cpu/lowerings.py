@@ -70,7 +70,7 @@ def _copied(op: Barrier | Contiguous, operands: Operands, out: Layout) -> Loweri
 
 
 def _concatenate(op: Concatenate, operands: Operands, out: Layout) -> Lowering:
-    return copying.concatenate(moves.copy, operands, out, op.axis)
+    return moves.join(operands, out, op.axis) or copying.concatenate(moves.copy, operands, out, op.axis)
 
 
 def _repeat(op: Repeat, operands: Operands, out: Layout) -> Lowering:
@@ -117,7 +117,7 @@ def _arg_sort(op: ArgSort, operands: Operands, out: Layout) -> Lowering:
 
 
 def _arg_select(op: ArgSelect, operands: Operands, out: Layout) -> Lowering:
-    return selection.select(operands[0], out, op.axis, op.count, op.largest, op.rest)
+    return selection.select(operands[0], out, op.axis, op.count, op.largest)
 
 
 def _partition(op: Partition, operands: Operands, out: Layout) -> Lowering:

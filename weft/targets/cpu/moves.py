@@ -203,6 +203,55 @@ def repeat(x: Layout, out: Layout, count: int) -> Lowering:
     return Lowering(tuple(launches), temporaries)
 
 
+@dataclass(frozen=True, slots=True)
+class JoinRuns(NativeKernel):
+    """Rows made of one run of each operand: `c0`, `c1`... elements. Operands: the parts, then the result."""
+
+    title = "join"
+    size: int
+    parts: int
+    outer: int
+
+    def __str__(self) -> str:
+        return f"join {self.parts} of {self.size} bytes outer={self.outer}"
+
+    def fields(self) -> list[str]:
+        return fields_of(self.outer, self.parts + 1, *(f"c{k}" for k in range(self.parts)))
+
+    def emit(self, frame: Frame) -> None:
+        b = frame.b
+        with b.loop(frame.begin, frame.end, 1) as units:
+            at = frame.indices(units.index)
+            out = frame.at(self.parts, at)
+            for k in range(self.parts):
+                run(b, frame.at(k, at), out, frame[f"c{k}"], self.size)
+                out = b.gep(out, frame[f"c{k}"] * self.size)
+
+
+JOINED: Final = 1 << 13
+"""Bytes of results that a launch for each part would take longer for than the copies."""
+PARTS: Final = 4
+"""Parts of them at most: each is code of its own."""
+
+
+def join(operands: Sequence[Layout], out: Layout, axis: int) -> Lowering | None:
+    """The operands one after the other along an axis in one launch; None where they are large, many, or not runs of
+    elements. Pointers: operands, then out."""
+    size = out.dtype.size
+    if not 1 < len(operands) <= PARTS or 0 in out.shape or not math.prod(out.shape) * size <= JOINED:
+        return None
+    lasts = [merged(axes_of(x.shape[axis:], x.strides[axis:])) or [Axis(1, (1,))] for x in (*operands, out)]
+    if any(len(axes) != 1 or axes[0].strides != (1,) for axes in lasts) or any(0 in x.shape for x in operands):
+        return None
+    outer = merged(axes_of(out.shape[:axis], *[scaled(x)[:axis] for x in (*operands, out)]))
+    kernel = JoinRuns(size, len(operands), len(outer))
+    units, n = product(outer), lasts[-1][0].size
+    numbers = {"units": units, **{f"c{k}": axes[0].size for k, axes in enumerate(lasts[:-1])}}
+    pointers = [Pointer(k) for k in range(len(operands) + 1)]
+    words = words_of(kernel.fields(), pointers, outer, Axis(n, (0,) * len(pointers)), numbers)
+    return Lowering((Launch(kernel.source(), words, weigh(units, n * size)),))
+
+
 def run(b: Builder, source: Value, target: Value, count: Value, size: int, stream: bool = False) -> None:
     """Copy `count` consecutive elements of `size` bytes: four vectors at a time, then one, then the rest by halves."""
     kind = _BITS[min(size, 8)]

@@ -27,8 +27,7 @@ COST: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class SelectRows(NativeKernel):
-    """A unit is a row. Operands: x, the places (uint32) of the `count` largest or smallest elements in sorted order;
-    if `rest`, those of all others stand before or after them, in the order of the row.
+    """A unit is a row. Operands: x, the places (uint32) of the `count` largest or smallest elements in sorted order.
 
     `capacity` records fit into each of two buffers, of which `limit` (whole blocks) are used; `levels` merges sort
     those. A block is `size` vectors that are looked at together: mostly nothing in them is good enough.
@@ -37,14 +36,13 @@ class SelectRows(NativeKernel):
     title = "select"
     records: Records
     largest: bool
-    rest: bool
     lanes: int
     vectors: int
     size: int
     outer: int
 
     def __str__(self) -> str:
-        form = f"{'largest' if self.largest else 'smallest'}{' and rest' if self.rest else ''}"
+        form = "largest" if self.largest else "smallest"
         sizes = f"lanes={self.lanes} vectors={self.vectors} size={self.size} outer={self.outer}"
         return f"select {form} {self.records} {sizes}"
 
@@ -68,17 +66,13 @@ class SelectRows(NativeKernel):
         with b.loop(frame.begin, frame.end, 1) as units:
             at = frame.indices(units.index)
             x, out = frame.at(0, at), frame.at(1, at)
-            worst = self._select(frame, memory, spare, x)
-            first = frame["n"] - frame["count"] if self.rest and self.largest else b.i64(0)
-            self._write(frame, memory, b.gep(out, first * 4))
-            if self.rest:
-                behind = b.i64(0) if self.largest else frame["count"]
-                self._others(frame, x, worst, b.gep(out, behind * 4), spare)
+            self._select(frame, memory, spare, x)
+            self._write(frame, memory, out)
 
     # ---- selection ----
 
-    def _select(self, frame: Frame, memory: Sequences, spare: Value, x: Value) -> Record:
-        """The chosen records come to lie in the scratch, sorted; returns the worst of them.
+    def _select(self, frame: Frame, memory: Sequences, spare: Value, x: Value) -> None:
+        """The chosen records come to lie in the scratch, sorted.
 
         The buffer is filled first, so that the first turn sorts it. There is one more turn than there are blocks left,
         which only sorts.
@@ -95,7 +89,6 @@ class SelectRows(NativeKernel):
             part = (x, *self._part(frame, turn.index))
             found = self._promising(b, part, worst)
             turn.carry(*b.rarely(found, [held], lambda: [self._append(frame, memory, part, held, worst)]), *worst)
-        return list(turn.carried[1:])
 
     def _part(self, frame: Frame, number: Value) -> tuple[Value, Value]:
         """The elements of a block; the largest are looked for from the end of the row on."""
@@ -193,32 +186,6 @@ class SelectRows(NativeKernel):
             places = self.records.place(b, memory.load(frame.scratch, loop.index, self.lanes))
             b.store(places, b.gep(out, loop.index * 4), _first_lanes(b, count - loop.index, self.lanes))
 
-    def _others(self, frame: Frame, x: Value, worst: Record, out: Value, spare: Value) -> None:
-        """The places of all that were not chosen, in order: whole vectors of them mostly."""
-        b, n, lanes = frame.b, frame["n"], self.lanes
-        limit = [b.splat(word, lanes) for word in worst]
-        with b.loop(0, n, lanes, b.i64(0)) as loop:
-            left = n - loop.index
-            words = self.records.load(b, b.gep(x, loop.index * self.records.dtype.size), loop.index, left, lanes)
-            inside = _first_lanes(b, left, lanes)
-            good = self._beats(limit, words) & inside
-            places = self.records.place(b, words)
-            (written,) = loop.carried
-            chosen = b.any(inside ^ good)
-            b.store(places, b.gep(out, written * 4), inside & b.splat(~chosen, lanes))
-            following = written + b.intrinsic("smin", left, b.i64(lanes))
-            loop.carry(*b.rarely(chosen, [following], lambda: [self._apart(b, places, good, out, written, spare)]))
-
-    def _apart(self, b: Builder, places: Value, good: Value, out: Value, written: Value, spare: Value) -> Value:
-        """The good lanes, one after the other; others go where nobody looks."""
-        for lane in range(self.lanes):
-            holds = b.extract(good, lane)
-            address = b.gep(out, written * 4)
-            chosen = b.op(f"select i1 {holds.text}, ptr {address.text}, ptr {spare.text}", address.dtype, 1)
-            b.store(b.extract(places, lane), chosen)
-            written = written + b.cast(holds, dt.int64)
-        return written
-
 
 def _first_lanes(b: Builder, count: Value, lanes: int) -> Value:
     """The lanes before number `count`, which is not negative."""
@@ -228,22 +195,20 @@ def _first_lanes(b: Builder, count: Value, lanes: int) -> Value:
 # ---- lowering ----
 
 
-def select(x: Layout, out: Layout, axis: int, count: int, largest: bool, rest: bool) -> Lowering:
+def select(x: Layout, out: Layout, axis: int, count: int, largest: bool) -> Lowering:
     """out = the places along an axis of the largest or smallest elements of x. Pointers: 0 x, 1 out."""
 
     def rows(outer: Sequence[Axis], read: Pointer, write: Pointer, temporaries: list[int]) -> list[Launch]:
-        return [_rows(x, x.shape[axis], outer, (read, write), count, largest, rest)]
+        return [_rows(x, x.shape[axis], outer, (read, write), count, largest)]
 
     return by_rows(x, out, axis, rows)
 
 
-def _rows(
-    x: Layout, n: int, outer: Sequence[Axis], pointers: Sequence[Pointer], count: int, largest: bool, rest: bool
-) -> Launch:
+def _rows(x: Layout, n: int, outer: Sequence[Axis], pointers: Sequence[Pointer], count: int, largest: bool) -> Launch:
     """Rows of n elements, one after the other in memory."""
     records = records_of(x.dtype, True, n)
     lanes = lanes_for(records)
-    kernel = SelectRows(records, largest, rest, lanes, 4, 2 if n < 4096 else 8, len(outer))
+    kernel = SelectRows(records, largest, lanes, 4, 2 if n < 4096 else 8, len(outer))
     block, network = kernel.block, lanes * kernel.vectors
     limit = -(-(3 * count + block) // block) * block
     networks = -(-limit // network)
