@@ -25,6 +25,7 @@ from weft.passes.verify import VerifyError, verify_graph
 from weft.primitives.base import Bundled, GetResult, Picked, Placeholder, bind, bind_many, constant
 from weft.primitives.control import Loop, Switch
 from weft.primitives.elementwise import exp
+from weft.primitives.views import Contiguous
 from weft.targets import CPU
 from weft.transforms.rules import Forward
 
@@ -314,3 +315,19 @@ def test_a_remembered_rule_may_use_operations_with_several_results() -> None:
     (made,) = bind_many(Switch((body_of([x], [exp(x)]),)), constant(0, kind_of((), dt.int32)), x)
     steps = Forward([x], made)
     assert type(steps.run(random(3)._node)) is Picked
+
+
+# ---- operands that steps would copy ----
+
+
+@pytest.mark.parametrize(("rows", "steps", "once"), [(16, 8, True), (16, 7, False), (2, 40, False), (64, 40, False)])
+def test_a_transposed_matrix_is_laid_out_once(rows: int, steps: int, once: bool) -> None:
+    """Where every step would copy it, and there are many; the bits are those of the steps one by one."""
+    w, h, xs = random(48, 48), random(rows, 48), random(steps, rows, 48)
+    found = mx.scan(lambda h, x: (mx.tanh(x + h @ w.T), None), h, xs)[0]
+    graph = through_the_pass(found)
+    (loop,) = loops_in(graph)
+    assert any(isinstance(x.op, Contiguous) for x in loop.inputs) is once
+    for x in xs:
+        h = mx.tanh(x + h @ w.T)
+    assert same_bits(values_of(found), values_of(h))

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.contract import settings
 from weft import dtypes as dt
 from weft.codegen.launch import Layout, Lowering, Pointer
 from weft.graph.node import ArrayType, Graph, Node, TupleType, bundle_of, kind_of
 from weft.passes.pipeline import compile_graph, plan
 from weft.passes.verify import verify_plan
 from weft.primitives.base import KernelOperation, MultiOutput, Parameter, bind, picks
-from weft.primitives.elementwise import Multiply
+from weft.primitives.elementwise import Multiply, Tanh
 from weft.runtime.data import numpy_view, to_buffer
 from weft.targets import CPU
 from weft.targets.cpu import moves
@@ -70,3 +71,11 @@ def test_an_operation_without_kernels_is_named() -> None:
     x = vector(4)
     with pytest.raises(NotImplementedError, match=r"\[unknown\] .*CPU"):
         plan(Graph([x], [bind(Unknown(), x)]), CPU)
+
+
+@pytest.mark.parametrize(("cpu", "long"), [("x86-64-v2", False), ("x86-64-v3", True)])
+def test_costly_maps_use_longer_vectors_where_registers_are_long(cpu: str, long: bool) -> None:
+    x = vector(1000)
+    with settings(cpu=cpu):
+        (item,) = plan(Graph([x], [bind(Tanh(), x)]), CPU).items
+        assert ("<32 x float>" in item.launches[0].source.ir()) is long

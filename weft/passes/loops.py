@@ -9,7 +9,7 @@ computed as before, so bits stay the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from weft.graph.body import Body, body_of, rebuilt
 from weft.graph.lines import inherit
@@ -17,10 +17,25 @@ from weft.graph.node import Graph, Node, TupleType, reachable
 from weft.passes.cse import cse
 from weft.passes.elements import by_elements
 from weft.passes.simplify import simplify
-from weft.primitives.base import ONE, ZERO, Constant, GetResult, Parameter, View, bind, bind_many, constant
+from weft.primitives.base import (
+    ONE,
+    ZERO,
+    Constant,
+    GetResult,
+    KernelOperation,
+    Parameter,
+    View,
+    bind,
+    bind_many,
+    constant,
+)
 from weft.primitives.control import Loop
 from weft.primitives.custom import Barrier
+from weft.primitives.views import Contiguous, Transpose
 from weft.records import dataclass
+
+MANY_STEPS: Final = 8
+"""Steps of a loop that make it worth a copy to have an operand lie in another order."""
 
 
 def loops(graph: Graph) -> Graph:
@@ -349,7 +364,7 @@ class _Pruning:
         outputs = rebuilt([node for node in reachable(outputs) if node not in known], outputs, dict(known))
         carries = [self.carries[k] for k in self.live]
         moving = {*carries, *(param for param in self.row_params if param not in known)}
-        hoisted = _hoisted(outputs, moving, self.outer, self._makes_a_step())
+        hoisted = _hoisted(outputs, moving, self.outer, self._makes_a_step(), self._makes_many_steps())
         read = _read(outputs, hoisted)
         rows = [i for i, param in enumerate(self.row_params) if param in moving and param in read]
         body = body_of([*hoisted, *carries, *(self.row_params[i] for i in rows)], outputs)
@@ -360,6 +375,9 @@ class _Pruning:
     def _makes_a_step(self) -> bool:
         """Whether it is certain that the body runs."""
         return not self.count and (type(self.old.length) is not int or self.old.length > 0)
+
+    def _makes_many_steps(self) -> bool:
+        return not self.count and not self.old.stops and type(self.old.length) is int and self.old.length >= MANY_STEPS
 
     def results(self) -> list[Node | None]:
         """The results of the other loop, by their numbers."""
@@ -406,10 +424,12 @@ def _read(outputs: Sequence[Node], hoisted: dict[Node, Node]) -> set[Node]:
     return seen
 
 
-def _hoisted(outputs: Sequence[Node], moving: set[Node], outer: dict[Node, Node], runs: bool) -> dict[Node, Node]:
+def _hoisted(
+    outputs: Sequence[Node], moving: set[Node], outer: dict[Node, Node], runs: bool, many: bool
+) -> dict[Node, Node]:
     """The nodes at which a body can be cut off from what does not change from step to step, each with its value outside
-    of the loop. Views and constants stay inside, where they cost nothing, and, unless it is certain that the body
-    `runs`, what may fail or never end."""
+    of the loop. Views and constants stay inside, where they cost nothing (but for views that `many` steps would copy
+    each), and, unless it is certain that the body `runs`, what may fail or never end."""
     order = reachable(outputs)
     varies: set[Node] = set()
     given: set[Node] = set()
@@ -420,12 +440,13 @@ def _hoisted(outputs: Sequence[Node], moving: set[Node], outer: dict[Node, Node]
         if isinstance(node.op, Parameter) or any(x in given for x in node.inputs):
             given.add(node)
     cut: dict[Node, None] = {}
+    laid_out = _laid_out(order, varies, given) if many else set()
     stack = [x for node in order if node in varies for x in node.inputs if x not in varies]
     stack += [node for node in outputs if node not in varies]
     seen = set(stack)
     while stack:
         node = stack.pop()
-        if isinstance(node.op, View) or node not in given:
+        if node not in laid_out and (isinstance(node.op, View) or node not in given):
             for x in node.inputs:
                 if x not in seen:
                     seen.add(x)
@@ -434,4 +455,15 @@ def _hoisted(outputs: Sequence[Node], moving: set[Node], outer: dict[Node, Node]
             cut[node] = None
     roots = sorted(cut, key=lambda node: node.id)
     values = rebuilt(reachable(roots), roots, dict(outer))
-    return dict(zip(roots, values, strict=True))
+    both = zip(roots, values, strict=True)
+    return {root: bind(Contiguous(False), value) if root in laid_out else value for root, value in both}
+
+
+def _laid_out(order: Sequence[Node], varies: set[Node], given: set[Node]) -> set[Node]:
+    """Transposed operands that do not change and that an operation which does would copy at every step."""
+    found: set[Node] = set()
+    for node in order:
+        if node in varies and isinstance(node.op, KernelOperation):
+            operands = [node.inputs[k] for k in node.op.laid_out_once(*[x.kind for x in node.inputs])]
+            found.update(x for x in operands if x not in varies and x in given and isinstance(x.op, Transpose))
+    return found

@@ -656,6 +656,11 @@ class KernelOperation(Primitive):
     has a table of them by class (weft/targets).
     """
 
+    def laid_out_once(self, *kinds: ArrayType) -> tuple[int, ...]:
+        """Operands that kernels would copy into rows every time if their last axis is not the one that is contiguous: a
+        loop in which they do not change does it once."""
+        return ()
+
     overwrites: ClassVar[tuple[int, ...]] = ()
     """Operands that the result may lie on, if they are contiguous and read once: the kernels then leave what is there
     already."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Final
+
 import numpy as np
 
 from weft import dtypes as dt
@@ -11,6 +14,11 @@ from weft.primitives.base import KernelOperation, Multilinear, Sample, bind, flo
 from weft.primitives.checks import equal_shapes, need
 from weft.primitives.elementwise import NUMBERS, conjugate, draw
 from weft.primitives.views import reshape, transpose
+
+FEW_ROWS: Final = 8
+MANY_ROWS: Final = 64
+SMALL_MATRIX: Final = 1 << 21
+"""Bytes of a matrix that stays in the caches from one product to the next."""
 
 
 class Matmul(Multilinear, KernelOperation):
@@ -35,6 +43,15 @@ class Matmul(Multilinear, KernelOperation):
 
     def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         return 2.0 * flops_each(out.dtype) * float(out.size) * float(kinds[0].shape[-1])
+
+    def laid_out_once(self, *kinds: ArrayType) -> tuple[int, ...]:
+        x, y = kinds
+        sizes = (*x.shape, *y.shape)
+        if any(type(n) is not int for n in sizes):
+            return ()
+        # Fewer rows are summed along columns of y as they lie; for more, copying y is a small part of the work.
+        some = FEW_ROWS < math.prod(sizes[: x.ndim - 1]) < MANY_ROWS
+        return (1,) if y.ndim == 2 and some and y.size * y.dtype.size <= SMALL_MATRIX else ()
 
     def check(self, x: ArrayType, y: ArrayType) -> None:
         self.check_dtypes(x, y)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from weft.codegen.kernel import LANES, Kernel
 from weft.codegen.scope import Accesses, Scope, State
+from weft.config import config
 from weft.llvm.builder import Value
 from weft.passes.lower import Item
 from weft.records import dataclass
 from weft.targets.axes import BLOCK, cut, product
 from weft.targets.cpu.forms.base import Form, grain_of, streams
 from weft.targets.cpu.kernel import Frame, vector_loop
+from weft.targets.cpu.matmul.machine import machine
 from weft.targets.nest import Nest
 
 WIDE_COST = 16
@@ -22,8 +24,8 @@ ONCE_COST = 80
 
 def lanes_of(kernel: Kernel) -> int:
     """The length of vectors: long chains of dependent instructions leave the units idle; twice the lanes give them a
-    second chain to work on."""
-    return 2 * LANES if WIDE_COST <= kernel.cost() <= LONG_COST else LANES
+    second chain to work on. Where a register has 16 bytes, there are four chains already, and registers are few."""
+    return 2 * LANES if WIDE_COST <= kernel.cost() <= LONG_COST and machine(config.cpu).vector > 16 else LANES
 
 
 def masks_all(kernel: Kernel) -> bool:

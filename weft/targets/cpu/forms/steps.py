@@ -164,7 +164,8 @@ class _StepsLowering:
             return 1
         cost = self.nest.cost()
         if cost < WIDE_COST:
-            return 4 * LANES if n >= 4 * LANES else LANES
+            lanes = (4 if machine(config.cpu).vector > 16 else 2) * LANES
+            return lanes if n >= lanes else LANES
         registers = 4 if cost <= FOURFOLD_COST else 2 if cost <= LONG_COST else 1
         size = max(operand.dtype.size for operand in self.nest.operands)
         lanes = max(LANES, registers * machine(config.cpu).vector // max(4, size))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from weft.codegen.kernel import LANES, Kernel
+from weft.codegen.kernel import Kernel
 from weft.codegen.launch import Done, Pointer
 from weft.codegen.scope import Accesses, Scope, State
 from weft.config import config
@@ -23,7 +23,7 @@ from weft.passes.lower import Item, Lowerer, to_int
 from weft.primitives.base import Parameter
 from weft.records import dataclass
 from weft.targets.axes import Word, axes_of, merged, words_of
-from weft.targets.cpu.forms.map import LONG_COST, ONCE_COST, WIDE_COST
+from weft.targets.cpu.forms.map import WIDE_COST, lanes_of, masks_all
 from weft.targets.cpu.kernel import Frame, vector_loop
 from weft.targets.cpu.matmul import lowering
 from weft.targets.cpu.matmul.elements import elements_of
@@ -75,9 +75,7 @@ class Ready:
     def apply(self, place: Value, first: Value, count: Value, load: Load) -> None:
         """The map of `count` elements from `first` on of the row at a place of all rows."""
         b, kernel = self._frame.b, self._kernel
-        cost = kernel.cost()
-        lanes = 2 * LANES if WIDE_COST <= cost <= LONG_COST else LANES
-        once = cost >= ONCE_COST and all(access.dtype.size >= 4 for access in kernel.accesses())
+        lanes, once = lanes_of(kernel), masks_all(kernel)
         bases = self._accesses.bases(self._frame.indices(place))
 
         def body(j: Value, mask: Value | None, state: State) -> State:
