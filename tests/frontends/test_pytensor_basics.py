@@ -13,6 +13,8 @@ pytest.importorskip("pytensor")
 
 import pytensor
 import pytensor.tensor as pt
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 
 from tests.frontends.pytensor_reference import assert_same, both, check
 
@@ -100,10 +102,28 @@ def test_a_size_that_depends_on_data_cuts_the_graph() -> None:
     check([i], [counts, pt.arange(i.sum())], (np.array([0, 2, 1]),), (np.array([5]),))
 
 
+class Turned(Op):
+    """An operation of a user's own: the elements from the last to the first."""
+
+    __props__ = ()
+
+    def make_node(self, x: Any) -> Apply:
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node: Apply, inputs: Any, outputs: Any) -> None:
+        outputs[0][0] = inputs[0][::-1].copy()
+
+
 def test_what_has_no_translation_is_left_to_pytensor() -> None:
     x = pt.vector("x")
     values = (np.array([1.0, 0.0, -2.0, 0.0]),)
-    check([x], [pt.exp(pt.unique(x)).sum(), x * 2], values, left_to_pytensor=True)
+    check([x], [pt.exp(Turned()(x + 1)).cumsum(), x * 2], values, left_to_pytensor=True)
+
+
+def test_what_has_no_translation_leaves_a_loop_to_pytensor() -> None:
+    x = pt.vector("x")
+    rows = pytensor.scan(lambda y: Turned()(y) * 2, outputs_info=[x], n_steps=3, return_updates=False)
+    check([x], rows + 1, (np.arange(4.0),), (np.arange(2.0),), left_to_pytensor=True)
 
 
 def test_numbers_in_place_of_arrays_from_a_caller_that_is_trusted() -> None:
@@ -252,3 +272,19 @@ def test_results_have_memory_of_their_own() -> None:
         for made, before, again in zip(first, kept, second, strict=True):
             assert (made == before).all()
             assert (again == before + 1).all()
+
+
+@pytest.mark.parametrize("n", [3, 2000])
+def test_results_that_are_the_beginning_of_what_is_computed(n: int) -> None:
+    """A program writes all of a loop's rows where a result lies that is some of them: there has to be room."""
+    x = pt.vector("x")
+    rows = pytensor.scan(lambda a, b: a * b, sequences=[x], outputs_info=[pt.ones(())], return_updates=False)
+    function = pytensor.function([x], rows[: x.shape[0] // 2], mode="WEFT", trust_input=True)
+    given = np.full(n, 1.0)
+    function(given)
+    prepared = next(iter(function.vm.jit_fn.single.prepared.values()))
+    sizes = [room.base.nbytes if room.base is not None else room.nbytes for room in (new() for new in prepared._memory)]
+    assert all(size >= wanted for size, wanted in zip(sizes, prepared.executable.sizes, strict=True))
+    for made in (function(given) for _ in range(100)):
+        assert made.shape == (n // 2,)
+        assert (made == 1).all()

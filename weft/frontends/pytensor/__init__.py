@@ -7,7 +7,18 @@
 from __future__ import annotations
 
 # Each of these registers its rules.
-from weft.frontends.pytensor import extras, graphs, linear, random, scalars, scan, shapes, sparse, subtensors
+from weft.frontends.pytensor import (
+    extras,
+    graphs,
+    linear,
+    random,
+    scalars,
+    scan,
+    shapes,
+    sparse,
+    subtensors,
+    tridiagonal,
+)
 from weft.frontends.pytensor.linker import WEFT, WeftLinker, register
 
 register()

@@ -37,15 +37,16 @@ def never(given: Sequence[Any]) -> None:
     """A call that serves nothing."""
 
 
-def _memory(shape: tuple[int, ...], dtype: np.dtype) -> Callable[[], np.ndarray]:
-    """A function that gives new arrays. Large ones have addresses which are those of cache lines: whole vectors are
-    written to one line each then."""
-    nbytes, address_of = math.prod(shape) * dtype.itemsize, plain_address()
-    if nbytes <= SMALL:
+def _memory(shape: tuple[int, ...], dtype: np.dtype, needed: int) -> Callable[[], np.ndarray]:
+    """A function that gives new arrays, with so many bytes behind their addresses: a result may be the beginning of
+    what a program writes. Large ones have addresses which are those of cache lines: whole vectors are written to one
+    line each then."""
+    address_of = plain_address()
+    if needed <= SMALL and needed == math.prod(shape) * dtype.itemsize:
         return functools.partial(np.empty, shape, dtype)
 
     def new() -> np.ndarray:
-        room = np.empty(nbytes + ALIGNMENT, _BYTES)
+        room = np.empty(needed + ALIGNMENT, _BYTES)
         return np.ndarray(shape, dtype, room, -address_of(room) % ALIGNMENT)
 
     return new
@@ -95,7 +96,12 @@ class Prepared:
         self._note = notes.of(ready.instance)
         self._given = [(tuple(map(int, k.shape)), k.dtype.np) for k in kinds]
         self._made = [(tuple(map(int, k.shape)), k.dtype.np) for k in self.executable.kinds]
-        self._memory = [_memory(shape, dtype) for shape, dtype in self._made]
+        self._memory = [
+            _memory(shape, dtype, nbytes)
+            for (shape, dtype), nbytes in zip(
+                self._made, self.executable.sizes, strict=False
+            )  # one each, if it is simple
+        ]
         self.quick: MaybeCall = self._quickly()
         """Takes the inputs, and gives the results; None if they have other shapes, dtypes or layouts."""
 

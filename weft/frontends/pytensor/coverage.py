@@ -15,6 +15,7 @@ FAMILIES = {
     "subtensors": "parts of arrays",
     "shapes": "shapes, new arrays",
     "linear": "products, linear algebra, repetition over leading axes",
+    "tridiagonal": "systems with three diagonals",
     "extras": "others",
     "graphs": "graphs, branches, checks",
     "scan": "loops",

@@ -242,3 +242,76 @@ def convolve2d(op: Any, node: Apply, x: Value, y: Value, full: Value) -> array:
     pad = [(k - 1) if size(full) else 0 for k in kernel.shape]
     made = mx.conv_general(image[None, :, :, None], kernel[None, :, :, None], 1, (pad, pad), 1, 1, 1, True)
     return made[0, :, :, 0]
+
+
+# ---- distinct elements ----
+
+
+@converts(pte.Unique)
+def unique(op: Any, node: Apply, x: Value) -> list[array]:
+    """The distinct elements in their order, or the distinct parts along an axis; where each comes first, which of them
+    each element is, how often each comes. How many there are is known when the program has run."""
+    values = to_array(x)
+    rows = values.reshape(-1) if op.axis is None else mx.moveaxis(values, op.axis, 0)
+    count = rows.shape[0]
+    if count == 0:
+        return [values if op.axis is not None else rows, *[mx.zeros((0,), mx.int64)] * (len(node.outputs) - 1)]
+    sort, is_new = (_order, _differs_from_one_before) if op.axis is None else (_order_of_rows, _row_differs)
+    order = sort(rows)
+    ordered = mx.take(rows, order, axis=0)
+    places = mx.arange(count, dtype=mx.int64)
+    before = mx.take(ordered, mx.maximum(places - number_of(1), number_of(0)), axis=0)
+    first = is_new(ordered, before) | (places == number_of(0))
+    (starts,) = mx.nonzero(first)
+    starts = cast(starts, "int64")
+    made = [mx.take(ordered, starts, axis=0)]
+    if op.axis is not None:
+        made[0] = mx.moveaxis(made[0], 0, op.axis)
+    if op.return_index:
+        made.append(mx.take(order, starts, axis=0))
+    if op.return_inverse:
+        numbers = mx.cumsum(cast(first, "int64")) - number_of(1)
+        made.append(mx.zeros((count,), mx.int64).at[order].add(numbers))
+    if op.return_counts:
+        made.append(mx.concatenate([starts[1:], number_of(count).reshape([1])]) - starts)
+    return made
+
+
+def _order(x: array) -> array:
+    """Equal elements in the order in which they come."""
+    return cast(mx.argsort(cast(x, "uint8") if x.dtype is mx.bool_ else x, axis=0), "int64")
+
+
+def _order_of_rows(rows: array) -> array:
+    """By the first element, then by the second: sorted by the last one first, and so on, which keeps the order of equal
+    ones."""
+    flat = _as_matrix(rows)
+    width = flat.shape[1]
+    start = mx.arange(rows.shape[0], dtype=mx.int64)
+    if width == 0:
+        return start
+
+    def by_column(i: array, order: array) -> array:
+        column = mx.take(flat, number_of(width) - number_of(1) - cast(i, "int64"), axis=1)
+        return mx.take(order, _order(mx.take(column, order, axis=0)), axis=0)
+
+    made: array = mx.fori_loop(0, width, by_column, start)
+    return made
+
+
+def _differs_from_one_before(x: array, before: array) -> array:
+    """All that are not numbers are one."""
+    if not x.dtype.is_inexact:
+        return x != before
+    return (x != before) & ~(mx.isnan(x) & mx.isnan(before))
+
+
+def _row_differs(rows: array, before: array) -> array:
+    return mx.any(_as_matrix(rows != before), axis=1)
+
+
+def _as_matrix(rows: array) -> array:
+    width = 1
+    for n in rows.shape[1:]:
+        width = width * n
+    return rows.reshape([rows.shape[0], width])

@@ -114,6 +114,8 @@ def checks_in(nodes: Sequence[Apply]) -> int:
             count += 1
         elif isinstance(node.op, (Scan, OpFromGraph)):
             count += checks_in(body_of(node.op).nodes)
+        elif hasattr(node.op, "true_branch"):
+            count += sum(checks_in(body_of(part).nodes) for part in (node.op.true_branch, node.op.false_branch))
     return count
 
 
@@ -142,16 +144,49 @@ def if_else(op: Any, node: Apply, graph: Graph, values: dict[Variable, Value]) -
     condition = graph.value(node.inputs[0], values)
     results = [node.inputs[1 : 1 + count], node.inputs[1 + count :]]
     nodes = graph.lazy[node]
-    checks = [checks_in(part) for part in nodes]
+    if isinstance(condition, Known):
+        chosen = 0 if bool(condition.numbers()) else 1
+        return _run_chosen(graph, nodes[chosen], results[chosen], values)
+
+    def branch(number: int) -> list[Value]:
+        inside = dict(values)
+        for each in nodes[number]:
+            graph.run(each, inside)
+        return [graph.value(x, inside) for x in results[number]]
+
+    return _one_of(node, condition, branch, [checks_in(part) for part in nodes])
+
+
+def _known_of_branches(node: Apply) -> list[int]:
+    found: set[int] = set()
+    for body in (body_of(node.op.true_branch), body_of(node.op.false_branch)):
+        wanted = sizes_of(body)
+        found.update(at for at, x in enumerate(body.inputs, 1) if x in wanted)
+    return sorted(found)
+
+
+def _refuses_branches(node: Apply) -> str | None:
+    bodies = (body_of(node.op.true_branch), body_of(node.op.false_branch))
+    return next((reason for body in bodies if (reason := refusal_inside(body, in_loop=True)) is not None), None)
+
+
+@converts(*found("conditional.op", "LazyIfElse"), known=_known_of_branches, refuses=_refuses_branches)
+def lazy_if_else(op: Any, node: Apply, condition: Value, *given: Value) -> list[Value]:
+    """One of two graphs."""
+    bodies = (body_of(op.true_branch), body_of(op.false_branch))
+    if isinstance(condition, Known):
+        return bodies[0 if bool(condition.numbers()) else 1](*given)
+    return _one_of(node, condition, lambda number: bodies[number](*given), [checks_in(body.nodes) for body in bodies])
+
+
+def _one_of(node: Apply, condition: array, branch: Callable[[int], list[Value]], checks: Sequence[int]) -> list[Value]:
+    """The results of one of two branches that have so many checks."""
     acts: list[Sequence[Callable[[Any], None]]] = [(), ()]
 
-    def branch(number: int) -> Callable[[], list[array]]:
+    def runs(number: int) -> Callable[[], list[array]]:
         def run() -> list[array]:
-            inside = dict(values)
             with collecting() as found:
-                for each in nodes[number]:
-                    graph.run(each, inside)
-                made = [graph.value(x, inside) for x in results[number]]
+                made = branch(number)
             acts[number] = [act for _, act in found.checks]
             arrays = [to_array(typed(x, out)) for x, out in zip(made, node.outputs, strict=True)]
             fine = [mx.array(True)] * sum(checks)
@@ -161,13 +196,11 @@ def if_else(op: Any, node: Apply, graph: Graph, values: dict[Variable, Value]) -
 
         return run
 
-    if isinstance(condition, Known):
-        chosen = 0 if bool(condition.numbers()) else 1
-        return _run_chosen(graph, nodes[chosen], results[chosen], values)
     try:
-        made = mx.cond(cast(condition, "bool").reshape(()), branch(0), branch(1))
+        made = mx.cond(cast(condition, "bool").reshape(()), runs(0), runs(1))
     except ValueError as error:
         raise NotConverted(f"branches that differ: {error}") from None
+    count = len(node.outputs)
     for flag, act in zip(made[count:], [*acts[0], *acts[1]], strict=True):
         effects().add(flag, act)
     return list(made[:count])

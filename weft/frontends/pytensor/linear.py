@@ -176,15 +176,23 @@ def svd(op: Any, a: array) -> Any:
     return apply(primitives.Svd(op.full_matrices), a)
 
 
-def _refuses_generalized(op: Any) -> str | None:
-    return None
-
-
-@matrixwise(ptl.Eigh, refuses=_refuses_generalized)
+@matrixwise(ptl.Eigh)
 def eigh(op: Any, a: array, *b: array) -> Any:
-    if b:
-        raise NotConverted("generalized eigenvalues")
-    return mx.linalg.eigh(a, "L" if _is_lower(op) else "U")
+    if not b:
+        return mx.linalg.eigh(a, "L" if _is_lower(op) else "U")
+    factor, reduced = _reduced(a, b[0], _is_lower(op))
+    w, v = mx.linalg.eigh(reduced)
+    return w, _triangular(mx.conjugate(mx.swapaxes(factor, -1, -2)), v, lower=False)
+
+
+def _reduced(a: array, b: array, lower: bool) -> tuple[array, array]:
+    """For `a v = b v w`: the lower factor l of b, and l⁻¹ a l⁻ᴴ, whose eigenvalues are the same. That b is not positive
+    definite is an error."""
+    a, b = (_from_triangle(x, lower, x.dtype.is_complex) for x in (a, b))
+    factor: array = apply(primitives.Cholesky(False), b)
+    half = _triangular(factor, a, lower=True)
+    made = _triangular(factor, mx.conjugate(mx.swapaxes(half, -1, -2)), lower=True)
+    return factor, made
 
 
 def _is_lower(op: Any) -> bool:
@@ -194,7 +202,7 @@ def _is_lower(op: Any) -> bool:
 @matrixwise(ptl.Eigvalsh)
 def eigvalsh(op: Any, a: array, *b: array) -> Any:
     if b:
-        raise NotConverted("generalized eigenvalues")
+        return mx.linalg.eigvalsh(_reduced(a, b[0], _is_lower(op))[1])
     return mx.linalg.eigvalsh(a, "L" if _is_lower(op) else "U")
 
 

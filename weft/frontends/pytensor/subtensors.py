@@ -9,6 +9,7 @@ import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor import subtensor as pts
 from pytensor.tensor.basic import Nonzero
+from pytensor.tensor.extra_ops import Unique
 
 import weft.core as mx
 from weft.array import array
@@ -121,7 +122,7 @@ def _is_computed_mask(x: Variable) -> bool:
 
 def has_computed_size(node: Apply) -> bool:
     """Whether how many elements a node gives depends on data."""
-    if isinstance(node.op, Nonzero):
+    if isinstance(node.op, (Nonzero, Unique)):
         return True
     return isinstance(node.op, pts.AdvancedSubtensor) and any(_is_computed_mask(x) for x in node.inputs[1:])
 
