@@ -419,8 +419,9 @@ def test_kernels_are_generic_in_sizes():
         return [launch.source.key for launch in lowered(a, b).launches]
 
     for dtype, turn in itertools.product((np.float32, np.float16, np.int64), (False, True)):
-        assert keys(3, 5, 7, dtype, turn) == keys(30, 50, 40, dtype, turn) == keys(9, 2000, 33, dtype, turn)
-        assert keys(9, 5, 128, dtype, turn) == keys(30, 50, 1280, dtype, turn)
+        assert keys(3, 5, 31, dtype, turn) == keys(30, 50, 40, dtype, turn) == keys(9, 2000, 33, dtype, turn)
+        assert keys(9, 5, 384, dtype, turn) == keys(30, 50, 1920, dtype, turn)  # whole panels of every tile
+        assert keys(9, 5, 2, dtype, turn) == keys(30, 50, 2, dtype, turn)  # a single vector, or a part of one
         assert keys(1, 64, 33, dtype, turn) == keys(1, 90, 47, dtype, turn)
         assert keys(1, 1000, 200, dtype, turn) == keys(1, 5000, 70, dtype, turn)
         assert keys(2, 128, 17, dtype, turn) == keys(8, 1280, 70, dtype, turn)

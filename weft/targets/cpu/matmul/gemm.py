@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from weft.codegen.transposes import transposed
+from weft.graph.dims import is_symbolic
 from weft.llvm.builder import AnyValue, Value
 from weft.records import dataclass, replace
 from weft.targets.cpu.matmul import elements as el
@@ -60,6 +61,18 @@ class Tile:
     def turn(self) -> int:
         """Lanes of the square tiles that turn an operand round. Eight rows are few enough to stay in registers."""
         return min(self.lanes, 8)
+
+
+Cut = Literal["any", "whole", "one"]
+"""Which tiles a kernel has, since LLVM takes its time for each: those of any number of columns, those of whole panels
+alone, or those of a single vector. Columns are the axis of weights, whose sizes are few; rows are that of data."""
+
+
+def cut_of(tile: Tile, n: Any) -> Cut:
+    """The tiles that a product of so many columns asks for; a symbol stands for any number."""
+    if is_symbolic(n):
+        return "any"
+    return "whole" if n % tile.columns == 0 else "one" if n <= tile.lanes else "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +153,10 @@ class Gemm:
         flipped: bool,
         partial: bool,
         epilogue: Epilogue | None = None,
+        cut: Cut = "any",
     ) -> None:
         self.kind, self.tile, self.read_a, self.read_b, self.epilogue = kind, tile, read_a, read_b, epilogue
+        self.cut = cut
         self.flipped = flipped and kind.parts == 2
         self.wide = el.summing(kind)
         self.result = self.wide if partial else kind
@@ -156,9 +171,10 @@ class Gemm:
     @property
     def name(self) -> str:
         t, kinds = self.tile, f"{self.kind.memory.name}_{self.result.memory.name}"
+        columns = "" if self.cut == "any" else f"_{self.cut}"
         flipped = "_flipped" * self.flipped
         then = "" if self.epilogue is None else f"_{self.epilogue.name}"
-        return f"gemm_{kinds}_{self.read_a}_{self.read_b}_{t.rows}x{t.vectors}x{t.lanes}{flipped}{then}"
+        return f"gemm_{kinds}_{self.read_a}_{self.read_b}_{t.rows}x{t.vectors}x{t.lanes}{columns}{flipped}{then}"
 
     def scratch(self, block_m: int, block_n: int, k: int) -> Scratch:
         """The layout of scratch memory for blocks of that size."""
@@ -316,12 +332,22 @@ class Gemm:
             columns = f.least(chunk.columns - j, tile.columns)
             part = replace(chunk, right=b.gep(chunk.right, skip), columns=columns)
             total = replace(totals, at=b.gep(totals.at, j * self.size))
-            for vectors in range(1, tile.vectors + 1):
-                last = columns - (vectors - 1) * tile.lanes
-                with b.when((last > 0) & (last <= tile.lanes)):
-                    self._strips(part, total, vectors, f.leading(last, tile.lanes), first)
+            for vectors in self._widths:
+                count = columns - (vectors - 1) * tile.lanes
+                last = None if self.cut == "whole" else f.leading(count, tile.lanes)
+                if len(self._widths) == 1:
+                    self._strips(part, total, vectors, last, first)
+                else:
+                    with b.when((count > 0) & (count <= tile.lanes)):
+                        self._strips(part, total, vectors, last, first)
 
-    def _strips(self, chunk: Chunk, target: Sums, vectors: int, last: Part, first: Value) -> None:
+    @property
+    def _widths(self) -> Sequence[int]:
+        """The vectors of the tiles that there are."""
+        vectors = self.tile.vectors
+        return {"whole": (vectors,), "one": (1,), "any": range(1, vectors + 1)}[self.cut]
+
+    def _strips(self, chunk: Chunk, target: Sums, vectors: int, last: Part | None, first: Value) -> None:
         """Tiles from the first row to the last: whole ones, then one of each smaller power of two that is left."""
         b, height = self.b, self.tile.rows
 
@@ -342,8 +368,8 @@ class Gemm:
         """What is ready of a, from row i of the block on."""
         return self.b.gep(left, i * (self.frame["a_row"] if self.read_a == "direct" else self.a_row))
 
-    def _tile(self, chunk: Chunk, target: Sums, rows: int, vectors: int, last: Part, first: Value) -> None:
-        """One register tile; `last` is the part of its last vector that there is."""
+    def _tile(self, chunk: Chunk, target: Sums, rows: int, vectors: int, last: Part | None, first: Value) -> None:
+        """One register tile; `last` is the part of its last vector that there is, if that is not all of it."""
         f, b, lanes = self.frame, self.b, self.tile.lanes
         columns = [(v * lanes * self.size, None if v < vectors - 1 else last) for v in range(vectors)]
         sums = self._products(chunk, rows, columns)

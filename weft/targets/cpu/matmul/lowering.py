@@ -217,7 +217,10 @@ def _gemm(p: _Product, partial: bool = False, fused: Fused | None = None) -> Lau
     processor = machine(config.cpu)
     tile = processor.tile(p.kind, p.n)
     then, more = (None, 0) if fused is None else (fused.kernel, fused.work)
-    kernel = Gemm(p.kind, tile, *_reads(p, processor), flipped=p.flipped, partial=partial, epilogue=then)
+    kernel = Gemm(
+        p.kind, tile, *_reads(p, processor), flipped=p.flipped, partial=partial, epilogue=then,
+        cut=gemm.cut_of(tile, p.n),
+    )  # fmt: skip
     # Finished blocks should be in the second-level cache still; smaller ones cost nothing where b is not packed.
     small = kernel.apart or (then is not None and kernel.read_b == "direct")
     blocks = output_blocks(p.kind, tile, p.members, p.m, p.n, p.terms + more, tile.columns, small)

@@ -402,7 +402,7 @@ class PlacesInPlace(WindowGemm):
     def _below(self, left: Any, i: Value) -> Any:
         return left + i
 
-    def _strips(self, chunk: Chunk, target: Sums, vectors: int, last: Part, first: Value) -> None:
+    def _strips(self, chunk: Chunk, target: Sums, vectors: int, last: Part | None, first: Value) -> None:
         if not self.aligned:
             super()._strips(chunk, target, vectors, last, first)
             return
