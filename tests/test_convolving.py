@@ -246,6 +246,33 @@ def test_windows_of_one_element_that_is_none_of_the_input() -> None:
         assert mx.sum(made).item() == expected
 
 
+@settings(max_examples=25)
+@given(
+    axes=st.integers(1, 3), channels=st.sampled_from([1, 3, 17, 130]), few=st.integers(1, 8), width=st.integers(4, 70),
+    stride=st.integers(1, 3), gap=st.integers(1, 3), low=st.integers(0, 3), planes=st.booleans(),
+    dtype=st.sampled_from(list(ROUNDING)),
+)  # fmt: skip
+def test_few_outputs_are_summed_as_many_are(
+    axes: int, channels: int, few: int, width: int, stride: int, gap: int, low: int, planes: bool, dtype: Any
+) -> None:
+    """To the bit, forwards and by the input; with inputs that lie channel by channel, too."""
+    x, w = draw((2, *(3,) * (axes - 1), width + 9, channels), dtype), draw((20, *(3,) * axes, channels), dtype, 1)
+    if planes:
+        x = mx.moveaxis(mx.contiguous(mx.moveaxis(x, -1, 1)), 1, -1)
+    steps = (stride,) * (axes - 1)
+    options = {"padding": (low,) * axes, "kernel_dilation": (1,) * (axes - 1) + (gap,)}
+    made = mx.conv_general(x, w, stride=(*steps, 1), **options)
+    assert mx.array_equal(mx.conv_general(x, w[:few], stride=(*steps, 1), **options), made[..., :few]).item()
+    x, w = draw((2, *(3,) * (axes - 1), width + 9, 20), dtype, 2), draw((channels, *(3,) * axes, 20), dtype, 1)
+
+    def back(few: int) -> mx.array:
+        f: Callable[[mx.array], mx.array] = lambda x: mx.conv_general(x, w[..., :few], (*steps, stride), **options)  # noqa: E731
+        cotangent = draw(f(x[..., :few]).shape, dtype, 3)
+        return mx.vjp(f, [x[..., :few]], [cotangent])[1][0]
+
+    assert mx.array_equal(back(few), back(20)[..., :few]).item()
+
+
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 def test_convolve(mode: str) -> None:
     for n, k in ((5, 3), (5, 2), (3, 4), (1, 1), (6, 6)):

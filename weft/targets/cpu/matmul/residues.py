@@ -10,7 +10,7 @@ from weft.codegen.launch import Layout, Pointer
 from weft.graph.dims import dim_max
 from weft.passes.lower import to_int
 from weft.primitives.convolution import ConvolveBack, Residue, Window, Windows, residues
-from weft.records import dataclass
+from weft.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,15 @@ class ConvolutionPart:
     w: Placed
     out: Placed
 
+    def cut(self) -> ConvolutionPart:
+        """The same without elements of x that windows begin behind: where a window's `low` is negative."""
+        x = self.x
+        for axis, window in enumerate(self.windows, -len(self.windows) - 1):
+            if window.low < 0:
+                x = x.seen(axis, -window.low, to_int(dim_max(x.layout.shape[axis] + window.low, 0)), 1)
+        windows = tuple([window._replace(low=max(0, window.low)) for window in self.windows])
+        return replace(self, windows=windows, x=x)
+
 
 def by_axis(op: ConvolveBack, w: Layout, out: Layout) -> list[list[Residue]]:
     """The residues along each spatial axis."""
@@ -46,16 +55,13 @@ def by_axis(op: ConvolveBack, w: Layout, out: Layout) -> list[list[Residue]]:
 
 
 def parts_of(op: ConvolveBack, x: Placed, w: Placed, out: Placed) -> Iterator[ConvolutionPart]:
-    """The convolutions of all residues; some may have windows of no elements."""
+    """The convolutions of all residues. Some may have windows of no elements, or that begin behind the first of x."""
     for found in itertools.product(*by_axis(op, w.layout, out.layout)):
-        seen, weights, to = x, w, out
+        weights, to = w, out
         windows = []
         for axis, (residue, window) in enumerate(zip(found, op.windows, strict=True), -len(found) - 1):
             first, k, stride, taps, gap, low = residue
-            cut = max(0, -low)  # elements that windows begin behind
-            if cut:
-                seen = seen.seen(axis, cut, to_int(dim_max(seen.layout.shape[axis] - cut, 0)), 1)
             weights = weights.seen(axis, k + max(0, taps - 1) * stride if taps else 0, taps, -stride)
             to = to.seen(axis, first, -(-(to.layout.shape[axis] - first) // window.step), window.step)
-            windows.append(Window(1, gap, max(0, low)))
-        yield ConvolutionPart(tuple(windows), seen, weights, to)
+            windows.append(Window(1, gap, low))
+        yield ConvolutionPart(tuple(windows), x, weights, to)

@@ -28,7 +28,7 @@ from weft.records import dataclass, replace
 from weft.targets.axes import Axis, axes_of, merged, row_major, scaled
 from weft.targets.cpu import moves
 from weft.targets.cpu.matmul import elements as el
-from weft.targets.cpu.matmul import gemm, groups, residues
+from weft.targets.cpu.matmul import few_outputs, gemm, groups, residues
 from weft.targets.cpu.matmul.elements import Elements, elements_of
 from weft.targets.cpu.matmul.frame import Part, ProductFrame, Word, block
 from weft.targets.cpu.matmul.gemm import CHUNK, Chunk, Gemm, Sums, Tile
@@ -445,8 +445,8 @@ def convolve(op: Convolve, x: Layout, w: Layout, out: Layout) -> Lowering:
         return groups.convolve(op, x, w, out)
     if math.prod(out.shape) == 0:
         return Lowering(())
-    operands = Placed(x, Pointer(0)), Placed(w, Pointer(1)), Placed(out, Pointer(2))
-    return _convolve(op.groups, ConvolutionPart(op.windows, *operands))
+    part = ConvolutionPart(op.windows, Placed(x, Pointer(0)), Placed(w, Pointer(1)), Placed(out, Pointer(2)))
+    return (few_outputs.lower([part]) if op.groups == 1 else None) or _convolve(op.groups, part)
 
 
 def convolve_back(op: ConvolveBack, x: Layout, w: Layout, out: Layout) -> Lowering:
@@ -457,11 +457,15 @@ def convolve_back(op: ConvolveBack, x: Layout, w: Layout, out: Layout) -> Loweri
     few = op.groups > 1 and few_in_groups(int(w.shape[-1]), int(out.shape[-1]) // op.groups)
     lower = groups.convolve_part if few else _convolve
     operands = Placed(x, Pointer(0)), Placed(w, Pointer(1)), Placed(out, Pointer(2))
-    parts = [lower(op.groups, part) for part in residues.parts_of(op, *operands)]
+    parts = list(residues.parts_of(op, *operands))
+    together = few_outputs.lower(parts) if op.groups == 1 else None
+    if together is not None:
+        return together
+    apart = [lower(op.groups, part.cut()) for part in parts]
     # One is done after the other, so they share what they need.
-    temporaries = [part.temporaries for part in parts if part.temporaries]
+    temporaries = [each.temporaries for each in apart if each.temporaries]
     shared = tuple([functools.reduce(dim_max, sizes) for sizes in zip(*temporaries, strict=True)])
-    return Lowering(tuple([launch for part in parts for launch in part.launches]), shared)
+    return Lowering(tuple([launch for each in apart for launch in each.launches]), shared)
 
 
 def _convolve(groups: int, part: ConvolutionPart) -> Lowering:
