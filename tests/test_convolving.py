@@ -273,6 +273,40 @@ def test_few_outputs_are_summed_as_many_are(
     assert mx.array_equal(back(few), back(20)[..., :few]).item()
 
 
+@settings(max_examples=25)
+@given(
+    axes=st.integers(1, 2), channels=st.sampled_from([3, 7, 17, 40, 150]), few=st.integers(1, 8),
+    width=st.integers(1, 40), stride=st.integers(1, 2), low=st.integers(0, 2), dtype=st.sampled_from(list(ROUNDING)),
+)  # fmt: skip
+def test_weights_of_few_outputs_are_summed_as_those_of_many(
+    axes: int, channels: int, few: int, width: int, stride: int, low: int, dtype: Any
+) -> None:
+    """To the bit, whether vectors are outputs or channels; and of few channels, wherever tiles begin and end."""
+    x, w = draw((3, *(width + 2,) * axes, channels), dtype), draw((20, *(3,) * axes, channels), dtype, 1)
+    f: Callable[[mx.array], mx.array] = lambda w: mx.conv_general(x, w, stride, low)  # noqa: E731
+    cotangent = draw(f(w).shape, dtype, 2)
+    (many,) = mx.vjp(f, [w], [cotangent])[1]
+    (made,) = mx.vjp(f, [w[:few]], [cotangent[..., :few]])[1]
+    assert mx.array_equal(made, many[:few]).item()
+    options = wide(x), wide(cotangent), stride, low, w.shape
+    magnitudes = weights_by_definition(np.abs(options[0]), np.abs(options[1]), *options[2:])
+    close(many, weights_by_definition(*options), magnitudes, cotangent.size // 20)
+
+
+def weights_by_definition(
+    x: np.ndarray, cotangent: np.ndarray, stride: int, low: int, shape: tuple[int, ...]
+) -> np.ndarray:
+    """One element of the window at a time."""
+    axes = x.ndim - 2
+    padded = np.pad(x, [(0, 0), *[(low, low)] * axes, (0, 0)])
+    made = np.zeros(shape)
+    for tap in np.ndindex(*shape[1:-1]):
+        window = [slice(k, k + (n - 1) * stride + 1, stride) for k, n in zip(tap, cotangent.shape[1:-1], strict=True)]
+        seen = padded[(slice(None), *window)].reshape(-1, shape[-1])
+        made[(slice(None), *tap)] = cotangent.reshape(-1, shape[0]).T @ seen
+    return made
+
+
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 def test_convolve(mode: str) -> None:
     for n, k in ((5, 3), (5, 2), (3, 4), (1, 1), (6, 6)):

@@ -35,7 +35,7 @@ from weft.targets.cpu.matmul.gemm import CHUNK, Chunk, Gemm, Sums, Tile
 from weft.targets.cpu.matmul.lowering import output_blocks
 from weft.targets.cpu.matmul.machine import machine
 from weft.targets.cpu.matmul.residues import ConvolutionPart, Placed
-from weft.targets.cpu.matmul.tasks import grain_of
+from weft.targets.cpu.matmul.tasks import equal_blocks, grain_of
 
 Way = Literal["runs", "across", "single"]
 """What lies together: the columns of a row (in runs), several rows, or nothing."""
@@ -429,6 +429,95 @@ class PlacesInPlace(WindowGemm):
         return el.unflat(kind, k.carried[1:])
 
 
+class FewColumns(PlacesInPlace):
+    """The same for a right operand of so few columns that vectors of rows are better than vectors of them: `together`
+    runs, some vectors of each (the tile's), with all columns. Sums are turned round when they are finished."""
+
+    title = "windows_of_few"
+
+    def __init__(
+        self, kind: Elements, tile: Tile, columns: int, together: int, rows: Any, columns_of: Any, checks: int
+    ) -> None:
+        super().__init__(kind, tile, "direct", rows, columns_of, checks, aligned=True)
+        self.few, self.together, self.apart = columns, together, True
+
+    @property
+    def name(self) -> str:
+        return f"{super().name}_{self.few}x{self.together}"
+
+    def scratch(self, block_m: int, block_n: int, k: int) -> gemm.Scratch:
+        return gemm.Scratch(0, 0, 0, self.few * (block_m + self.tile.columns) * self.size)
+
+    def _block(self, chunk: Chunk, totals: Sums, first: Value) -> None:
+        f, b = self.frame, self.b
+        start, last = self._together
+        runs = last + 1 - start
+        whole = runs - f.divide(runs, self.together)[1]
+        with b.loop(0, whole, self.together) as run:
+            self._runs_together(chunk, run.index, self.together, first)
+        if self.together > 1:
+            with b.loop(whole, runs, 1) as run:
+                self._runs_together(chunk, run.index, 1, first)
+
+    def _total_at(self, run: Value, column: int, row: Value) -> Value:
+        """Where sums lie: those of a run together, column by column."""
+        f = self.frame
+        return self.b.gep(f.scratch, f["at_total"] + ((run * self.few + column) * f["run"] + row) * self.size)
+
+    def _runs_together(self, chunk: Chunk, run: Value, count: int, first: Value) -> None:
+        f, b, tile, lanes = self.frame, self.b, self.tile, self.tile.lanes
+        with b.loop(0, f["run"], tile.columns) as row:
+            rows = f.least(f["run"] - row.index, tile.columns)
+            for vectors in range(1, tile.vectors + 1):
+                last = rows - (vectors - 1) * lanes
+                with b.when((last > 0) & (last <= lanes)):
+                    part = f.leading(last, lanes)
+                    parts = [None if v < vectors - 1 else part for v in range(vectors)]
+                    self._tile_of_runs(chunk, run, row.index, count, parts, first)
+
+    def _tile_of_runs(
+        self, chunk: Chunk, run: Value, row: Value, count: int, parts: Sequence[Part | None], first: Value
+    ) -> None:
+        f, b, kind, lanes, few = self.frame, self.b, self.kind, self.tile.lanes, self.few
+        lines = [b.gep(f.scratch, f["at_columns"] + (run + r) * (8 * CHUNK)) for r in range(count)]
+        vector = lanes * self.size
+        sums = el.flat([el.zero(b, kind, lanes)] * (count * len(parts) * few))
+        with b.loop(0, chunk.depth, 1, chunk.right, *sums) as k:
+            at, *carried = k.carried
+            starts = [b.gep(b.word(b.gep(line, k.index * 8), 0, PTR), row * self.size) for line in lines]
+            x = [
+                f.load(kind, b.gep(start, v * vector), lanes, part) for start in starts for v, part in enumerate(parts)
+            ]
+            total = el.unflat(kind, carried)
+            for c in range(few):
+                y = el.spread(b, f.load(kind, b.gep(at, self.size * c), 1), lanes)
+                for i, seen in enumerate(x):
+                    total[c * len(x) + i] = el.multiply_add(b, seen, y, total[c * len(x) + i])
+            k.carry(b.gep(at, f["b_k"]), *el.flat(total))
+        places = [
+            (b.gep(self._total_at(run + r, c, row), v * vector), part)
+            for c in range(few)
+            for r in range(count)
+            for v, part in enumerate(parts)
+        ]
+        made = list(zip(el.unflat(kind, k.carried[1:]), places, strict=True))
+        with b.when(first):
+            for x_sum, (to, part) in made:
+                f.store(self.wide, x_sum, to, part)
+        with b.when(~first):
+            for x_sum, (to, part) in made:
+                f.store(self.wide, el.add(f.load(self.wide, to, lanes, part), x_sum), to, part)
+
+    def _round(self, totals: Sums, out: Sums, rows: Value, columns: Value) -> None:
+        f, b = self.frame, self.b
+        start, last = self._together
+        with b.loop(0, last + 1 - start, 1) as run, b.loop(0, f["run"], 1) as row:
+            line = out.line(run.index * f["run"] + row.index)
+            for c in range(self.few):
+                total = f.load(self.wide, self._total_at(run.index, c, row.index), 1)
+                f.store(self.kind, total, b.gep(line, c * self.kind.memory.size))
+
+
 def _clear(f: ProductFrame) -> None:
     """Write the zeros that stand for elements that do not exist."""
     b = f.b
@@ -618,10 +707,15 @@ def _launch(
     tile = machine(config.cpu).tile(kind, n)
     read_b: gemm.Read = "rows" if right.b_column == size else "columns" if right.b_k == size else "any"
     kernel, run = _kernel(kind, tile, read_b, rows, columns, len(over), n, scattered)
+    tile = kernel.tile
     step = math.lcm(tile.rows, kernel.span)
-    if isinstance(kernel, PlacesInPlace):
+    if isinstance(kernel, FewColumns):
+        step = run
+    elif isinstance(kernel, PlacesInPlace):
         step = _piece(run) if kernel.aligned else tile.rows
     block_m, block_n = output_blocks(kind, tile, members, m, n, terms, tile.columns, rows=step)
+    if isinstance(kernel, FewColumns):
+        block_n = n
     blocks_m, blocks_n = -(-m // block_m), -(-n // block_n)
     scratch = kernel.scratch(block_m, block_n, k)
     at_rows = -(-scratch.size // 64) * 64
@@ -667,6 +761,22 @@ def _piece(run: int) -> int:
     return run // count
 
 
+def _few_columns(n: int, run: int, lanes: int, runs: int) -> tuple[int, int]:
+    """How many runs, and vectors of each, are multiplied with n columns at a time: sums for three quarters of the
+    registers, from as few loads as possible."""
+    most = machine(config.cpu).registers * 3 // 4 // n
+    vectors = min(4, most, -(-run // lanes))
+    return max(1, min(4, most // vectors, runs)), vectors
+
+
+def _tile_of_runs(tile: Tile, n: int, run: int) -> Tile:
+    """A tile that cuts runs into equal pieces, where the usual one would reach from one run into the next."""
+    if type(n) is not int or type(run) is not int or run >= 2 * tile.rows or run % tile.rows == 0:
+        return tile
+    vectors = min(tile.vectors, -(-n // tile.lanes))
+    return Tile(equal_blocks(run, tile.rows * tile.vectors // vectors, 1), vectors, tile.lanes)
+
+
 _SPANS: Final = (8, 4)
 
 
@@ -696,7 +806,12 @@ def _kernel(
     span = next((n for n in _SPANS if in_rows and n <= tile.turn and rows[-1].size % n == 0), 1)
     if in_rows and not kind.narrow and rows[-1].size >= _TOGETHER and (span == 1 or n <= _PANELS * tile.columns):
         run = rows.pop().size
+        runs, inside = tuple(marks[0][:-1]), tuple(marks[1])
+        if type(n) is int and 2 * n <= tile.lanes <= run and read_b == "rows" and not scattered:
+            together, vectors = _few_columns(n, run, tile.lanes, math.prod(axis.size for axis in rows))
+            return FewColumns(kind, Tile(1, vectors, tile.lanes), n, together, runs, inside, checks), run
+        tile = _tile_of_runs(tile, n, run)
         aligned = _piece(run) >= 2 * tile.rows or run % tile.rows == 0
-        return PlacesInPlace(kind, tile, read_b, tuple(marks[0][:-1]), tuple(marks[1]), checks, aligned, scattered), run
+        return PlacesInPlace(kind, tile, read_b, runs, inside, checks, aligned, scattered), run
     way: Way = "across" if span > 1 else "single"
     return WindowGemm(kind, tile, read_b, tuple(marks[0]), tuple(marks[1]), checks, way, span, scattered), 1
