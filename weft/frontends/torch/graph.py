@@ -33,7 +33,7 @@ from weft.frontends.torch.data_sizes import (
 )
 from weft.frontends.torch.layouts import inverse, is_identity, memory_order, number
 from weft.frontends.torch.ops import DTYPES, RULES, Out
-from weft.frontends.torch.ops.random import draws
+from weft.frontends.torch.ops.random import RANDOM, draws
 from weft.frontends.torch.restricting import InPlace, apart, permission
 from weft.frontends.torch.signature import Computed, Given, Made, Seen, Signature, Symbol, Value
 from weft.frontends.torch.strided import SCATTER, STRIDED, Look, look_of
@@ -51,16 +51,24 @@ ASSERTIONS = frozenset({
 
 KEPT_WHOLE = frozenset({
     # Taken apart, attention has strides that graphs do not expect, and Weft has a kernel for it.
-    "aten.scaled_dot_product_attention", "aten._scaled_dot_product_flash_attention_for_cpu",
-    # Taken apart, they take indices for right that are none, or the other way round.
-    "aten.index_add", "aten.index_copy", "aten.index_fill",
+    "aten.scaled_dot_product_attention",
 })  # fmt: skip
-"""Operators that torch would take apart, and that have rules as they are."""
+"""Operators that are made of others, which torch would take apart, and that have rules as they are."""
 
 
 def without_kept(table: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Decompositions, but for operators that are kept whole."""
-    return {op: rule for op, rule in table.items() if str(op).rpartition(".")[0] not in KEPT_WHOLE}
+    """Decompositions of what has no rule. To trace an operator that torch takes apart costs torch several times as much
+    as one that it keeps, and so do the graphs; some take indices for right that are none, once they are taken apart."""
+    return {op: rule for op, rule in table.items() if not _is_kept(op)}
+
+
+def _is_kept(op: Any) -> bool:
+    name = str(op)
+    if name.rpartition(".")[0] in KEPT_WHOLE:
+        return True
+    if name not in RULES or name in RANDOM:
+        return False
+    return not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
 
 
 class Unsupported(NotImplementedError):
