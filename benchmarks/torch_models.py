@@ -1,9 +1,11 @@
 """Eager torch, inductor and Weft on the same models in one process: the program behind `weft bench torch`.
 
-For each model there is a call without gradients and a step of training (loss and gradients of all parameters). The
-first call counts from torch.compile on, with empty caches on disk; later calls are timed in turns, so that a slow
-minute of the machine meets all three, and the best counts. With one thread that is the time of the processor, which
-other programs on the machine do not count into.
+For each model there is a call without gradients and a step of training (loss and gradients of all parameters), each in
+a process of its own. The first call counts from torch.compile on, with empty caches on disk, after torch has traced the
+model once without a compiler (what it imports and remembers for that helps whichever comes next). Later calls are timed
+in turns, so that a slow minute of the machine meets all three, and the best counts. With one thread all of that is the
+time of the processor, which other programs on the machine do not count into; of first calls also that of the compilers
+which inductor runs, one after the other then.
 
     weft bench torch                    all of them
     weft bench torch gpt2 chain         some of them
@@ -13,6 +15,7 @@ other programs on the machine do not count into.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -23,6 +26,8 @@ from typing import Any
 
 BACKENDS = ("eager", "inductor", "weft")
 ROUNDS, SECONDS = 7, 0.3
+CHAINS = {"chain": 4_000_000, "short_chain": 64}
+NAMES = ("gpt2", "llama", "bert", "vit", "resnet18", "mobilenet_v3", "lstm", "unet", "mixture", "mlp", *CHAINS)
 
 Work = Callable[[str], Callable[[], Any]]
 """Gives what is timed, for a backend."""
@@ -34,50 +39,64 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--mode", choices=["inference", "training", "both"], default="both")
     options = parser.parse_args(arguments)
+    unknown = [name for name in options.names if name not in NAMES]
+    if unknown:
+        print(f"weft bench torch: there is no {unknown[0]!r}; there are {', '.join(NAMES)}", file=sys.stderr)
+        return 2
+    print(f"{options.threads} threads; first call in s, later calls in ms; ratios are to inductor")
+    print(f"{'':24}" + "".join(f"{b + ' ' + what:>18}" for what in ("first", "later") for b in BACKENDS) + "   ratios")
+    for name in options.names or NAMES:
+        for kind in ("inference",) if name in CHAINS else ("inference", "training"):
+            if options.mode in (kind, "both"):
+                sys.stdout.flush()
+                apart = multiprocessing.get_context("spawn").Process(target=measure, args=(name, kind, options.threads))
+                apart.start()
+                apart.join()
+    return 0
+
+
+def measure(name: str, kind: str, threads: int) -> None:
+    """Print the row of one workload."""
     with tempfile.TemporaryDirectory() as caches:
         # Before torch and Weft are imported: they read these once.
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(caches) / "inductor")
         os.environ["WEFT_CACHE_DIR"] = str(Path(caches) / "weft")
-        os.environ["WEFT_THREADS"] = str(options.threads)
-        return measure(options.names, options.threads, options.mode)
+        os.environ["WEFT_THREADS"] = str(threads)
+        if threads == 1:
+            os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+        import torch  # an optional dependency, and slow to import
 
-
-def measure(names: Sequence[str], threads: int, mode: str) -> int:
-    import torch  # an optional dependency, and slow to import
-
-    torch.set_num_threads(threads)
-    known = workloads()
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        print(f"weft bench torch: there is no {unknown[0]!r}; there are {', '.join(known)}", file=sys.stderr)
-        return 2
-    for backend in BACKENDS[1:]:  # what a backend needs once is no part of a model's first call
-        torch.compile(lambda x: x + 1, backend=backend)(torch.ones(3))
-    print(f"torch {torch.__version__}, {threads} threads; first call in s, later calls in ms; ratios are to inductor")
-    print(f"{'':24}" + "".join(f"{b + ' ' + what:>18}" for what in ("first", "later") for b in BACKENDS) + "   ratios")
-    for name in names or known:
-        for kind, work in known[name].items():
-            if mode in (kind, "both"):
-                print(row(f"{name} {kind}", work), flush=True)
-    return 0
+        torch.set_num_threads(threads)
+        for backend in BACKENDS[1:]:  # what a backend needs once is no part of a model's first call
+            torch.compile(lambda x: x + 1, backend=backend)(torch.ones(3))
+        print(row(f"{name} {kind}", workloads()[name][kind]), flush=True)
 
 
 def row(name: str, work: Work) -> str:
     import torch  # an optional dependency
 
+    alone = torch.get_num_threads() == 1
+    work("aot_eager")()
+    torch._dynamo.reset()
     first, runs = {}, {}
+    clock = all_processor_time if alone else time.perf_counter
     for backend in BACKENDS:
         torch.manual_seed(0)
         run = work(backend)
-        start = time.perf_counter()
+        start = clock()
         run()
-        first[backend] = time.perf_counter() - start
+        first[backend] = clock() - start
         runs[backend] = run
-    later = steady(runs, time.thread_time if torch.get_num_threads() == 1 else time.perf_counter)
+    later = steady(runs, time.thread_time if alone else time.perf_counter)
     torch._dynamo.reset()
     ratios = f"{first['weft'] / first['inductor']:8.2f}{later['weft'] / later['inductor']:8.2f}"
     numbers = [f"{first[b]:18.3f}" for b in BACKENDS] + [f"{later[b] * 1e3:18.4f}" for b in BACKENDS]
     return f"{name:24}{''.join(numbers)}{ratios}"
+
+
+def all_processor_time() -> float:
+    """Seconds that this process has computed for, and programs that it has run."""
+    return sum(os.times()[:4])
 
 
 def steady(runs: dict[str, Callable[[], Any]], clock: Callable[[], float]) -> dict[str, float]:
@@ -115,9 +134,7 @@ def workloads() -> dict[str, dict[str, Work]]:
                         (torch.randn(32, 64),)),
     }  # fmt: skip
     found = {name: {"inference": inference(make), "training": training(make)} for name, make in models.items()}
-    found["chain"] = {"inference": chain(4_000_000)}
-    found["short_chain"] = {"inference": chain(64)}
-    return found
+    return found | {name: {"inference": chain(n)} for name, n in CHAINS.items()}
 
 
 def chain(n: int) -> Work:

@@ -190,7 +190,7 @@ define void @k(ptr %args, i64 %begin, i64 %end, ptr %scratch) {{
 def test_objects_have_no_tables_for_unwinding(level: int) -> None:
     """Which nothing reads, and which take as much code memory as a small kernel."""
     config.llvm_level = level
-    made = engine._compile_one(engine._target(config.cpu, level), "k", HELPED)
+    made = engine._compile_one(engine._target(config.cpu, level), engine.Source("k", "k", lambda: HELPED), HELPED)
     assert b".text" in made
     assert b"eh_frame" not in made
     x, result = np.full(1, 2.5, np.float32), np.zeros(1, np.float32)
@@ -789,3 +789,35 @@ def test_messages_point_at_the_users_line() -> None:
     assert f() == (__file__, here + 1)  # type: ignore[operator]
     assert apply(f) == (__file__, here + 2)  # type: ignore[operator]
     assert g() == f" (at {__file__}:{here + 3})"  # type: ignore[operator]
+
+
+def _calling(number: int, shared: Source) -> Source:
+    """A function that adds a number to what the shared one gives."""
+    name = f"calls_{number}_{shared.name}"
+    text = (
+        f"declare i64 @{shared.name}(i64)\n\ndefine i64 @{name}(i64 %x) {{\n"
+        f"  %y = call i64 @{shared.name}(i64 %x)\n  %r = add i64 %y, {number}\n  ret i64 %r\n}}\n"
+    )
+    return Source(name, name, lambda: text, (shared,))
+
+
+def test_code_that_kernels_share_is_compiled_once_and_lives_as_long_as_they_do() -> None:
+    name = f"shared_{os.getpid()}_{next(unique)}"
+    text = f"define i64 @{name}(i64 %x) {{\n  %r = mul i64 %x, 3\n  ret i64 %r\n}}\n"
+    before = engine.stats.compiled
+    shared = Source(name, name, lambda: text)
+    codes = engine.load([_calling(1, shared), _calling(2, shared)])
+    assert engine.stats.compiled == before + 3
+    codes += engine.load([_calling(5, shared)])
+    assert engine.stats.compiled == before + 4
+    assert len({code.calls[0].address for code in codes}) == 1
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+    assert [function(code.address)(7) for code in codes] == [22, 23, 26]
+    assert "mul i64" in engine.llvm_text(_calling(1, shared))
+    assert name in engine.assembly(_calling(1, shared))
+
+
+def test_what_is_called_must_be_named() -> None:
+    source = _calling(1, Source("elsewhere", "elsewhere", lambda: ""))
+    with pytest.raises(CompileError, match="calls elsewhere"):
+        engine.load([Source(source.key, source.name, source.ir)])

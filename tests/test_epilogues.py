@@ -178,3 +178,24 @@ def test_parameters_are_updated_in_place(n: int) -> None:
         assert [np.array(w).tobytes()] == wanted
         assert w._node.value.address == where
     assert made.memory_report(w).inputs == ("input w: overwritten",)
+
+
+def test_a_reshape_before_a_map_that_reads_its_operand_twice_and_one_after_it() -> None:
+    """As layers of models with batches have it: rows of one matrix for products, of several for the rest."""
+
+    def layer(x: Array, w: Array, c: Array, v: Array) -> Array:
+        h = mx.reshape(x @ w + c, (2, 9, 40))
+        return mx.reshape(h * mx.abs(h), (18, 40)) @ v
+
+    args = [
+        drawn((18, 24), mx.float32),
+        drawn((24, 40), mx.float32),
+        drawn((40,), mx.float32),
+        drawn((40, 8), mx.float32),
+    ]
+    got, plan = run(layer, *args)
+    apart, _ = run(layer, *args, target=APART)
+    assert got == apart
+    if not PACKS:
+        assert titles(plan) == [["matmul", "add", "absolute", "multiply"], ["matmul"]]
+    assert len(plan.items) <= 3

@@ -759,13 +759,13 @@ def test_ctrl_c_waits_for_one_kernel_and_not_for_all(monkeypatch: pytest.MonkeyP
     compiled: list[str] = []
     real = engine._compile_one
 
-    def slow(target: Any, name: str, text: str) -> bytes:
-        compiled.append(name)
+    def slow(target: Any, source: Any, text: str) -> bytes:
+        compiled.append(source.key)
         if len(compiled) == 2:
             os.kill(os.getpid(), signal.SIGUSR1)
         if len(compiled) >= 2:
             time.sleep(0.1)  # the main thread is told
-        return real(target, name, text)
+        return real(target, source, text)
 
     monkeypatch.setattr(engine, "_compile_one", slow)
     text = "define void @k() {\n  ret void\n}\n"

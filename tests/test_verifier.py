@@ -33,6 +33,7 @@ from weft.primitives.reductions import Max, Sum
 from weft.primitives.views import Broadcast, Slice, transpose
 from weft.targets import CPU
 from weft.targets.cpu.target import Cpu
+from weft.transforms.compile import graph_of
 
 SQUARE = (32, 32)
 
@@ -631,3 +632,10 @@ def test_a_temporary_must_lie_in_the_arena() -> None:
     made.temporaries[step][0] = made.arena
     with pytest.raises(VerifyError, match="outside the arena"):
         verify_plan(made)
+
+
+def test_a_row_of_one_element_may_take_the_place_of_what_it_is_computed_from() -> None:
+    """What is computed from reductions alone reads no operand again, as many as there may be of it."""
+    made = plan(graph_of(lambda x: mx.logsumexp(mx.softmax(x, axis=0)), mx.array([[0.5]])).graph, CPU)
+    verify_plan(made)
+    assert "divide takes the place of exp" in made.reuse

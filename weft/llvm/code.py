@@ -30,10 +30,12 @@ class Code:
     """Machine code in memory, from its `address` on. It stays there as long as this object does: who calls it holds the
     object meanwhile."""
 
-    __slots__ = ("__weakref__", "_memory", "_pages", "address")
+    __slots__ = ("__weakref__", "_memory", "_pages", "address", "calls")
 
     def __init__(self, memory: CodeMemory, pages: _Pages, address: int) -> None:
         self._memory, self._pages, self.address = memory, pages, address
+        self.calls: tuple[Code, ...] = ()
+        """Other code that it calls, and so holds."""
 
     def __index__(self) -> int:
         return self.address

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
@@ -59,11 +59,13 @@ _THREAD_BYTES: Final = 72 << 20  # a thread has a stack, and the C library sets 
 @dataclass(frozen=True, slots=True)
 class Source:
     """A kernel that can be made: `key` describes it completely, in every process alike; `name` is its symbol in the
-    module that `ir` writes. Whatever else the module defines must be private or internal."""
+    module that `ir` writes. Whatever else the module defines must be private or internal. It may call the functions of
+    other sources that call none, by their names: code that several kernels share is compiled once."""
 
     key: str
     name: str
     ir: Callable[[], str]
+    calls: tuple[Source, ...] = ()
 
 
 @dataclass(slots=True)
@@ -93,15 +95,23 @@ def load(sources: Sequence[Source]) -> list[Code]:
         pass
     with _lock:
         start = time.perf_counter()
-        live = [(source.key, target.loaded.find(source.key)) for source in sources]
-        found = {key: code for key, code in live if code is not None}
+        found = _find(target, sources)
         missing = {source.key: source for source in sources if source.key not in found}
         if missing:  # another thread may have been here first
-            found.update(_load_missing(target, list(missing.values())))
+            called = [other for source in missing.values() for other in source.calls]
+            found.update(_find(target, called))
+            missing.update({other.key: other for other in called if other.key not in found})
+            found.update(_load_missing(target, list(missing.values()), found))
         for key, code in found.items():
             target.loaded.keep(key, code)
         stats.seconds += time.perf_counter() - start
     return [found[source.key] for source in sources]
+
+
+def _find(target: CodeTarget, sources: Sequence[Source]) -> dict[str, Code]:
+    """What is in memory of these, by key."""
+    live = [(source.key, target.loaded.find(source.key)) for source in sources]
+    return {key: code for key, code in live if code is not None}
 
 
 def load_for_good(source: Source) -> int:
@@ -115,7 +125,12 @@ _KEPT: Final[list[Code]] = []
 
 
 def llvm_text(source: Source) -> str:
-    """The LLVM IR of `source` as codegen writes it, comments and all, once LLVM has accepted it."""
+    """The LLVM IR of `source`, and of what it calls, as codegen writes it, comments and all, once LLVM has accepted
+    it."""
+    return "\n".join(_llvm_text(part) for part in (source, *source.calls))
+
+
+def _llvm_text(source: Source) -> str:
     target, text = _target(config.cpu, config.llvm_level), source.ir()
 
     def accepted() -> str:
@@ -126,7 +141,11 @@ def llvm_text(source: Source) -> str:
 
 
 def assembly(source: Source) -> str:
-    """The assembly of `source` for the current CPU and level."""
+    """The assembly of `source`, and of what it calls, for the current CPU and level."""
+    return "\n".join(_assembly(part) for part in (source, *source.calls))
+
+
+def _assembly(source: Source) -> str:
     target, text = _target(config.cpu, config.llvm_level), source.ir()
 
     def translated() -> str:
@@ -189,7 +208,8 @@ def _undisturbed(work: Callable[[], T], hurry: Callable[[], object] = bool) -> T
     return results[0]
 
 
-def _load_missing(target: CodeTarget, sources: list[Source]) -> dict[str, Code]:
+def _load_missing(target: CodeTarget, sources: list[Source], known: Mapping[str, Code]) -> dict[str, Code]:
+    """The code of sources that are not in memory, nor is anything that they call but what is `known`."""
     room.ensure_for_python("writing kernels")
     _dump(sources)
     store = ObjectCache(config.cache_dir, config.cache_limit) if config.cache_dir else None
@@ -202,9 +222,10 @@ def _load_missing(target: CodeTarget, sources: list[Source]) -> dict[str, Code]:
         if store is not None:
             store.put(digests[i], made)
     found: dict[str, Code] = {}
-    for source, contents in zip(sources, objects, strict=True):
+    for source, contents in sorted(zip(sources, objects, strict=True), key=lambda made: len(made[0].calls)):
         assert contents is not None, "what was not on disk has been compiled"
-        found[source.key] = target.loaded.add(source.key, link(contents, source.name))
+        calls = {other.name: found[other.key] if other.key in found else known[other.key] for other in source.calls}
+        found[source.key] = target.loaded.add(source.key, link(contents, source.name, calls))
     stats.compiled += len(cold)
     stats.disk_hits += len(sources) - len(cold)
     stats.loaded += len(sources)
@@ -216,7 +237,7 @@ def _dump(sources: list[Source]) -> None:
         if "llvm" in config.dump:  # before anything else is done with it: it may be what LLVM chokes on
             print(f"; ---- LLVM IR of {source.name}: {source.key}\n{source.ir()}", file=sys.stderr)
         if "asm" in config.dump:
-            print(f"# ---- assembly of {source.name}: {source.key}\n{assembly(source)}", file=sys.stderr)
+            print(f"# ---- assembly of {source.name}: {source.key}\n{_assembly(source)}", file=sys.stderr)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -417,7 +438,7 @@ def _compile(target: CodeTarget, jobs: list[Source]) -> list[bytes]:
             except IndexError:  # another thread was quicker
                 return
             try:
-                made[i] = _compile_one(target, jobs[i].name, texts[i])
+                made[i] = _compile_one(target, jobs[i], texts[i])
             except BaseException as error:
                 made[i] = error
 
@@ -443,13 +464,14 @@ def _helpers(texts: list[str]) -> int:
     return count if count > 0 and room.has_bytes(needed) else 0
 
 
-def _compile_one(target: CodeTarget, name: str, text: str) -> bytes:
+def _compile_one(target: CodeTarget, source: Source, text: str) -> bytes:
+    name = source.name
     with target.module(name, text) as (module, machine):
         _check_kernel(module, name)
         machine.optimise(module)
         made = machine.object(module)
     defined, undefined = global_symbols(made)
-    if strange := sorted(undefined - ALLOWED_SYMBOLS):
+    if strange := sorted(undefined - ALLOWED_SYMBOLS - {other.name for other in source.calls}):
         raise CompileError(
             f"kernel {name} calls {', '.join(strange)}, which is not in ALLOWED_SYMBOLS of weft.llvm.linking. Most "
             "likely an operation in it has no instruction on this CPU; WEFT_DUMP=llvm shows the kernel."

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from weft.errors import CompileError
@@ -95,17 +95,19 @@ def global_symbols(elf: bytes) -> tuple[set[str], set[str]]:
     return {s.name for s in symbols if s.section}, {s.name for s in symbols if not s.section}
 
 
-def link(contents: bytes, entry: str) -> Code:
-    """The object in memory, to be called where its symbol `entry` is."""
-    return _Link(Elf(contents), entry).placed()
+def link(contents: bytes, entry: str, calls: Mapping[str, Code] | None = None) -> Code:
+    """The object in memory, to be called where its symbol `entry` is. `calls` is other code that it calls, by name."""
+    made = _Link(Elf(contents), entry, calls or {}).placed()
+    made.calls = tuple(calls.values()) if calls else ()
+    return made
 
 
 class _Link:
     """An object on its way into memory. Code and what it only reads come first, then addresses of what lies elsewhere
     (a table of them, and jumps to them), then what it writes."""
 
-    def __init__(self, elf: Elf, entry: str) -> None:
-        self.elf, self.entry = elf, entry
+    def __init__(self, elf: Elf, entry: str, calls: Mapping[str, Code]) -> None:
+        self.elf, self.entry, self.calls = elf, entry, calls
         self.relocations = elf.relocations()
         kept = [i for i, section in enumerate(elf.sections) if section.flags & _IN_MEMORY and section.size]
         self.offsets: dict[int, int] = {}
@@ -163,7 +165,8 @@ class _Link:
 
     def _address(self, symbol: _Symbol, place: dict[int, int]) -> int:
         if symbol.section == 0:
-            return address_of(symbol.name) if symbol.name else 0
+            called = self.calls.get(symbol.name)
+            return called.address if called is not None else address_of(symbol.name) if symbol.name else 0
         if symbol.section == _ABSOLUTE:
             return symbol.value
         if symbol.section == _COMMON:

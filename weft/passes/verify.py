@@ -201,15 +201,20 @@ def _is_last(item: Item, result: Node) -> bool:
     concerns an element is computed before something of it is written."""
     passes: dict[Node, int] = {}
     reductions = []
+    of_rows: set[Node] = set()
     for node in item.group.nodes:
-        passes[node] = max((passes.get(base_of(operand), 0) for operand in node.inputs), default=0)
+        operands = [base_of(operand) for operand in node.inputs]
+        passes[node] = max((passes.get(operand, 0) for operand in operands), default=0)
         if isinstance(node.op, Reduction):
             reductions.append(passes[node])
             passes[node] += 1
+            of_rows.add(node)
+        elif all(operand in of_rows or isinstance(operand.op, Constant) for operand in operands):
+            of_rows.add(node)
     if not reductions:
         return True
     # What is computed from reductions alone is one element of a row, written when the row is done.
-    others = [node for node in item.writes if node is not result and not isinstance(node.op, Reduction)]
+    others = [node for node in item.writes if node is not result and node not in of_rows]
     full = [node for node in others if node.kind.size == result.kind.size]
     if max(reductions) == 0 and not any(passes[node] for node in (result, *full)):
         return True

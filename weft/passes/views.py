@@ -139,22 +139,23 @@ def _leaf(node: Node) -> Node:
 
 
 def _moved(graph: Graph) -> dict[Node, tuple[View, ...]]:
-    """For every node that is only read through one chain of views: that chain, nearest view first."""
+    """For every node that is only read through one chain of views, by however many: that chain, nearest view first."""
     users, outputs = graph.users(), set(graph.outputs)
     chains: dict[Node, tuple[View, ...]] = {}
     for node in reversed(graph.order()):
-        readers = set(users[node])
-        if node in outputs or len(readers) != 1 or not isinstance(node.op, (Elementwise, View)):
+        if node in outputs or not isinstance(node.op, (Elementwise, View)):
             continue
-        (user,) = readers
-        behind = chains.get(user, ())
-        if len(behind) >= MOST_MOVED and isinstance(user.op, View):
-            continue
-        if isinstance(user.op, View) and _shrinks(user.kind, node.kind):
-            chains[node] = (user.op, *behind)
-        elif isinstance(user.op, Elementwise) and behind:
-            chains[node] = behind
+        found = {_chain(node, user, chains.get(user, ())) for user in users[node]}
+        if len(found) == 1 and (chain := found.pop()):
+            chains[node] = chain
     return chains
+
+
+def _chain(node: Node, user: Node, behind: tuple[View, ...]) -> tuple[View, ...]:
+    """The views through which a user reads a node, if it is computed after those that are `behind` it."""
+    if isinstance(user.op, View):
+        return (user.op, *behind) if len(behind) < MOST_MOVED and _shrinks(user.kind, node.kind) else ()
+    return behind if isinstance(user.op, Elementwise) else ()
 
 
 def _shrinks(viewed: ArrayType, operand: ArrayType) -> bool:

@@ -6,8 +6,10 @@ has no rule, the graph is cut around it and torch computes it.
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -45,6 +47,25 @@ def compile_graph(
 ) -> Callable[[list[Any]], Any]:
     """A functional graph as something to call with a list of its arguments. What a rule refuses is left to torch, as is
     what has none."""
+    with _no_collections():
+        return _compile_graph(module, in_place)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Without runs of the garbage collector: what is made here is kept, and with torch's own million of objects each
+    full run takes a quarter of a second, some of them in each compilation."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _compile_graph(module: fx.GraphModule, in_place: InPlace) -> Callable[[list[Any]], Any]:
     reasons = {node: reason for node in module.graph.nodes if (reason := why_not(node)) is not None}
     if not reasons:
         try:
@@ -164,5 +185,6 @@ def weft(module: fx.GraphModule, example: Sequence[Any], **given: Any) -> Callab
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
-    run = backend(module, example)
+    with _no_collections():
+        run = backend(module, example)
     return Twice(run, module) if again else run  # type: ignore[no-any-return]

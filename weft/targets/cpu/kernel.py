@@ -27,15 +27,16 @@ from weft.llvm.engine import Source
 from weft.runtime.threads import RUN
 from weft.targets.cpu.features import features
 
-_PARAMS: Final = [("args", PTR), ("begin", dt.int64), ("end", dt.int64), ("scratch", PTR), ("run", PTR)]
+Params = Sequence[tuple[str, dt.Dtype]]
+PARAMS: Final[Params] = [("args", PTR), ("begin", dt.int64), ("end", dt.int64), ("scratch", PTR), ("run", PTR)]
 
 
 class Frame(Words):
-    """A kernel under construction."""
+    """A kernel under construction, or a function that kernels call with what they are called with and some `more`."""
 
-    def __init__(self, name: str, fields: Sequence[str], outer: int = 0) -> None:
-        super().__init__(Builder(name, _PARAMS, features()), fields, outer)
-        _, self.begin, self.end, self.scratch, self._run = self.b.params
+    def __init__(self, name: str, fields: Sequence[str], outer: int = 0, more: Params = ()) -> None:
+        super().__init__(Builder(name, [*PARAMS, *more], features()), fields, outer)
+        _, self.begin, self.end, self.scratch, self._run, *self.more = self.b.params
 
     def look(self) -> None:
         """Leave the kernel, in the middle of a unit, if the run is to stop."""

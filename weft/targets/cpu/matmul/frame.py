@@ -11,7 +11,7 @@ from weft import dtypes as dt
 from weft.codegen.launch import Pointer
 from weft.llvm.builder import AnyValue, Value
 from weft.records import dataclass
-from weft.targets.cpu.kernel import Frame
+from weft.targets.cpu.kernel import Frame, Params
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
 
@@ -30,8 +30,8 @@ class ProductFrame(Frame):
     """A kernel under construction, with a batch table behind its argument words: a count of axes and then, from the
     innermost axis on, an extent and one stride per operand."""
 
-    def __init__(self, name: str, words: Sequence[str], operands: int) -> None:
-        super().__init__(name, words)
+    def __init__(self, name: str, words: Sequence[str], operands: int, more: Params = ()) -> None:
+        super().__init__(name, words, more=more)
         self._table, self._operands = len(words), operands
         self._axes = self.b.word(self.args, self._table)
 

@@ -15,9 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
+from weft import dtypes as dt
 from weft.codegen.transposes import transposed
 from weft.graph.dims import is_symbolic
-from weft.llvm.builder import AnyValue, Value
+from weft.llvm.builder import PTR, AnyValue, Value
+from weft.llvm.engine import Source
 from weft.records import dataclass, replace
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
@@ -240,12 +242,15 @@ class Gemm:
                 f.look()
             depth = f.least(f["k"] - loop.index * CHUNK, CHUNK)
             a, y = self._left_of_chunk(left, loop.index), self._of_chunk(right, loop.index)
-            chunk = self._packed(Chunk(a, y, rows, columns, depth))
-            self._block(chunk, totals, loop.index.eq(0))
+            self._multiply(Chunk(a, y, rows, columns, depth), totals, loop.index)
         if self.epilogue is not None:
             self._follow(totals, member * f["m"] + i, j, rows, columns)
         elif self.apart:
             self._round(totals, out, rows, columns)
+
+    def _multiply(self, chunk: Chunk, totals: Sums, number: Value) -> None:
+        """The sums of chunk `number` of a block."""
+        self._block(self._packed(chunk), totals, number.eq(0))
 
     # ---- packing ----
 
@@ -454,6 +459,36 @@ class Gemm:
                 f.store(self.kind, x, b.gep(target, j * self.kind.memory.size), part)
 
             f.sweep(columns, lanes, one)
+
+
+_CHUNK_PARAMS: Final = [
+    ("left", PTR), ("right", PTR), ("rows", dt.int64), ("columns", dt.int64), ("depth", dt.int64),
+    ("totals", PTR), ("row", dt.int64), ("number", dt.int64),
+]  # fmt: skip
+
+
+class MatrixGemm(Gemm):
+    """Where both operands are matrices of plain elements. What is done with a chunk is nearly all of the code, and the
+    same whatever follows: so that is a function of its own, which kernels with all epilogues call."""
+
+    @property
+    def calls(self) -> tuple[Source]:
+        """The function."""
+        t, columns = self.tile, "" if self.cut == "any" else f"_{self.cut}"
+        reads, flipped = f"{self.read_a}_{self.read_b}", "_flipped" * self.flipped
+        name = f"gemm_chunk_{self.kind.memory.name}_{reads}_{t.rows}x{t.vectors}x{t.lanes}{columns}{flipped}"
+        return (Source(f"matmul:{name}", name, lambda: self._chunk_ir(name)),)
+
+    def _chunk_ir(self, name: str) -> str:
+        self.frame = f = ProductFrame(name, WORDS, self.operands, _CHUNK_PARAMS)
+        self.b = f.b
+        left, right, rows, columns, depth, totals, row, number = f.more
+        super()._multiply(Chunk(left, right, rows, columns, depth), Sums(totals, row), number)
+        return f.module()
+
+    def _multiply(self, chunk: Chunk, totals: Sums, number: Value) -> None:
+        more = [chunk.left, chunk.right, chunk.rows, chunk.columns, chunk.depth, totals.at, totals.row, number]
+        self.b.call_void(self.calls[0].name, *self.b.params, *more)
 
 
 def round_up(x: int, step: int) -> int:

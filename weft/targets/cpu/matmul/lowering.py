@@ -15,7 +15,7 @@ from weft.targets.cpu.matmul.combine import Combine
 from weft.targets.cpu.matmul.dot import Dot
 from weft.targets.cpu.matmul.elements import Elements, elements_of
 from weft.targets.cpu.matmul.frame import Word, block
-from weft.targets.cpu.matmul.gemm import Gemm, Tile
+from weft.targets.cpu.matmul.gemm import Gemm, MatrixGemm, Tile
 from weft.targets.cpu.matmul.machine import ProductMachine, machine
 from weft.targets.cpu.matmul.tasks import PARALLEL, STREAM, equal_blocks, grain_of, tasks_for
 from weft.targets.cpu.matmul.tiny import Tiny
@@ -154,7 +154,8 @@ def _launch(kernel: Gemm | Dot | Combine | Tiny, words: tuple[Word, ...], work: 
     assert isinstance(tasks, int)
     then = getattr(kernel, "epilogue", None)
     key = f"matmul:{kernel.name}" if then is None else f"matmul:{kernel.name}\n{then}"
-    return Launch(Source(key, kernel.name, kernel.ir), words, grain_of(work, tasks), scratch)
+    calls = getattr(kernel, "calls", ())
+    return Launch(Source(key, kernel.name, kernel.ir, calls), words, grain_of(work, tasks), scratch)
 
 
 # ---- epilogues ----
@@ -217,7 +218,7 @@ def _gemm(p: _Product, partial: bool = False, fused: Fused | None = None) -> Lau
     processor = machine(config.cpu)
     tile = processor.tile(p.kind, p.n)
     then, more = (None, 0) if fused is None else (fused.kernel, fused.work)
-    kernel = Gemm(
+    kernel = MatrixGemm(
         p.kind, tile, *_reads(p, processor), flipped=p.flipped, partial=partial, epilogue=then,
         cut=gemm.cut_of(tile, p.n),
     )  # fmt: skip
