@@ -562,3 +562,75 @@ def end_while_under_way() -> None:
     later.is_worth_it = lambda prepared: True
     mx.async_eval(mx.exp(normal(1 << 20)) + 1.0)
     print("ended", flush=True)
+
+
+# ---- a processor for the caller that goes on ----
+
+
+class Clock:
+    """Time as `later` sees it: it passes where a test says so, and the caller is busy for a part of it."""
+
+    def __init__(self) -> None:
+        self.wall = self.used = 10**9
+
+    def pass_by(self, wall: int, used: int) -> None:
+        self.wall, self.used = self.wall + wall, self.used + used
+
+    def monotonic_ns(self) -> int:
+        return self.wall
+
+    def thread_time_ns(self) -> int:
+        return self.used
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Until when kernels were told to do without a thread, each time."""
+    found: list[int] = []
+    monkeypatch.setattr(later.threads, "leave_one", found.append)
+    return found
+
+
+def test_a_busy_caller_gets_a_processor(monkeypatch: pytest.MonkeyPatch, left: list[int]) -> None:
+    clock, sharing = Clock(), later._Sharing()
+    monkeypatch.setattr(later, "time", clock)
+    monkeypatch.setattr(later, "usable_cpus", lambda: 1)  # as many as there are threads, or fewer
+    sharing.hand_over()
+    assert left == []  # it is not known yet what the caller does
+    clock.pass_by(3_000_000, 2_900_000)
+    sharing.come_back()
+    sharing.hand_over()
+    assert left == [0, clock.wall + 6_000_000]
+    clock.pass_by(30_000_000, 29_000_000)
+    sharing.come_back()
+    sharing.hand_over()
+    assert left[2:] == [0, clock.wall + later._LONGEST_BUSY]
+    clock.pass_by(30_000_000, 1_000_000)  # it waited for something else
+    sharing.come_back()
+    sharing.hand_over()
+    assert left[4:] == [0]
+
+
+def test_processors_that_kernels_do_not_take_are_for_the_caller(
+    monkeypatch: pytest.MonkeyPatch, left: list[int]
+) -> None:
+    sharing = later._Sharing()
+    monkeypatch.setattr(later, "usable_cpus", lambda: later.threads.get_threads() + 1)
+    for _ in range(3):
+        sharing.hand_over()
+        assert sharing.caller == 0
+    assert left == []
+
+
+def test_another_thread_that_waits_does_not_speak_for_the_caller(
+    monkeypatch: pytest.MonkeyPatch, left: list[int]
+) -> None:
+    sharing = later._Sharing()
+    monkeypatch.setattr(later, "usable_cpus", lambda: 1)
+    sharing.hand_over()
+    other = threading.Thread(target=sharing.come_back)
+    other.start()
+    other.join()
+    assert left == []
+    sharing.come_back()
+    assert left == [0]

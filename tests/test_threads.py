@@ -221,6 +221,32 @@ def test_all_threads_work_at_once_each_with_its_own_scratch(team: Callable[[int]
     assert len(workers()) == size - 1
 
 
+def test_one_thread_is_left_to_python_for_a_while(team: Callable[[int], None]) -> None:
+    team(3)
+    all_of_them, others = Meeting(3), Meeting(2)
+    try:
+        threads.leave_one(time.monotonic_ns() + 3600 * 10**9)
+        assert others.run()
+        assert not all_of_them.run()
+        assert (visits(4096, 3)[0] == 1).all()
+        threads.leave_one(time.monotonic_ns() - 1)
+        assert all_of_them.run()
+    finally:
+        threads.leave_one(0)
+    assert all_of_them.run()
+
+
+def test_no_thread_is_left_beside_the_one_that_python_needs(team: Callable[[int], None]) -> None:
+    team(2)
+    try:
+        threads.leave_one(time.monotonic_ns() + 3600 * 10**9)
+        assert not Meeting(2).run()
+        assert (visits(4096, 3)[0] == 1).all()
+    finally:
+        threads.leave_one(0)
+    assert Meeting(2).run()
+
+
 def test_sleeping_workers_come_back(team: Callable[[int], None]) -> None:
     team(3)
     meeting = Meeting(3)

@@ -13,8 +13,10 @@ import atexit
 import contextlib
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
+from weft.config import usable_cpus
 from weft.evaluate.running import Prepared, run_program
 from weft.evaluate.turns import LOCK
 from weft.lazy import lazy
@@ -102,6 +104,7 @@ def run_later(prepared: list[Prepared]) -> None:
         _WORKERS.append((jobs, thread))
     jobs, thread = _WORKERS[0]
     job = _Job(prepared, thread)
+    _SHARING.hand_over()
     jobs.put(job)  # first: a signal's handler that raises in between leaves nothing to wait for in vain
     _UNDER_WAY.append(job)
     return job.wait_for_begin()
@@ -113,8 +116,45 @@ def _work(jobs: queue.SimpleQueue[_Job]) -> None:
             jobs.get().run()
 
 
+class _Sharing:
+    """Leaves a processor to the caller of a run for as long as it will need one, where kernels would take all: for as
+    long as it was busy, not waiting, beside the run before. Its first run has them all."""
+
+    __slots__ = ("_busy", "_processors", "_used", "_wall", "caller")
+
+    def __init__(self) -> None:
+        self.caller = 0
+        """The thread that has handed a run over, and has not come back; 0: none."""
+        self._busy = self._used = self._wall = self._processors = 0
+
+    def hand_over(self) -> None:
+        """A run begins, and its caller goes on."""
+        self._processors = self._processors or usable_cpus()
+        if threads.get_threads() < self._processors:
+            return
+        self.caller, self._used, self._wall = threading.get_ident(), time.thread_time_ns(), time.monotonic_ns()
+        if self._busy:
+            threads.leave_one(self._wall + self._busy)
+
+    def come_back(self) -> None:
+        """The caller has nothing to do but wait."""
+        if self.caller == threading.get_ident():
+            self.caller = 0
+            wall = time.monotonic_ns() - self._wall
+            is_busy = 2 * (time.thread_time_ns() - self._used) > wall
+            self._busy = min(2 * wall, _LONGEST_BUSY) if is_busy else 0
+            threads.leave_one(0)
+
+
+_LONGEST_BUSY = 20_000_000
+"""Nanoseconds for which a processor is left to the caller of a run at most."""
+_SHARING = _Sharing()
+
+
 def wait() -> None:
     """Until nothing is under way. A thread that holds the lock of evaluation does not wait: a run may need that."""
+    if _SHARING.caller:
+        _SHARING.come_back()
     while _UNDER_WAY and not _is_owned():
         with contextlib.suppress(IndexError):  # it has just ended
             job = _UNDER_WAY[0]
@@ -130,6 +170,7 @@ _is_owned: Any = LOCK._is_owned  # type: ignore[attr-defined]
 def _after_fork() -> None:
     _UNDER_WAY.clear()
     _WORKERS.clear()
+    _SHARING.caller = 0
 
 
 os.register_at_fork(before=wait, after_in_child=_after_fork)

@@ -59,6 +59,7 @@ CONTEXT: Final = {
             "state",
             "main",  # Python's main thread, which alone gets signals
             "patience",  # for how many ticks of the clock a run goes on before it lets Python look for signals
+            "left",  # until when, in nanoseconds, a processor is left to Python, which goes on beside a run; or 0
             *_OWN_FUNCTIONS,
             *_LIBC_FUNCTIONS,
             *_PYTHON_FUNCTIONS,
@@ -585,7 +586,18 @@ done:
 define internal i64 @parallel(ptr %context, ptr %run, ptr %fn, ptr %args, i64 %from, i64 %extent, i64 %grain,
                               ptr %scratch, i64 %stride, i64 %slots) {
 entry:
-  %threads = get i64 %context.threads
+  %all = get i64 %context.threads
+  %left = get i64 %context.left
+  %beside = icmp ne i64 %left, 0
+  br i1 %beside, label %compare, label %choose
+compare:
+  %time0 = call i64 @now(ptr %context)
+  %early = icmp slt i64 %time0, %left
+  %others = sub i64 %all, 1
+  %available = select i1 %early, i64 %others, i64 %all
+  br label %choose
+choose:
+  %threads = phi i64 [ %all, %entry ], [ %available, %compare ]
   %fits = icmp slt i64 %threads, %slots
   %team = select i1 %fits, i64 %threads, i64 %slots
   %state = get ptr %context.state
@@ -622,7 +634,7 @@ describe:                                      ; a chunk is a whole number of gr
   set i64 %grain, %state.chunk
   set ptr %scratch, %state.scratch
   set i64 %stride, %state.stride
-  set i64 %slots, %state.slots
+  set i64 %team, %state.slots
   set ptr %run, %state.run
   %next = at %state.next
   store atomic i64 %from, ptr %next monotonic, align 8
@@ -816,6 +828,7 @@ class _Pool:
         thread."""
         ctypes.memset(self.state, 0, _STATE_BYTES)
         self.context[CONTEXT["main"]] = threading.get_ident()
+        self.context[CONTEXT["left"]] = 0
 
 
 def _anonymous_memory(libc: ctypes.CDLL, nbytes: int) -> int:
@@ -847,6 +860,12 @@ def pool() -> _Pool:
             if _pool is None:
                 _pool = _Pool(get_threads())
     return _pool
+
+
+def leave_one(until: int) -> None:
+    """Let kernels do without one of the threads until then (`time.monotonic_ns`), or from now on with all (0): Python
+    goes on beside them, and needs a processor. Three threads that take turns on two would wait for each other."""
+    pool().context[CONTEXT["left"]] = until
 
 
 @contextmanager
