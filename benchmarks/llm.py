@@ -1,7 +1,7 @@
 """Tokens a second of mlx-lm's own loop, on a model of random weights quantized to 4 bits.
 
     weft bench llm [small|qwen3-0.6b ...] [--tokens n]           # Weft beside MLX, and where Weft's time goes
-    weft run benchmarks/llm.py [small|qwen3-0.6b] [tokens]       # on Weft alone
+    weft run benchmarks/llm.py [small|qwen3-0.6b] [tokens] [float32|bfloat16|float16]    # on Weft alone
     python benchmarks/llm.py …                                   # on MLX alone
 
 An MLX program that imports nothing of Weft. It prints the time to the first token behind prompts of 64 and 512, the
@@ -37,7 +37,8 @@ PATIENCE = 20.0
 """Seconds after which nothing is measured again."""
 
 
-def build(name: str) -> qwen3.Model:
+def build(name: str, dtype: str = "float32") -> qwen3.Model:
+    """A model of random weights; its scales and biases, and all that is computed, are of this dtype."""
     mx.random.seed(0)
     model = qwen3.Model(
         qwen3.ModelArgs(
@@ -45,6 +46,7 @@ def build(name: str) -> qwen3.Model:
             tie_word_embeddings=True, **SHAPES[name],
         )
     )  # fmt: skip
+    model.set_dtype(getattr(mx, dtype))
     nn.quantize(model, group_size=64, bits=4)
     mx.eval(model.parameters())
     return model
@@ -144,9 +146,9 @@ def repeated(measure: Callable[[], Any]) -> list[Any]:
     return found
 
 
-def measured(name: str, count: int) -> dict[str, Any]:
+def measured(name: str, count: int, dtype: str) -> dict[str, Any]:
     """All figures of a shape."""
-    model = build(name)
+    model = build(name, dtype)
     forget_peak()
     found: dict[str, Any] = {"bytes": packed_bytes(model)}
     found["prefill"] = [min(repeated(lambda length=length: prefill(model, length))) for length in PREFILLS]
@@ -160,8 +162,8 @@ def measured(name: str, count: int) -> dict[str, Any]:
 
 def main() -> None:
     words = [word for word in sys.argv[1:] if word != "--json"]
-    name = words[0] if words else "small"
-    found = measured(name, int(words[1]) if len(words) > 1 else 100)
+    name, count, dtype = [*words, *("small", "100", "float32")[len(words) :]]
+    found = measured(name, int(count), dtype)
     if "--json" in sys.argv:
         print(json.dumps(found))
         return

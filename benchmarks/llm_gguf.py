@@ -1,11 +1,11 @@
 """A model of `llm.py` as a GGUF file, for llama.cpp: the same shapes, and the same weights as near as its blocks allow.
 
-    weft run benchmarks/llm_gguf.py [small|qwen3-0.6b] model.gguf [q4_0|q4_1]
+    weft run benchmarks/llm_gguf.py [small|qwen3-0.6b] model.gguf [q4_0|q4_1] [float32|bfloat16|float16]
 
-Weights of the model are codes of 4 bits with a scale and a bias for each 64 of them, both float32: 5 bits a weight
-(4.5 where they are 16 bits long). `q4_1` has a scale and a minimum of 16 bits for each 32, also 5 bits, and so the same
-codes. `q4_0`, which llama.cpp has its fastest kernels for, has one scale of 16 bits for each 32, 4.5 bits a weight:
-weights are rounded again. What has one axis stays float32. There is no vocabulary but its size.
+Weights of the model are codes of 4 bits with a scale and a bias for each 64 of them: 5 bits a weight if those are
+float32, 4.5 if they are 16 bits long. `q4_1` has a scale and a minimum of 16 bits for each 32, also 5 bits, and so the
+same codes. `q4_0`, which llama.cpp has its fastest kernels for, has one scale of 16 bits for each 32, 4.5 bits a
+weight: weights are rounded again. What has one axis stays float32. There is no vocabulary but its size.
 """
 
 from __future__ import annotations
@@ -175,13 +175,16 @@ def _value(value: Value) -> bytes:
 
 def main() -> None:
     import llm  # imports mlx-lm, which the rest of this module does without
+    import mlx.core as mx
     from mlx.utils import tree_flatten
 
-    shape, path, *blocks = sys.argv[1:]
-    model = llm.build(shape)
-    parameters = {name: np.array(value) for name, value in tree_flatten(model.parameters())}
-    size = write(Path(path), metadata(model.args), list(tensors(parameters, blocks[0] if blocks else "q4_0")))
-    print(size)
+    shape, path, blocks, dtype = [*sys.argv[1:], *("q4_0", "float32")[len(sys.argv) - 3 :]]
+    model = llm.build(shape, dtype)
+    parameters = {
+        name: np.array(value if value.dtype == mx.uint32 else value.astype(mx.float32))
+        for name, value in tree_flatten(model.parameters())
+    }
+    print(write(Path(path), metadata(model.args), list(tensors(parameters, blocks))))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`weft bench llm`: mlx-lm's own loop on Weft, beside MLX and llama.cpp, and where Weft's time goes.
 
     weft bench llm [small|qwen3-0.6b ...] [--tokens n] [--turns n] [--peers weft,mlx,llama] [--blocks q4_0|q4_1]
-                   [--python mlx=/path/to/python] [--python llama=/path/to/python]
+                   [--dtype float32|bfloat16|float16] [--python mlx=/path/to/python] [--python llama=/path/to/python]
 
 Without a shape it is the small one. Each peer runs in a process of its own, on as many threads as Weft, in turns: the
 best of them counts. llama.cpp takes part where this Python, or the one that is named, can import `llama_cpp` (pip
@@ -30,6 +30,7 @@ HERE = Path(__file__).resolve().parent
 SHAPES = ("small", "qwen3-0.6b")
 PEERS = ("weft", "mlx", "llama")
 BLOCKS = ("q4_0", "q4_1")
+DTYPES = ("float32", "bfloat16", "float16")
 TOKENS = 100
 TURNS = 2
 
@@ -43,7 +44,7 @@ class Wishes:
         self.shapes: list[str] = []
         self.peers: Sequence[str] = PEERS
         self.pythons = {"mlx": sys.executable, "llama": sys.executable}
-        self.tokens, self.turns, self.blocks = TOKENS, TURNS, BLOCKS[0]
+        self.tokens, self.turns, self.blocks, self.dtype = TOKENS, TURNS, BLOCKS[0], DTYPES[0]
 
     def take(self, word: str, words: list[str]) -> bool:
         """Whether a word was understood; those that belong to it are taken from `words`."""
@@ -59,6 +60,8 @@ class Wishes:
             self.peers = [name for name in PEERS if name in value.split(",")]
         elif word == "--blocks" and value in BLOCKS:
             self.blocks = value
+        elif word == "--dtype" and value in DTYPES:
+            self.dtype = value
         elif word == "--python" and value.partition("=")[0] in self.pythons and "=" in value:
             name, _, path = value.partition("=")
             self.pythons[name] = path
@@ -77,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
             print(__doc__)
             return 0
         if word == "--parts":  # a process of our own
-            print(json.dumps(parts(words.pop(0), int(words.pop(0)))))
+            print(json.dumps(parts(words[0], int(words[1]), words[2])))
             return 0
         if not wishes.take(word, words):
             print(
@@ -111,7 +114,9 @@ def show(shape: str, wishes: Wishes) -> None:
     if weft is None:
         return
     _show_bandwidth(weft)
-    split = asked([sys.executable, str(Path(__file__)), "--parts", shape, str(wishes.tokens)], WEFT_THREADS="1")
+    split = asked(
+        [sys.executable, str(Path(__file__)), "--parts", shape, str(wishes.tokens), wishes.dtype], WEFT_THREADS="1"
+    )
     if split is not None:
         print("  Weft on one thread, ms a token: " + ", ".join(f"{name} {ms:.2f}" for name, ms in split.items()))
 
@@ -136,7 +141,7 @@ def _show_bandwidth(weft: Figures) -> None:
 
 def measured(shape: str, wishes: Wishes, file: Path) -> dict[str, Figures | None]:
     """The best figures of each peer; None for those that cannot be asked."""
-    script = [str(HERE / "llm.py"), shape, str(wishes.tokens), "--json"]
+    script = [str(HERE / "llm.py"), shape, str(wishes.tokens), wishes.dtype, "--json"]
     weft = [sys.executable, "-m", "weft", "run", "--quiet"]
     commands = {"weft": [*weft, *script], "mlx": [wishes.pythons["mlx"], *script]}
     size = 0
@@ -148,7 +153,9 @@ def measured(shape: str, wishes: Wishes, file: Path) -> dict[str, Figures | None
                 " llama=/path/to/python it may be in an environment of its own).",
                 file=sys.stderr,
             )
-        elif (size := asked([*weft, str(HERE / "llm_gguf.py"), shape, str(file), wishes.blocks]) or 0) > 0:
+        elif (
+            size := asked([*weft, str(HERE / "llm_gguf.py"), shape, str(file), wishes.blocks, wishes.dtype]) or 0
+        ) > 0:
             commands["llama"] = [python, str(HERE / "llm_llama.py"), str(file), str(wishes.tokens), str(threads())]
     found: dict[str, Figures | None] = {name: None for name in commands if name in wishes.peers}
     for _ in range(wishes.turns):
@@ -194,7 +201,7 @@ def asked(command: Sequence[str], **environment: str) -> Any:
     return None
 
 
-def parts(shape: str, tokens: int) -> dict[str, float]:
+def parts(shape: str, tokens: int, dtype: str) -> dict[str, float]:
     """What a token's CPU time is spent on, in milliseconds: building the graph, finding what is to be computed and its
     program, filling that in or planning it, and running it."""
     sys.path.insert(0, str(HERE))
@@ -221,7 +228,7 @@ def parts(shape: str, tokens: int) -> dict[str, float]:
 
         setattr(owner, name, timed)
 
-    model = llm.build(shape)
+    model = llm.build(shape, dtype)
     llm.decode(model, 8)
     watch(entry, "_evaluate", "evaluating")
     watch(families.Family, "executable", "planning")
