@@ -265,6 +265,18 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
         (NUMBER, lambda x: minus(bind(Broadcast((3, 4, 8), (1, 2)), x)),
          "negative broadcast(shape=(3, 4, 8), axes=(1, 2)) x"),
     ],
+    "sort_equal": [
+        (NUMBER, lambda x: bind(Sort(1), bind(Broadcast((4, 9, 8), (0, 2)), x)),
+         "broadcast(shape=(4, 9, 8), axes=(0, 2)) x"),
+    ],
+    "sort_before_repeating": [
+        (NUMBER, lambda x: bind(Sort(2), bind(Broadcast((4, 9, 8), (0, 2)), x)),
+         "broadcast(shape=(4, 9, 8), axes=(0, 2)) sort(axis=1) x"),
+        (NUMBER, lambda x: bind(ArgSort(0), bind(Broadcast((4, 9, 8), (0, 2)), x)),
+         "broadcast(shape=(4, 9, 8), axes=(0, 2)) arg_sort(axis=0) x"),
+        (NUMBER, lambda x: bind(ArgSort(0), bind(Broadcast((9, 4, 8), (1, 2)), x)),
+         "arg_sort(axis=0) broadcast(shape=(9, 4, 8), axes=(1, 2)) x"),
+    ],
     "reduce_before_repeating": [
         (NUMBER, lambda x: bind(Max((2,)), bind(Broadcast((3, 4, 8), (1, 2)), x)),
          "broadcast(shape=(3, 4), axes=(1,)) max(axes=(1,)) x"),

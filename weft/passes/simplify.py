@@ -45,7 +45,7 @@ from weft.primitives.elementwise import (
 from weft.primitives.linalg import Implicit
 from weft.primitives.reductions import ArgExtremum, Fold, Sum
 from weft.primitives.scans import CumMax, CumMin, CumProd, CumSum
-from weft.primitives.sorting import ArgPartition, ArgSelect, ArgSort, Partition, Sort
+from weft.primitives.sorting import ArgPartition, ArgSelect, ArgSort, Partition, Sort, Sorting
 from weft.primitives.views import Broadcast, Reshape, Slice, SliceUpdate, Transpose
 
 Rule = Callable[[Node], Node | None]
@@ -420,6 +420,30 @@ def reduce_before_repeating(node: Node) -> Node | None:
     left = [axis for axis in range(x.ndim) if axis not in op.axes]
     places = tuple(left.index(axis) for axis in kept if axis not in op.axes)
     return _rewrite(bind(Broadcast(node.shape, places), reduced))
+
+
+@rule(Sort, Partition)
+def sort_equal(node: Node) -> Node | None:
+    """sort(broadcast(x)) along an axis along which x does not vary -> broadcast(x)   (all are equal, to the bit)"""
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, (Sort, Partition))
+    varying = _varying(x)
+    return None if varying is None or op.axis in varying else x
+
+
+@rule(Sort, Partition, ArgSort, ArgPartition, ArgSelect)
+def sort_before_repeating(node: Node) -> Node | None:
+    """sort(broadcast(x)) -> broadcast(sort(x)) where x does not vary along some other axis   (equal rows have equal
+    results)"""
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Sorting)
+    varying = _varying(x)
+    if varying is None:
+        return None
+    kept = tuple(sorted({*varying, op.axis}))
+    if len(kept) == x.ndim:
+        return None
+    return _rewrite(bind(Broadcast(node.shape, kept), bind(op.along_axis(kept.index(op.axis)), _narrowed(x, kept))))
 
 
 def _varying(node: Node) -> tuple[int, ...] | None:

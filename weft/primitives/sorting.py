@@ -90,8 +90,12 @@ class Sorting(KernelOperation):
         self.check_dtypes(x)
         check_axis(self.axis, x.ndim)
 
+    def along_axis(self, axis: int) -> Sorting:
+        """The same along another axis."""
+        return type(self)(axis)
+
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
-        return bind(type(self)(self.axis + 1), move_batch_to_front(inputs[0], axes[0], size)), 0
+        return bind(self.along_axis(self.axis + 1), move_batch_to_front(inputs[0], axes[0], size)), 0
 
     def along(self, ndim: int) -> tuple[tuple[int | None, ...], tuple[int, ...]]:
         """The gather (or scatter) that takes one index for every element, along the axis."""
@@ -164,9 +168,8 @@ class ArgSelect(Sorting, Discrete):
         first = order.shape[-1] - self.count if self.largest else 0
         return np.moveaxis(order[..., first : first + self.count], -1, self.axis).astype(np.uint32)
 
-    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
-        along = ArgSelect(self.axis + 1, self.count, self.largest)
-        return bind(along, move_batch_to_front(inputs[0], axes[0], size)), 0
+    def along_axis(self, axis: int) -> Sorting:
+        return ArgSelect(axis, self.count, self.largest)
 
 
 # ---- partition ----
@@ -216,9 +219,10 @@ class Partitioning(Sorting):
         before, found, after = np.split(order, [rank, rank + 1], -1)
         return np.moveaxis(np.concatenate([np.sort(before, -1), found, np.sort(after, -1)], -1), -1, self.axis)
 
-    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
-        along: Any = type(self)
-        return bind(along(self.axis + 1, self.kth), move_batch_to_front(inputs[0], axes[0], size)), 0
+    def along_axis(self, axis: int) -> Sorting:
+        same: Any = type(self)
+        found: Sorting = same(axis, self.kth)
+        return found
 
 
 class Partition(Partitioning):

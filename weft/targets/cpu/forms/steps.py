@@ -8,11 +8,12 @@ from weft.codegen.kernel import LANES
 from weft.codegen.launch import Done, Launch, Pointer, Steps
 from weft.codegen.scope import Accesses, Bases, Scope, State, flatten, unflatten
 from weft.config import config
+from weft.graph.dims import is_exactly
 from weft.llvm.builder import Value
 from weft.passes.lower import Item, Lowerer, nbytes_of
 from weft.passes.lower_loops import LoopLowering
 from weft.primitives.base import Parameter
-from weft.records import dataclass
+from weft.records import dataclass, replace
 from weft.runtime.threads import get_threads
 from weft.targets.axes import Word, product, words_of
 from weft.targets.cpu.forms.base import Form, grain_of
@@ -24,6 +25,10 @@ from weft.targets.nest import Nest, Operand
 
 FOURFOLD_COST = 64
 """Steps that cost more than this have two registers of elements side by side, not four."""
+
+
+FEWEST = 4
+"""Lanes for few elements: shorter vectors are no faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +165,16 @@ class _StepsLowering:
     def _lanes(self, n: int, places: int) -> int:
         """Elements that go through the steps side by side. Each waits for its own last step, so four registers or more
         of them keep the arithmetic units busy; where steps cost much, fewer do, and more take LLVM long."""
-        if n * places == 1:
-            return 1
         cost = self.nest.cost()
+        if n * places == 1 and (self.op.stops or cost < WIDE_COST):
+            return 1
         if cost < WIDE_COST:
             lanes = (4 if machine(config.cpu).vector > 16 else 2) * LANES
             return lanes if n >= lanes else LANES
         registers = 4 if cost <= FOURFOLD_COST else 2 if cost <= LONG_COST else 1
         size = max(operand.dtype.size for operand in self.nest.operands)
         lanes = max(LANES, registers * machine(config.cpu).vector // max(4, size))
-        while lanes > LANES and (2 * n <= lanes or places * -(-n // lanes) < get_threads()):
+        while (lanes > LANES and places * -(-n // lanes) < get_threads()) or (lanes > FEWEST and 2 * n <= lanes):
             lanes //= 2
         return lanes
 
@@ -185,10 +190,15 @@ class _StepsLowering:
         for k in range(op.carries):
             store = nodes.index(self.outputs[k])
             loads = [i for i, load in enumerate(nest.loads) if self._role(load) == op.invariants + k]
-            if len(loads) > 1 or not all(nest.loads[i].walks_like(nest.stores[store]) for i in loads):
+            if len(loads) > 1 or not all(self._walks_like(nest.loads[i], nest.stores[store]) for i in loads):
                 return None
             pairs.append((loads[0] if loads else -1, len(nest.loads) + store))
         return tuple(pairs)
+
+    def _walks_like(self, load: Operand, store: Operand) -> bool:
+        """Whether a carry is read in the order in which it is written; there is none along an axis of one element."""
+        walked = zip(self.nest.group.domain, load.strides, store.strides, strict=True)
+        return replace(load, strides=tuple([t if is_exactly(n, 1) else s for n, s, t in walked])).walks_like(store)
 
     def _rows(self) -> dict[int, int]:
         """The accesses that move with the steps, and the bytes that they move by."""
