@@ -310,6 +310,24 @@ def test_partition_along_other_axes(axis: int) -> None:
         np.testing.assert_array_equal(values_of(mx.partition(view(mx.array(x)), 70, axis=axis)), found)
 
 
+@pytest.mark.parametrize("dtype", [dt.int8, dt.bfloat16, dt.float32, dt.int64, dt.float64], ids=name_of)
+@pytest.mark.parametrize("kind", ["any", "few", "special", "rising", "pipe", "equal", "two", "outliers"])
+def test_long_rows_are_sorted_by_pivots(dtype: Dtype, kind: str) -> None:
+    """Rows long enough to be divided, in which pivots are of little use, too."""
+    n = 5000
+    x = numbers(7, dtype, (2, n), kind if kind in ("any", "few", "special") else "any")
+    if kind in ("rising", "pipe"):
+        x = Sort(1).reference(x)
+        x = np.concatenate([x[:, ::2], x[:, ::-2]], -1) if kind == "pipe" else x
+    elif kind in ("equal", "two"):
+        x = np.where(np.arange(n) % 7 < (7 if kind == "equal" else 3), x[:, :1], x[:, 1:2])
+    elif kind == "outliers":
+        x = np.where(np.arange(n) % 501 == 0, x, numbers(6, dtype, (2, n), "few"))
+    a = mx.array(x, dtype)
+    assert same_bits(values_of(mx.sort(a)), Sort(1).reference(x))
+    np.testing.assert_array_equal(values_of(mx.argsort(a)), ArgSort(1).reference(x))
+
+
 def test_selection_along_other_axes_and_its_derivative() -> None:
     x = np.random.default_rng(0).permutation(4000).reshape(2000, 2).astype(np.float32)
     np.testing.assert_array_equal(values_of(mx.topk(mx.array(x), 5, axis=0)), np.sort(x, 0)[-5:])

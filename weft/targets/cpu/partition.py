@@ -19,15 +19,15 @@ from typing import Final
 from weft import dtypes as dt
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.codegen.words import fields_of
-from weft.config import config
 from weft.dtypes import Dtype
 from weft.llvm.builder import AnyValue, Builder, Complex, Value
 from weft.records import dataclass
 from weft.targets.axes import Axis, product, words_of
 from weft.targets.cpu.kernel import Frame, NativeKernel
-from weft.targets.cpu.matmul.machine import machine
+from weft.targets.cpu.lanes import WORDS, Lanes, lanes_of, vector_of
 from weft.targets.cpu.moves import bits_of, weigh
-from weft.targets.cpu.sorting import Network, Record, Records, by_rows, less
+from weft.targets.cpu.networks import Network, Record, Records, less
+from weft.targets.cpu.sorting import by_rows
 
 COST: Final = 4
 """What dividing a row costs beside copying it."""
@@ -40,74 +40,6 @@ _random = random.Random(1)
 _PLACES: Final = [(j << 16) + _random.getrandbits(16) for j in range(SAMPLE)]
 """Where a row is sampled: these, in units of its length / (SAMPLE << 16). One place in each part of the row, so that
 neither sorted nor periodic rows mislead."""
-
-
-# ---- lanes that go the same way ----
-
-
-@dataclass(frozen=True, slots=True)
-class Lanes:
-    """How some lanes of a vector are written one after the other: "compress" (one instruction), "table" (a permutation
-    that is looked up by the mask, AVX2), or "single" (all are written, each where the next one will be)."""
-
-    way: str
-    count: int
-    size: int
-    """Bytes of a lane."""
-
-    def __str__(self) -> str:
-        return f"{self.way} {self.count}x{self.size}"
-
-    def append(self, b: Builder, x: AnyValue, mask: Value, base: Value, at: Value) -> Value:
-        """Write the lanes of the mask at place `at` of an array and on; up to a vector is written. Returns the place
-        behind them."""
-        if self.way == "single" or isinstance(x, Complex):
-            return self.append_singly(b, x, mask, base, at)
-        wide = b.cast(x, _WORDS[self.size])
-        packed = b.compress(wide, mask) if self.way == "compress" else self._permuted(b, wide, b.bits_of_mask(mask))
-        b.store(b.cast(packed, x.dtype), b.gep(base, at * x.dtype.size))
-        return at + b.count(mask)
-
-    def append_singly(self, b: Builder, x: AnyValue, mask: Value, base: Value, at: Value) -> Value:
-        """The same lane by lane: nothing behind the place that is returned is written but that place itself."""
-        for lane in range(self.count):
-            if isinstance(x, Complex):
-                element: AnyValue = Complex(b.extract(x.re, lane), b.extract(x.im, lane))
-            else:
-                element = b.extract(x, lane)
-            b.store(element, b.gep(base, at * x.dtype.size))
-            at = at + b.cast(b.extract(mask, lane), dt.int64)
-        return at
-
-    def _permuted(self, b: Builder, x: Value, bits: Value) -> Value:
-        """The lanes of the mask in front, by a permutation of eight 32-bit parts."""
-        parts = 8 // self.count
-        orders = []
-        for mask in range(1 << self.count):
-            chosen = [lane for lane in range(self.count) if mask >> lane & 1]
-            chosen += [0] * (self.count - len(chosen))
-            orders += [lane * parts + part for lane in chosen for part in range(parts)]
-        table = b.table(f"compress{self.count}", dt.uint8, orders)
-        order = b.cast(_vector(b.load(b.gep(table, bits << 3), dt.uint8, 8)), dt.uint32)
-        if parts == 1:
-            return b.call("llvm.x86.avx2.permd", x.dtype, 8, x, order)
-        halves = b.op(f"bitcast {x.type} {x.text} to <8 x i32>", dt.uint32, 8)
-        found = b.call("llvm.x86.avx2.permd", dt.uint32, 8, halves, order)
-        return b.op(f"bitcast {found.type} {found.text} to {x.type}", x.dtype, x.lanes)
-
-
-_WORDS: Final = {4: dt.uint32, 8: dt.uint64}
-
-
-def _vector(x: AnyValue) -> Value:
-    assert isinstance(x, Value)
-    return x
-
-
-def lanes_of(dtype: Dtype) -> Lanes:
-    """The lanes of this processor for keys of a dtype: 32 or 64 bits wide."""
-    vector, size = machine(config.cpu).vector, 4 if dtype.size <= 4 else 8
-    return Lanes({64: "compress", 32: "table"}.get(vector, "single"), vector // size, size)
 
 
 # ---- the kernel ----
@@ -150,7 +82,7 @@ class PartitionRows(NativeKernel):
     @property
     def words(self) -> tuple[Dtype, ...]:
         """Those of a key in here: not less than 32 bits each."""
-        return (_WORDS[self.lanes.size],) * (2 if self.dtype.size == 16 else 1)
+        return (WORDS[self.lanes.size],) * (2 if self.dtype.size == 16 else 1)
 
     @property
     def network(self) -> int:
@@ -229,7 +161,7 @@ class PartitionRows(NativeKernel):
     def _sampled(self, frame: Frame, place: Value) -> Record:
         b, size = frame.b, self.lanes.size
         at = b.gep(self._sample(frame), place * size)
-        return [_vector(b.load(b.gep(at, k * self.network * size), word, 1)) for k, word in enumerate(self.words)]
+        return [vector_of(b.load(b.gep(at, k * self.network * size), word, 1)) for k, word in enumerate(self.words)]
 
     def _find(self, frame: Frame, x: Value) -> tuple[Record, Value]:
         """The key of the wanted rank, and how many equal ones come before it.
@@ -285,7 +217,7 @@ class PartitionRows(NativeKernel):
         """Keys from the scratch."""
         b, size = frame.b, self.lanes.size
         return [
-            _vector(b.load(b.gep(self._buffer(frame, frame.scratch, k), index * size), word, self.lanes.count))
+            vector_of(b.load(b.gep(self._buffer(frame, frame.scratch, k), index * size), word, self.lanes.count))
             for k, word in enumerate(self.words)
         ]
 
@@ -352,7 +284,7 @@ class PartitionRows(NativeKernel):
         vectors = []
         for k in range(self.vectors):
             vectors.append([
-                _vector(b.load(b.gep(sample, (w * self.network + k * lanes) * word.size), word, lanes))
+                vector_of(b.load(b.gep(sample, (w * self.network + k * lanes) * word.size), word, lanes))
                 for w, word in enumerate(self.words)
             ])  # fmt: skip
         self._keep_sample(frame, Network(b, vectors).sort())

@@ -19,7 +19,8 @@ from weft.records import dataclass
 from weft.targets.axes import Axis, product, words_of
 from weft.targets.cpu.kernel import Frame, NativeKernel
 from weft.targets.cpu.moves import bits_of, weigh
-from weft.targets.cpu.sorting import Network, Record, Records, Sequences, by_rows, lanes_for, less, records_of
+from weft.targets.cpu.networks import Network, Record, Records, lanes_for, less, records_of
+from weft.targets.cpu.sorting import Sequences, by_rows
 
 COST: Final = 2
 """What looking at an element costs beside copying it."""

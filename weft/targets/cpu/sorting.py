@@ -18,15 +18,16 @@ from typing import ClassVar, Final
 from weft import dtypes as dt
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.codegen.words import fields_of
-from weft.config import config
 from weft.dtypes import Dtype
 from weft.llvm.builder import AnyValue, Builder, Complex, Value
 from weft.records import dataclass, replace
 from weft.runtime.threads import get_threads
 from weft.targets.axes import Axis, axes_of, merged, product, row_major, scaled, words_of
 from weft.targets.cpu.kernel import Frame, NativeKernel
-from weft.targets.cpu.matmul.machine import machine
+from weft.targets.cpu.lanes import Lanes
 from weft.targets.cpu.moves import bits_of, copy, weigh
+from weft.targets.cpu.networks import Network, Record, Records, from_key, is_nan, lanes_for, less, records_of, sign_of
+from weft.targets.cpu.pivots import FEW, STACK, Pivots, pivots_for
 
 CACHED: Final = 1 << 17
 """Bytes of records that are sorted to the end before others are touched: with their copy, a part of a second-level
@@ -35,249 +36,6 @@ BLOCK: Final = 1 << 14
 """Records that one unit of work merges or writes, where threads share a row."""
 COST: Final = 16
 """What sorting costs beside copying."""
-
-_UNSIGNED: Final = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
-_INFINITY: Final = {dt.float16: 0x7C00, dt.bfloat16: 0x7F80, dt.float32: 0x7F800000, dt.float64: 0x7FF0000000000000}
-"""Bits of infinity: what is larger, sign aside, is NaN."""
-
-Record = list[Value]
-"""One vector (or scalar) per word of a record."""
-
-
-# ---- records ----
-
-
-def order_key(b: Builder, x: Value, dtype: Dtype, canonical: bool) -> Value:
-    """An unsigned integer for the bits `x` of a real number, in the order of the numbers; all bits set for every NaN.
-
-    `canonical` gives -0.0 the key of 0.0, to which it is equal; otherwise it comes just before.
-    """
-    if dtype.is_bool:
-        return b.cast(x.ne(0), x.dtype)
-    if not dtype.is_float:
-        return x ^ _sign(dtype) if dtype.kind == "i" else x
-    sign = _sign(dtype)
-    if canonical:
-        x = b.choose(x.eq(sign), 0, x)
-    key = b.choose(x >= sign, ~x, x ^ sign)
-    return b.choose(_is_nan(x, dtype), -1, key)
-
-
-def from_key(b: Builder, key: Value, dtype: Dtype) -> Value:
-    """The inverse of `order_key`, but that there is only one NaN."""
-    sign = _sign(dtype)
-    if dtype.is_float:
-        return b.choose(key >= sign, key ^ sign, ~key)
-    return key ^ sign if dtype.kind == "i" else key
-
-
-def _sign(dtype: Dtype) -> int:
-    return 1 << (dtype.bits - 1)
-
-
-def _is_nan(x: Value, dtype: Dtype) -> Value:
-    return (x & (_sign(dtype) - 1)) > _INFINITY[dtype]
-
-
-def less(x: Record, y: Record) -> Value:
-    """Whether x comes before y: by the first word in which they differ."""
-    result = x[-1] < y[-1]
-    for first, second in zip(reversed(x[:-1]), reversed(y[:-1]), strict=True):
-        result = (first < second) | (first.eq(second) & result)
-    return result
-
-
-@dataclass(frozen=True, slots=True)
-class Records:
-    """How elements of a dtype are made into records: the words of the key, then, if `indexed`, that of the place.
-
-    `packed` is the number of low bits of the only word that hold the place instead.
-    """
-
-    dtype: Dtype
-    indexed: bool
-    packed: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.dtype.name}{' indexed' if self.indexed else ''}{f' packed {self.packed}' if self.packed else ''}"
-
-    @property
-    def words(self) -> tuple[Dtype, ...]:
-        if self.packed:
-            return (_UNSIGNED[(self.packed + self.dtype.bits) // 8],)
-        keys = (dt.uint64,) * (self.dtype.size // 8) if self.dtype.is_complex else (_UNSIGNED[self.dtype.size],)
-        return (*keys, dt.uint32) if self.indexed else keys
-
-    @property
-    def size(self) -> int:
-        return sum(word.size for word in self.words)
-
-    def load(self, b: Builder, address: Value, first: Value, count: Value, lanes: int) -> Record:
-        """The records of `lanes` elements from an address on, the first of which is number `first`; those past `count`
-        come last of all."""
-        inside = b.iota(dt.int32, lanes) < b.cast(b.intrinsic("smin", count, b.i64(lanes)), dt.int32)
-        kind = self.dtype if self.dtype.is_complex else bits_of(self.dtype)
-        words = self.keys(b, b.load(address, kind, lanes, inside), canonical=self.indexed)
-        if self.packed:
-            (word,) = self.words
-            place = b.iota(word, lanes) + b.splat(b.cast(first, word), lanes)
-            words = [(b.cast(words[0], word) << self.packed) | place]
-        elif self.indexed:
-            words.append(b.iota(dt.uint32, lanes) + b.splat(b.cast(first, dt.uint32), lanes))
-        return [b.choose(inside, word, -1) for word in words]
-
-    def keys(self, b: Builder, x: AnyValue, canonical: bool) -> Record:
-        """The words of the key. Complex numbers go by their real parts, then by their imaginary parts; any NaN makes
-        the whole one."""
-        if isinstance(x, Value):
-            return [order_key(b, x, self.dtype, canonical)]
-        part, bits = dt.real_of(self.dtype), _UNSIGNED[self.dtype.size // 2]
-        parts = [b.bitcast(y, bits) for y in (x.re, x.im)]
-        nan = _is_nan(parts[0], part) | _is_nan(parts[1], part)
-        words = [order_key(b, y, part, canonical) for y in parts]
-        if self.dtype is dt.complex64:
-            high, low = (b.cast(word, dt.uint64) for word in words)
-            words = [(high << 32) | low]
-        return [b.choose(nan, -1, word) for word in words]
-
-    def place(self, b: Builder, words: Record) -> Value:
-        """The places of elements (uint32), from the last word of their records."""
-        word = words[-1]
-        return b.cast(word & ((1 << self.packed) - 1) if self.packed else word, dt.uint32)
-
-
-def records_of(dtype: Dtype, indexed: bool, n: int) -> Records:
-    """The smallest records for rows of n elements."""
-    if not indexed or dtype.size > 4 or dtype.is_complex:
-        return Records(dtype, indexed)
-    rest = 32 - dtype.bits
-    return Records(dtype, True, rest if n <= 1 << rest else 64 - dtype.bits)
-
-
-def lanes_for(records: Records) -> int:
-    """Lanes of a vector register of this processor, 16 at most."""
-    return min(16, machine(config.cpu).vector // max(word.size for word in records.words))
-
-
-# ---- networks ----
-
-
-class Network:
-    """A short sequence of records in a few vectors, sorted by exchanges. Where a record stands is known here, not in
-    the vectors: a lane stays wherever the next exchange needs it, and all go to their places at the end.
-
-    Vector k holds places k * lanes and on at first. Two vectors (a pair of consecutive ones) are rearranged together.
-    """
-
-    def __init__(self, b: Builder, vectors: Sequence[Record]) -> None:
-        self.b, self.vectors = b, list(vectors)
-        self.lanes = vectors[0][0].lanes
-        self.block = max(1, 16 // max(word.dtype.size for word in vectors[0]))
-        """Lanes in 16 bytes: what stays within them moves at once on all processors."""
-        self.places = [list(range(k * self.lanes, (k + 1) * self.lanes)) for k in range(len(vectors))]
-
-    def sort(self) -> list[Record]:
-        size = 2
-        while size <= len(self.vectors) * self.lanes:
-            self._merge(size)
-            size *= 2
-        return self._restored()
-
-    def merge(self) -> list[Record]:
-        """The same if each half is sorted already."""
-        self._merge(len(self.vectors) * self.lanes)
-        return self._restored()
-
-    def _merge(self, size: int) -> None:
-        """Two sorted runs become one: the first exchange is with the mirror image, those after it at half the distance
-        each."""
-        self.exchange(size - 1)
-        step = size // 4
-        while step:
-            self.exchange(step)
-            step //= 2
-
-    def exchange(self, mask: int) -> None:
-        """The smaller of the records at places p and p ^ mask goes to the smaller place."""
-        rest = set(range(len(self.vectors)))
-        while rest:
-            one = min(rest)
-            other = self._partner(one, mask)
-            rest -= {one, other}
-            if one == other:
-                self._within(one, mask)
-            else:
-                self._between(one, other, mask)
-
-    def _partner(self, one: int, mask: int) -> int:
-        """The vector that holds the other places, or else the one beside it."""
-        wanted = {place ^ mask for place in self.places[one]}
-        pair = self.places[one][0] // (2 * self.lanes)
-        for other, places in enumerate(self.places):
-            if other != one and set(places) == wanted:
-                return other
-        beside = [k for k, places in enumerate(self.places) if k != one and places[0] // (2 * self.lanes) == pair]
-        return beside[0] if beside else one
-
-    def _between(self, one: int, other: int, mask: int) -> None:
-        small = self._small_places(one, other, mask)
-        large = [place ^ mask for place in small]
-        x, y = self._gathered(one, other, small), self._gathered(one, other, large)
-        self.vectors[one], self.vectors[other] = self._ordered(x, y)
-        self.places[one], self.places[other] = small, large
-
-    def _small_places(self, one: int, other: int, mask: int) -> list[int]:
-        """The smaller place of each exchange, in an order that takes few instructions to arrange."""
-        top = 1 << (mask.bit_length() - 1)
-        x, y = self.places[one], self.places[other]
-        count = sum(not place & top for place in x)
-        if count in (0, self.lanes):
-            return list(x if count else y)
-        found: list[int] = []
-        for first in range(0, self.lanes, self.block):
-            part = slice(first, first + self.block)
-            found += [place for place in (*x[part], *y[part]) if not place & top]
-        whole = all(
-            sum(not p & top for p in v[k : k + self.block]) == self.block // 2
-            for v in (x, y)
-            for k in range(0, self.lanes, self.block)
-        )
-        return found if whole else [place for place in (*x, *y) if not place & top]
-
-    def _within(self, one: int, mask: int) -> None:
-        """The only vector: each lane meets a copy of its partner and keeps what belongs there."""
-        b, places = self.b, self.places[one]
-        top = 1 << (mask.bit_length() - 1)
-        x = self.vectors[one]
-        y = self._gathered(one, one, [place ^ mask for place in places])
-        small, large = self._ordered(x, y)
-        order = [lane + (self.lanes if place & top else 0) for lane, place in enumerate(places)]
-        self.vectors[one] = [b.shuffle(s, t, order) for s, t in zip(small, large, strict=True)]
-
-    def _ordered(self, x: Record, y: Record) -> tuple[Record, Record]:
-        b = self.b
-        if len(x) == 1:
-            return [b.intrinsic("umin", x[0], y[0])], [b.intrinsic("umax", x[0], y[0])]
-        swap = less(y, x)
-        both = list(zip(x, y, strict=True))
-        return [b.choose(swap, v, u) for u, v in both], [b.choose(swap, u, v) for u, v in both]
-
-    def _gathered(self, one: int, other: int, places: Sequence[int]) -> Record:
-        """The records of `places` in this order, from two vectors."""
-        at = {place: lane for lane, place in enumerate((*self.places[one], *self.places[other]))}
-        order = [at[place] for place in places]
-        if order == list(range(self.lanes)):
-            return self.vectors[one]
-        return [self.b.shuffle(x, y, order) for x, y in zip(self.vectors[one], self.vectors[other], strict=True)]
-
-    def _restored(self) -> list[Record]:
-        result = []
-        for k in range(len(self.vectors)):
-            wanted = list(range(k * self.lanes, (k + 1) * self.lanes))
-            holders = [v for v, places in enumerate(self.places) if set(places) & set(wanted)]
-            result.append(self._gathered(holders[0], holders[-1], wanted))
-        return result
-
 
 # ---- sequences of records in memory ----
 
@@ -426,10 +184,13 @@ class SortRows(NativeKernel):
     parts: bool = False
     merges: bool = True
     """False where a network takes a whole row."""
+    pivots: Lanes | None = None
+    """How rows are divided instead, if they are."""
 
     def __str__(self) -> str:
         form = f"{'parts' if self.parts else 'rows'}{' merged' if self.merges else ''} {self.records} -> {self.result}"
-        return f"sort {form} lanes={self.lanes} vectors={self.vectors} outer={self.outer}"
+        way = f" pivots {self.pivots}" if self.pivots else ""
+        return f"sort {form} lanes={self.lanes} vectors={self.vectors} outer={self.outer}{way}"
 
     def fields(self) -> list[str]:
         return fields_of(self.outer, 2, "width", "inner", "levels", "capacity", "rounds", "chunks", "row", "all")
@@ -469,6 +230,15 @@ class SortRows(NativeKernel):
         if not self.merges:
             self._networks(frame, memory, x, start, b.i64(0), count, count)
             return frame.scratch
+        if self.pivots is not None:
+            self._records(frame, memory, x, start, count)
+            stack = b.gep(other, frame["capacity"] * self.records.size)
+
+            def finish(keys: Value, few: Value, result: Value) -> None:
+                self._finish_few(memory, keys, few, b.gep(stack, STACK), result)
+
+            Pivots(frame, self.records.words[0], self.pivots, finish).sort((frame.scratch, other), stack, count)
+            return frame.scratch
         pieces = frame.divide(count + width - 1, width)[0]
         odd = (frame["inner"] & 1).ne(0)
         with b.loop(0, pieces + 1, 1, frame.scratch) as turn:
@@ -483,6 +253,34 @@ class SortRows(NativeKernel):
             levels = b.choose(last, frame["levels"], frame["inner"])
             turn.carry(memory.merge_levels(here, there, low, high, runs, levels, frame.look))
         return turn.carried[0]
+
+    def _finish_few(self, memory: Sequences, keys: Value, count: Value, spare: Value, result: Value) -> None:
+        """Few records, sorted by networks and merges in memory of their own; nothing behind them is written."""
+        b, lanes, network = memory.b, self.lanes, self.lanes * self.vectors
+        with b.loop(0, count, network) as loop:
+            vectors = []
+            for k in range(self.vectors):
+                at = loop.index + k * lanes
+                inside = b.iota(dt.int64, lanes) < b.splat(count - at, lanes)
+                vectors.append([b.choose(inside, word, -1) for word in memory.load(keys, at, lanes)])
+            for k, vector in enumerate(Network(b, vectors).sort()):
+                memory.store(vector, spare, loop.index + k * lanes)
+        runs = (count + (network - 1)) >> (network.bit_length() - 1)
+        levels = b.i64(64) - b.call("llvm.ctlz.i64", dt.int64, 1, runs - 1, "i1 false")
+        other = b.gep(spare, _padded(FEW, network) * self.records.size)
+        found = memory.merge_levels(spare, other, b.i64(0), count, b.i64(network), levels)
+        with b.loop(0, count, lanes) as loop:
+            inside = b.iota(dt.int64, lanes) < b.splat(count - loop.index, lanes)
+            (word,) = memory.load(found, loop.index, lanes)
+            b.store(word, memory.at(result, 0, loop.index), inside)
+
+    def _records(self, frame: Frame, memory: Sequences, x: Value, start: Value, count: Value) -> None:
+        """The records of what is sorted, as they come."""
+        b = frame.b
+        with b.loop(0, count, self.lanes) as loop:
+            at = start + loop.index
+            place = b.gep(x, at * self.records.dtype.size)
+            memory.store(self.records.load(b, place, at, count - loop.index, self.lanes), frame.scratch, loop.index)
 
     def _networks(
         self, frame: Frame, memory: Sequences, x: Value, start: Value, low: Value, high: Value, count: Value
@@ -617,7 +415,7 @@ class Finish(NativeKernel):
             b.store(element, b.gep(out, index * self.size), mask)
             if not self.settles:
                 return found
-            unclear = (words[0] - (_sign(dtype) - 1) <= 1) | words[0].eq(-1)
+            unclear = (words[0] - (sign_of(dtype) - 1) <= 1) | words[0].eq(-1)
             return found | (unclear if mask is None else unclear & mask)
 
         whole = count & -self.lanes
@@ -648,7 +446,7 @@ class Finish(NativeKernel):
         """Zeros of both signs, and NaNs, in the order in which they stand in the row: keys alone do not tell. Seldom
         needed."""
         b, dtype, n, rounds = frame.b, self.records.dtype, frame["n"], frame["rounds"]
-        start, zero, ones = memory.at(base, 0, first), _sign(dtype), (1 << dtype.bits) - 1
+        start, zero, ones = memory.at(base, 0, first), sign_of(dtype), (1 << dtype.bits) - 1
         negative = memory.count_below(start, n, zero, rounds)
         last = b.intrinsic("smax", negative - 1, b.i64(0))
         following = b.intrinsic("smin", negative, n - 1)
@@ -666,10 +464,10 @@ class Finish(NativeKernel):
             zeros, nans = loop.carried
             element = b.load(b.gep(x, loop.index * kind.size), kind, 1)
             assert isinstance(element, Value)
-            is_zero, is_nan = (element << 1).eq(0), _is_nan(element, dtype)
-            with b.when(is_zero | is_nan):
-                b.store(element, b.gep(out, b.choose(is_zero, zeros, nans) * kind.size))
-            loop.carry(zeros + b.cast(is_zero, dt.int64), nans + b.cast(is_nan, dt.int64))
+            zero, nan = (element << 1).eq(0), is_nan(element, dtype)
+            with b.when(zero | nan):
+                b.store(element, b.gep(out, b.choose(zero, zeros, nans) * kind.size))
+            loop.carry(zeros + b.cast(zero, dt.int64), nans + b.cast(nan, dt.int64))
 
 
 # ---- lowerings ----
@@ -762,8 +560,11 @@ class _Rows:
         """What sorts them; memory that it needs beside the scratch is added to the temporaries."""
         lanes = lanes_for(self.records)
         vectors = next((v for v in (1, 2) if self.n <= v * lanes), 4)
-        width = _width(self.n, self.records, lanes * vectors)
-        if self.n > 2 * width and self.count < 2 * get_threads():
+        width, threads = _width(self.n, self.records, lanes * vectors), get_threads()
+        if self._pivots() is not None:  # which do not need pieces for the caches, only some for every thread
+            while 2 * threads * width < self.n:
+                width *= 2
+        if self.n > 2 * width and threads > 1 and self.count < 2 * threads:
             memories = [Pointer(2 + len(temporaries) + k) for k in range(2)]
             temporaries += [self.count * self._padded_row(lanes * vectors) * self.records.size] * 2
             return self._shared(lanes, vectors, width, memories)
@@ -773,17 +574,23 @@ class _Rows:
     def count(self) -> int:
         return product(self.outer)
 
+    def _pivots(self) -> Lanes | None:
+        """How long rows are divided; None if they are merged."""
+        return pivots_for(self.records) if self.n > 4 * FEW else None
+
     def _padded_row(self, network: int) -> int:
         return _padded(self.n, max(network, 64))
 
     def _alone(self, lanes: int, vectors: int, width: int) -> Launch:
         """Each row by one thread, in its scratch memory."""
         network = lanes * vectors
-        kernel = SortRows(self.records, self.result, lanes, vectors, len(self.outer), merges=self.n > network)
+        kernel = SortRows(
+            self.records, self.result, lanes, vectors, len(self.outer), False, self.n > network, self._pivots()
+        )
         capacity = _padded(self.n, network)
         numbers = {"width": width, "inner": _levels(width, network), "levels": _levels(self.n, width)}
         numbers |= {"capacity": capacity, "chunks": 1, "row": 0, "all": 0}
-        scratch = 2 * capacity * self.records.size
+        scratch = 2 * (capacity + _padded(FEW, network)) * self.records.size + STACK
         return self._launch(kernel, self.count, [self.from_, self.to], COST, numbers, scratch)
 
     def _shared(self, lanes: int, vectors: int, width: int, memories: list[Pointer]) -> list[Launch]:
@@ -794,9 +601,9 @@ class _Rows:
         common = {"row": row, "all": rows * row}
         parts, capacity = -(-n // width), _padded(width, network)
         numbers = common | {"width": width, "inner": _levels(width, network), "levels": 0, "capacity": capacity}
-        sort = SortRows(records, "records", lanes, vectors, len(self.outer), parts=True)
+        sort = SortRows(records, "records", lanes, vectors, len(self.outer), True, True, self._pivots())
         pointers = [self.from_, memories[0]]
-        scratch = 2 * capacity * records.size
+        scratch = 2 * (capacity + _padded(FEW, network)) * records.size + STACK
         launches = [self._launch(sort, rows * parts, pointers, COST, numbers | {"chunks": parts}, scratch)]
 
         block = min(BLOCK, width)
