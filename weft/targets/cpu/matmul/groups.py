@@ -54,6 +54,8 @@ class GroupedShape:
     tail: bool
     sums: int
     last: tuple[int, int, int] | None = None
+    together: int = 1
+    """Rows of a window that the derivative by the weights sums together: few sums would wait for each other."""
 
     @property
     def width(self) -> int:
@@ -65,7 +67,7 @@ class GroupedShape:
         k = self.kind
         marks = f"{k.memory.name}_{k.work.name}_{self.each}x{self.per}_{self.axes}_{self.sums}"
         window = "" if self.last is None else "_by" + "_".join(map(str, self.last))
-        return marks + window + "_tail" * self.tail
+        return marks + window + "_tail" * self.tail + f"_of{self.together}" * (self.together > 1)
 
 
 class _Kernel:
@@ -421,7 +423,7 @@ class Weights(_Kernel):
             with b.when(inside):
                 add(row, [at])
 
-        together = self.together
+        together = self.shape.together
         if together == 1:
             with b.loop(part.first_row, part.end_row, 1) as row:
                 single(row.index)
@@ -438,14 +440,6 @@ class Weights(_Kernel):
                 b.loop(row.index, f.least(row.index + together, part.end_row), 1) as alone,
             ):
                 single(alone.index)
-
-    @property
-    def together(self) -> int:
-        """Rows of the window that are summed together: few sums would wait for each other."""
-        known = self.shape.last
-        if known is None or self.shape.axes == 1:
-            return 1
-        return max(1, min(_TOGETHER, self.shape.sums // (known[2] * self.shape.each)))
 
     def _window(self, xs: list[Value], y: Value, count: Value | None, sums: list[Value], start: Value) -> None:
         """Add what a piece of a line gives for all elements of the window along the last axis, in some rows."""
@@ -600,7 +594,8 @@ def convolve_weights(op: ConvolveWeights, x: Layout, y: Layout, out: Layout) -> 
         temporaries.append(0)
     x, at_x = _in_rows(x, Pointer(0), Pointer(4), launches, temporaries)
     outputs, each = int(out.shape[-1]), int(out.shape[-2])
-    kernel = Weights(_shape(op.windows, x, outputs, op.groups, each, int(op.kernel[-1]), most=12))
+    shape = _shape(op.windows, x, outputs, op.groups, each, int(op.kernel[-1]), most=12)
+    kernel = Weights(replace(shape, together=_together(shape, math.prod(map(int, op.kernel[:-1])))))
     terms = _STREAM * math.prod(out.shape) * math.prod(y.shape[-d - 2 : -1])
     window: Sequence[Any] = op.kernel
     rows, blocks, members = math.prod(window[:-1]), -(-outputs // kernel.shape.width), math.prod(out.shape[: -d - 2])
@@ -620,6 +615,14 @@ def convolve_weights(op: ConvolveWeights, x: Layout, y: Layout, out: Layout) -> 
     scratch = row_part * taken * window[-1] * each * kernel.vector
     launch = _launch(kernel, values, _batch(d, x, y), terms, tasks, scratch)
     return Lowering((*launches, launch), tuple(temporaries))
+
+
+def _together(shape: GroupedShape, rows: int) -> int:
+    """How many of the rows of a window are summed together: as many as there are registers for, in equal parts."""
+    if shape.last is None:
+        return 1
+    most = min(_TOGETHER, shape.sums // (shape.last[2] * shape.each))
+    return equal_blocks(rows, most, 1) if most > 1 else 1
 
 
 def _plain(layout: Layout) -> Layout:
