@@ -3,28 +3,32 @@
 A group of as many matrices as a vector has lanes is worked on at once, element by element, in scratch memory where the
 elements at one place of all of them lie together. What a matrix gives depends on its elements only: not on the others
 of its group, on the number of lanes or of threads. Which matrices are taken follows from their size and dtype alone
-(`takes`); larger and complex ones go to LAPACK (weft/targets/cpu/lapack). A group that is not full repeats its last
-matrix. Eigenvalues and singular values are in small_spectra.py.
+(`takes`); larger ones go to LAPACK (weft/targets/cpu/lapack). A group that is not full repeats its last matrix.
+Eigenvalues and singular values are in small_spectra.py.
+
+An element is a `Value`, or a `Complex`: the code is written for both, and where only real numbers make sense (a pivot
+of a positive matrix, a length) it takes the real part.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from weft import dtypes as dt
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
 from weft.dtypes import Dtype
 from weft.graph.dims import ceil_div, dim_max
-from weft.llvm.builder import Builder, Value
+from weft.llvm.builder import AnyValue, Builder, Complex, Value
 from weft.passes.lower import to_int
 from weft.primitives.linalg import Cholesky, Inverse, Lu, Qr, SolveTriangular
 from weft.records import dataclass, field
 from weft.targets.axes import axes_of, merged, scaled
 from weft.targets.cpu.kernel import Frame, NativeKernel
 from weft.targets.cpu.lapack.calls import WORK, check_of
+from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import elements_of
 from weft.targets.cpu.matmul.machine import machine
 
@@ -36,7 +40,62 @@ _COLUMNS: Final = 16  # right sides that are worked on together
 def takes(a: Layout) -> bool:
     """Whether operations on such matrices are done here."""
     m, n = a.shape[-2:]
-    return a.dtype in (dt.float32, dt.float64) and m <= LARGEST and n <= LARGEST
+    return a.dtype in _DTYPES and m <= LARGEST and n <= LARGEST
+
+
+_DTYPES: Final = (dt.float32, dt.float64, dt.complex64, dt.complex128)
+
+
+# ---- elements ----
+
+
+def real(x: Any) -> Value:
+    return x.re if isinstance(x, Complex) else x
+
+
+def conjugate(x: Any) -> Any:
+    return Complex(x.re, -x.im) if isinstance(x, Complex) else x
+
+
+def _is_zero(x: Any) -> Value:
+    return x.re.eq(0.0) & x.im.eq(0.0) if isinstance(x, Complex) else x.eq(0.0)
+
+
+def _size(b: Builder, x: Any) -> Value:
+    """What pivots are compared by: the sum of the parts' moduli, as LAPACK does."""
+    return b.abs(x.re) + b.abs(x.im) if isinstance(x, Complex) else b.abs(x)
+
+
+def _squared(b: Builder, x: Any, total: Value) -> Value:
+    """total + |x|^2."""
+    return b.fma(x.re, x.re, b.fma(x.im, x.im, total)) if isinstance(x, Complex) else b.fma(x, x, total)
+
+
+def _scaled_by(x: Any, factor: Value) -> Any:
+    """x / factor, of which the factor is real."""
+    return Complex(x.re / factor, x.im / factor) if isinstance(x, Complex) else x / factor
+
+
+class Divisor:
+    """Divides numbers by one that is not 0. Complex ones by Smith's formula, which does not overflow where squares of
+    the parts would."""
+
+    def __init__(self, b: Builder, y: Any) -> None:
+        self.b, self.y = b, y
+        if isinstance(y, Complex):
+            self.turned = b.abs(y.re) < b.abs(y.im)
+            large, small = b.choose(self.turned, y.im, y.re), b.choose(self.turned, y.re, y.im)
+            self.ratio = small / large
+            self.whole = b.fma(small, self.ratio, large)
+
+    def under(self, x: Any) -> Any:
+        """x divided by it."""
+        if not isinstance(x, Complex):
+            return x / self.y
+        b, ratio = self.b, self.ratio
+        near, far = b.choose(self.turned, x.im, x.re), b.choose(self.turned, x.re, x.im)
+        im = b.fma(-near, ratio, far) / self.whole
+        return Complex(b.fma(far, ratio, near) / self.whole, b.choose(self.turned, -im, im))
 
 
 # ---- kernels ----
@@ -103,7 +162,15 @@ class Group:
         return self.f[name]
 
     def number(self, value: float) -> Value:
-        return self.b.const(self.kernel.dtype, value, self.kernel.lanes)
+        """A real number in every lane."""
+        return self.b.const(dt.real_of(self.kernel.dtype), value, self.kernel.lanes)
+
+    def element(self, value: float) -> Any:
+        """The same, as an element of the matrices."""
+        x = self.number(value)
+        if not self.kernel.dtype.is_complex:
+            return x
+        return Complex(x, x if math.isnan(value) else self.number(0))
 
     def integer(self, value: int | Value) -> Value:
         """A number below 2**31 in every lane."""
@@ -122,12 +189,17 @@ class Group:
                 at = b.gep(at, self.f[stride] * index)
         return at
 
-    def read(self, name: str, i: Value | int, j: Value | int = 0) -> Value:
+    def read(self, name: str, i: Value | int, j: Value | int = 0) -> Any:
         """Element (i, j) of an operand."""
-        return self.b.gather(self._place(name, i, j), self._offsets[name], self._dtypes[name])
+        b, at, offsets, dtype = self.b, self._place(name, i, j), self._offsets[name], self._dtypes[name]
+        part = dt.real_of(dtype)
+        x = b.gather(at, offsets, part)
+        return Complex(x, b.gather(b.gep(at, part.size), offsets, part)) if dtype.is_complex else x
 
-    def write(self, x: Value, name: str, i: Value | int, j: Value | int = 0) -> None:
-        self.b.scatter(x, self._place(name, i, j), self._offsets[name])
+    def write(self, x: AnyValue, name: str, i: Value | int, j: Value | int = 0) -> None:
+        at = self._place(name, i, j)
+        for number, part in enumerate(el.flat([x])):
+            self.b.scatter(part, self.b.gep(at, number * part.dtype.size), self._offsets[name])
 
     # ---- scratch memory ----
 
@@ -136,7 +208,7 @@ class Group:
 
 
 class Piece:
-    """A matrix in scratch memory, with an element for each lane at every place."""
+    """A matrix in scratch memory, with an element for each lane at every place: parts of complex ones apart."""
 
     def __init__(self, group: Group, name: str, columns: Value | int, dtype: Dtype) -> None:
         b, lanes = group.b, group.kernel.lanes
@@ -150,17 +222,23 @@ class Piece:
             at = self.b.gep(at, self.row * i)
         return at if isinstance(j, int) and j == 0 else self.b.gep(at, self.b.i64(self.column) * j)
 
-    def __getitem__(self, place: tuple[Value | int, Value | int]) -> Value:
-        x = self.b.load(self._at(*place), self.dtype, self.lanes)
-        assert isinstance(x, Value)
-        return x
+    def __getitem__(self, place: tuple[Value | int, Value | int]) -> Any:
+        b, at, part = self.b, self._at(*place), dt.real_of(self.dtype)
+        parts = [b.load(b.gep(at, i * self.lanes * part.size), part, self.lanes) for i in range(self.parts)]
+        return Complex(*el.flat(parts)) if self.parts == 2 else parts[0]
 
-    def __setitem__(self, place: tuple[Value | int, Value | int], x: Value) -> None:
-        self.b.store(x, self._at(*place))
+    def __setitem__(self, place: tuple[Value | int, Value | int], x: AnyValue) -> None:
+        at = self._at(*place)
+        for i, part in enumerate(el.flat([x])):
+            self.b.store(part, self.b.gep(at, i * self.lanes * part.dtype.size))
 
-    def subtract(self, x: Value, y: Value, i: Value | int, j: Value | int) -> None:
-        """Element (i, j) minus x * y, rounded once."""
-        self[i, j] = self.b.fma(-x, y, self[i, j])
+    @property
+    def parts(self) -> int:
+        return 2 if self.dtype.is_complex else 1
+
+    def subtract(self, x: Any, y: Any, i: Value | int, j: Value | int) -> None:
+        """Element (i, j) minus x * y, rounded once (its parts twice)."""
+        self[i, j] = el.multiply_add(self.b, -x, y, self[i, j])
 
 
 # ---- factorizations ----
@@ -171,31 +249,33 @@ def _cholesky(g: Group, upper: bool, quiet: bool) -> None:
     reported, or gets NaNs for one if `quiet`."""
     b, n, a = g.b, g["n"], g.matrix("a", g["n"])
     with b.loop(0, n, 1) as i, b.loop(0, i.index + 1, 1) as j:
-        a[i.index, j.index] = g.read("a", j.index, i.index) if upper else g.read("a", i.index, j.index)
+        x = conjugate(g.read("a", j.index, i.index)) if upper else g.read("a", i.index, j.index)
+        a[i.index, j.index] = x
     with b.loop(0, n, 1, g.integer(0)) as column:
         at, (info,) = column.index, column.carried
-        minor = a[at, at]
+        minor = real(a[at, at])
         column.carry(b.choose((minor <= 0.0) & info.eq(0), g.integer(at + 1), info))
         root = b.sqrt(minor)
-        a[at, at] = root
+        a[at, at] = Complex(root, g.number(0)) if a.parts == 2 else root
         with b.loop(at + 1, n, 1) as i:
-            a[i.index, at] = a[i.index, at] / root
+            a[i.index, at] = _scaled_by(a[i.index, at], root)
         with b.loop(at + 1, n, 1) as i:
             x = a[i.index, at]
             with b.loop(at + 1, i.index + 1, 1) as k:
-                a.subtract(x, a[k.index, at], i.index, k.index)
+                a.subtract(x, conjugate(a[k.index, at]), i.index, k.index)
     info = column.carried[0]
     if not quiet:
         g.write(info, "info", 0)
 
-    def given(x: Value) -> Value:
-        return b.choose(info.eq(0), x, g.number(math.nan)) if quiet else x
+    def given(x: Any) -> AnyValue:
+        return b.select(info.eq(0), x, g.element(math.nan)) if quiet else x
 
     with b.loop(0, n, 1) as i:
         with b.loop(0, i.index, 1) as j:
             low, high = (j.index, i.index) if upper else (i.index, j.index)
-            g.write(given(a[i.index, j.index]), "out", low, high)
-            g.write(given(g.number(0)), "out", high, low)
+            x = a[i.index, j.index]
+            g.write(given(conjugate(x) if upper else x), "out", low, high)
+            g.write(given(g.element(0)), "out", high, low)
         g.write(given(a[i.index, i.index]), "out", i.index, i.index)
 
 
@@ -207,9 +287,9 @@ def _eliminated(g: Group, a: Piece, order: Piece, m: Value, n: Value, k: Value, 
         order[i.index, 0] = g.integer(i.index)
     with b.loop(0, k, 1, g.integer(0)) as column:
         j, (info,) = column.index, column.carried
-        with b.loop(j + 1, m, 1, b.abs(a[j, j]), g.integer(j)) as i:
+        with b.loop(j + 1, m, 1, _size(b, a[j, j]), g.integer(j)) as i:
             best, place = i.carried
-            here = b.abs(a[i.index, j])
+            here = _size(b, a[i.index, j])
             i.carry(b.choose(here > best, here, best), b.choose(here > best, g.integer(i.index), place))
         place = i.carried[1]
         each(j, place)
@@ -219,11 +299,11 @@ def _eliminated(g: Group, a: Piece, order: Piece, m: Value, n: Value, k: Value, 
                 _exchange(b, order, chosen, i.index, j, b.i64(1))
                 _exchange(b, a, chosen, i.index, j, n)
         pivot = a[j, j]
-        none = pivot.eq(0.0)
+        none = _is_zero(pivot)
         column.carry(b.choose(none & info.eq(0), g.integer(j + 1), info))
-        divisor = b.choose(none, 1.0, pivot)
+        divisor = Divisor(b, b.select(none, g.element(1), pivot))
         with b.loop(j + 1, m, 1) as i:
-            x = a[i.index, j] / divisor
+            x = divisor.under(a[i.index, j])
             a[i.index, j] = x
             with b.loop(j + 1, n, 1) as c:
                 a.subtract(x, a[j, c.index], i.index, c.index)
@@ -237,7 +317,7 @@ def _exchange(b: Builder, x: Piece, where: Value, i: Value, j: Value, columns: V
     """Exchange two rows in some lanes."""
     with b.loop(0, columns, 1) as c:
         one, other = x[i, c.index], x[j, c.index]
-        x[i, c.index], x[j, c.index] = b.choose(where, other, one), b.choose(where, one, other)
+        x[i, c.index], x[j, c.index] = b.select(where, other, one), b.select(where, one, other)
 
 
 def _read_all(g: Group, name: str, to: Piece, m: Value, n: Value) -> None:
@@ -270,63 +350,76 @@ def _inverse(g: Group) -> None:
     with b.loop(0, n, 1) as i:
         place = order[i.index, 0]
         with b.loop(0, n, 1) as c:
-            x[i.index, c.index] = b.choose(place.eq(g.integer(c.index)), g.number(1), g.number(0))
+            x[i.index, c.index] = b.select(place.eq(g.integer(c.index)), g.element(1), g.element(0))
     _substitute(g, a, x, n, n, upper=False, unit=True)
     _substitute(g, a, x, n, n, upper=True, unit=False)
     _write_all(g, x, "out", n, n)
 
 
 def _qr(g: Group) -> None:
-    """Householder's reflections 1 - tau v v', of which v has a 1 at the diagonal, and what is below is kept there."""
+    """Householder's reflections 1 - tau v v', of which v has a 1 at the diagonal, and what is below is kept there. They
+    leave real numbers on the diagonal."""
     b, m, n, k = g.b, g["m"], g["n"], g["k"]
     a, q, tau = g.matrix("a", n), g.matrix("q", k), g.matrix("tau")
     _read_all(g, "a", a, m, n)
     with b.loop(0, k, 1) as column:
         j = column.index
         tau[j, 0] = reflection(g, a, j, m)
-        reflect(b, a, a, tau[j, 0], j, m, j + 1, n)
+        reflect(b, a, a, conjugate(tau[j, 0]), j, m, j + 1, n)
     with b.loop(0, m, 1) as i, b.loop(0, k, 1) as c:
-        q[i.index, c.index] = b.choose(g.integer(i.index).eq(g.integer(c.index)), g.number(1), g.number(0))
+        q[i.index, c.index] = b.select(g.integer(i.index).eq(g.integer(c.index)), g.element(1), g.element(0))
     with b.loop(0, k, 1) as back:
         j = k - 1 - back.index
         reflect(b, a, q, tau[j, 0], j, m, j, k)
     _write_all(g, q, "q", m, k)
     with b.loop(0, k, 1) as i:
         with b.loop(0, i.index, 1) as c:
-            g.write(g.number(0), "r", i.index, c.index)
+            g.write(g.element(0), "r", i.index, c.index)
         with b.loop(i.index, n, 1) as c:
             g.write(a[i.index, c.index], "r", i.index, c.index)
 
 
-def reflection(g: Group, a: Piece, j: Value, m: Value) -> Value:
-    """Makes a reflection that leaves a number and zeros of a column from its diagonal on. Sums of squares are of what
-    was divided by the largest element, so that they do not overflow."""
+def reflection(g: Group, a: Piece, j: Value, m: Value) -> Any:
+    """Makes a reflection that leaves a real number and zeros of a column from its diagonal on. Sums of squares are of
+    what was divided by the largest element, so that they do not overflow."""
     b = g.b
+
+    def largest(x: Any) -> Value:
+        first, *others = [b.abs(part) for part in el.flat([x])]
+        return b.choose(others[0] > first, others[0], first) if others else first
+
     alpha = a[j, j]
-    with b.loop(j + 1, m, 1, b.abs(alpha)) as i:
-        here = b.abs(a[i.index, j])
+    with b.loop(j + 1, m, 1, largest(alpha)) as i:
+        here = largest(a[i.index, j])
         i.carry(b.choose(here > i.carried[0], here, i.carried[0]))
     large = b.choose(i.carried[0].eq(0.0), 1.0, i.carried[0])
     with b.loop(j + 1, m, 1, g.number(0)) as i:
-        x = a[i.index, j] / large
-        i.carry(b.fma(x, x, i.carried[0]))
+        i.carry(_squared(b, _scaled_by(a[i.index, j], large), i.carried[0]))
     (below,) = i.carried
-    head = alpha / large
-    beta = -b.copysign(large * b.sqrt(b.fma(head, head, below)), alpha)
+    size = large * b.sqrt(_squared(b, _scaled_by(alpha, large), below))
+    beta = -b.copysign(size, real(alpha))
     none = below.eq(0.0)
-    divisor = b.choose(none, 1.0, alpha - beta)
+    if isinstance(alpha, Complex):
+        none = none & alpha.im.eq(0.0)
+        left: Any = Complex(beta, g.number(0))
+        tau: Any = Complex((beta - alpha.re) / beta, -alpha.im / beta)
+    else:
+        left, tau = beta, (beta - alpha) / beta
+    divisor = Divisor(b, b.select(none, g.element(1), alpha - left))
     with b.loop(j + 1, m, 1) as i:
-        a[i.index, j] = b.choose(none, 0.0, a[i.index, j] / divisor)
-    a[j, j] = b.choose(none, alpha, beta)
-    return b.choose(none, 0.0, (beta - alpha) / beta)
+        a[i.index, j] = b.select(none, g.element(0), divisor.under(a[i.index, j]))
+    a[j, j] = b.select(none, alpha, left)
+    return b.select(none, g.element(0), tau)
 
 
-def reflect(b: Builder, a: Piece, x: Piece, tau: Value, j: Value, m: Value, first: Value, end: Value) -> None:
+def reflect(b: Builder, a: Piece, x: Piece, tau: Any, j: Value, m: Value, first: Value, end: Value) -> None:
     """Apply the reflection that is kept in column j of a to columns of x."""
+    kind = elements_of(a.dtype)
     with b.loop(first, end, 1) as c:
-        with b.loop(j + 1, m, 1, x[j, c.index]) as i:
-            i.carry(b.fma(a[i.index, j], x[i.index, c.index], i.carried[0]))
-        w = tau * i.carried[0]
+        with b.loop(j + 1, m, 1, *el.flat([x[j, c.index]])) as i:
+            total = el.unflat(kind, i.carried)[0]
+            i.carry(*el.flat([el.multiply_add(b, conjugate(a[i.index, j]), x[i.index, c.index], total)]))
+        w = tau * el.unflat(kind, i.carried)[0]
         x[j, c.index] = x[j, c.index] - w
         with b.loop(j + 1, m, 1) as i:
             x.subtract(a[i.index, j], w, i.index, c.index)
@@ -341,9 +434,9 @@ def _substitute(g: Group, a: Piece, x: Piece, n: Value, columns: Value, upper: b
     with b.loop(0, n, 1) as step:
         i = n - 1 - step.index if upper else step.index
         if not unit:
-            pivot = a[i, i]
+            pivot = Divisor(b, a[i, i])
             with b.loop(0, columns, 1) as c:
-                x[i, c.index] = x[i, c.index] / pivot
+                x[i, c.index] = pivot.under(x[i, c.index])
         with b.loop(*((0, i) if upper else (i + 1, n)), 1) as row:  # type: ignore[arg-type]
             factor = a[row.index, i]
             with b.loop(0, columns, 1) as c:
@@ -369,7 +462,7 @@ def _zero_on_diagonal(g: Group) -> None:
     b = g.b
     with b.loop(0, g["n"], 1, g.integer(0)) as i:
         (info,) = i.carried
-        i.carry(b.choose(g.read("a", i.index, i.index).eq(0.0) & info.eq(0), g.integer(i.index + 1), info))
+        i.carry(b.choose(_is_zero(g.read("a", i.index, i.index)) & info.eq(0), g.integer(i.index + 1), info))
     g.write(i.carried[0], "info", 0)
 
 
