@@ -34,16 +34,14 @@ from weft.targets.cpu.matmul.machine import machine
 
 LARGEST: Final = 16
 """Rows and columns of the largest matrices that are taken. It decides the bits, with the dtype."""
+DTYPES: Final = (dt.float32, dt.float64, dt.complex64, dt.complex128)
 _COLUMNS: Final = 16  # right sides that are worked on together
 
 
 def takes(a: Layout) -> bool:
     """Whether operations on such matrices are done here."""
     m, n = a.shape[-2:]
-    return a.dtype in _DTYPES and m <= LARGEST and n <= LARGEST
-
-
-_DTYPES: Final = (dt.float32, dt.float64, dt.complex64, dt.complex128)
+    return a.dtype in DTYPES and m <= LARGEST and n <= LARGEST
 
 
 # ---- elements ----
@@ -66,7 +64,7 @@ def _size(b: Builder, x: Any) -> Value:
     return b.abs(x.re) + b.abs(x.im) if isinstance(x, Complex) else b.abs(x)
 
 
-def _squared(b: Builder, x: Any, total: Value) -> Value:
+def squared(b: Builder, x: Any, total: Value) -> Value:
     """total + |x|^2."""
     return b.fma(x.re, x.re, b.fma(x.im, x.im, total)) if isinstance(x, Complex) else b.fma(x, x, total)
 
@@ -394,9 +392,9 @@ def reflection(g: Group, a: Piece, j: Value, m: Value) -> Any:
         i.carry(b.choose(here > i.carried[0], here, i.carried[0]))
     large = b.choose(i.carried[0].eq(0.0), 1.0, i.carried[0])
     with b.loop(j + 1, m, 1, g.number(0)) as i:
-        i.carry(_squared(b, _scaled_by(a[i.index, j], large), i.carried[0]))
+        i.carry(squared(b, _scaled_by(a[i.index, j], large), i.carried[0]))
     (below,) = i.carried
-    size = large * b.sqrt(_squared(b, _scaled_by(alpha, large), below))
+    size = large * b.sqrt(squared(b, _scaled_by(alpha, large), below))
     beta = -b.copysign(size, real(alpha))
     none = below.eq(0.0)
     if isinstance(alpha, Complex):

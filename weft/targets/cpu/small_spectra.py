@@ -1,6 +1,7 @@
 """Eigenvalues and singular values of small matrices, of which there are many: lanes are matrices of a batch
 (small_matrices.py). By Jacobi's method: rotations of two rows and columns at a time, each of which makes the matrix (or
-the product of its columns) more diagonal, until nothing is left to rotate.
+the product of its columns) more diagonal, until nothing is left to rotate. Of complex matrices one of the two columns
+is turned by a phase first, which makes what is to be rotated away real.
 
 What a matrix gives depends on its elements only. A lane whose matrix is done is not touched by the rotations that
 others still need. Matrices with infinities or NaNs have NaNs for results.
@@ -9,13 +10,15 @@ others still need. Matrices with infinities or NaNs have NaNs for results.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from weft import dtypes as dt
 from weft.codegen.launch import Layout, Lowering
-from weft.llvm.builder import Value
+from weft.llvm.builder import AnyValue, Complex, Value
 from weft.primitives.linalg import Eigh, HermitianEigenvalues, SingularValues, Svd
-from weft.targets.cpu.small_matrices import Group, Piece, Work, reflect, reflection
+from weft.targets.cpu.matmul import elements as el
+from weft.targets.cpu.matmul.elements import elements_of
+from weft.targets.cpu.small_matrices import DTYPES, Group, Piece, Work, conjugate, real, reflect, reflection, squared
 
 LARGEST: Final = 8
 """Rows and columns of the largest matrices that are taken. It decides the bits, with the dtype."""
@@ -27,34 +30,63 @@ _SWEEPS: Final = 40
 def takes(a: Layout) -> bool:
     """Whether the values of such matrices are found here."""
     m, n = a.shape[-2:]
-    return a.dtype in (dt.float32, dt.float64) and m <= LARGEST and n <= LARGEST
+    return a.dtype in DTYPES and m <= LARGEST and n <= LARGEST
 
 
 # ---- what both have ----
 
 
 class _Rotation:
-    """A rotation of two columns in all lanes; in those that do not turn, nothing changes."""
+    """A rotation of two columns in all lanes, of which the second is turned by a phase first, if there is one; in lanes
+    that do not turn, nothing changes."""
 
-    def __init__(self, g: Group, turns: Value, halves: Value, off: Value) -> None:
+    def __init__(self, g: Group, turns: Value, halves: Value, off: Value, phase: Complex | None) -> None:
         """The one that makes 0 of `off`, where `halves` is half the difference of the diagonal."""
         b = self.b = g.b
+        self.phase = phase
         tangent = halves / b.choose(turns, off, 1.0)
         size = 1.0 / (b.abs(tangent) + b.sqrt(b.fma(tangent, tangent, g.number(1))))
         self.tangent = b.copysign(size, tangent)
         self.cosine = 1.0 / b.sqrt(b.fma(self.tangent, self.tangent, g.number(1)))
         self.sine, self.turns = self.tangent * self.cosine, turns
 
-    def of(self, x: Value, y: Value) -> tuple[Value, Value]:
+    def of(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Two elements, turned."""
+        if self.phase is None:
+            return self._parts(x, y, y)
+        turned = y * self.phase
+        pairs = [self._parts(*parts) for parts in zip(*map(el.flat, ([x], [turned], [y])), strict=True)]
+        (left, right), (left_im, right_im) = pairs
+        return Complex(left, left_im), Complex(right, right_im)
+
+    def _parts(self, x: Value, y: Value, before: Value) -> tuple[Value, Value]:
         b = self.b
         left = b.fma(-self.sine, y, self.cosine * x)
         right = b.fma(self.sine, x, self.cosine * y)
-        return b.choose(self.turns, left, x), b.choose(self.turns, right, y)
+        return b.choose(self.turns, left, x), b.choose(self.turns, right, before)
 
     def columns(self, x: Piece, rows: Value, p: Value, q: Value) -> None:
         with self.b.loop(0, rows, 1) as k:
             x[k.index, p], x[k.index, q] = self.of(x[k.index, p], x[k.index, q])
+
+
+def _size_and_phase(g: Group, x: Any) -> tuple[Value, Callable[[Value], Complex | None]]:
+    """What is to be rotated away, as a real number, and the phase that makes it one, given where there is any."""
+    b = g.b
+    if not isinstance(x, Complex):
+        return x, lambda _: None
+    size = b.sqrt(squared(b, x, g.number(0)))
+
+    def phase(turns: Value) -> Complex:
+        divisor = b.choose(turns, size, 1.0)
+        return Complex(x.re / divisor, -x.im / divisor)
+
+    return size, phase
+
+
+def _spoiled(x: Any, spoiled: Value) -> AnyValue:
+    """x, or NaN where a lane is spoiled."""
+    return Complex(x.re + spoiled, x.im + spoiled) if isinstance(x, Complex) else x + spoiled
 
 
 def _power_below(g: Group, large: Value) -> Value:
@@ -73,20 +105,22 @@ def _scaled(g: Group, a: Piece, m: Value, n: Value) -> tuple[Value, Value]:
     with b.loop(0, m, 1, g.number(0), g.number(0)) as i:
         with b.loop(0, n, 1, *i.carried) as j:
             large, spoiled = j.carried
-            x = a[i.index, j.index]
-            size = b.abs(x)
-            j.carry(b.choose(size > large, size, large), spoiled + x * g.number(0))
+            for x in el.flat([a[i.index, j.index]]):
+                size = b.abs(x)
+                large, spoiled = b.choose(size > large, size, large), spoiled + x * g.number(0)
+            j.carry(large, spoiled)
         i.carry(*j.carried)
     large, spoiled = i.carried
     power = _power_below(g, b.choose(spoiled.eq(0.0), large, 1.0))
     with b.loop(0, m, 1) as i, b.loop(0, n, 1) as j:
-        a[i.index, j.index] = a[i.index, j.index] * power
+        parts = [x * power for x in el.flat([a[i.index, j.index]])]
+        a[i.index, j.index] = Complex(*parts) if len(parts) == 2 else parts[0]
     return 1.0 / power, spoiled
 
 
 def _identity(g: Group, x: Piece, n: Value) -> None:
     with g.b.loop(0, n, 1) as i, g.b.loop(0, n, 1) as j:
-        x[i.index, j.index] = g.b.choose(g.integer(i.index).eq(g.integer(j.index)), g.number(1), g.number(0))
+        x[i.index, j.index] = g.b.select(g.integer(i.index).eq(g.integer(j.index)), g.element(1), g.element(0))
 
 
 _Rotate = Callable[[Value, Value], Value]
@@ -94,7 +128,7 @@ _Rotate = Callable[[Value, Value], Value]
 
 def _sweeps(g: Group, n: Value, rotate: _Rotate) -> None:
     """`rotate(p, q)` for all pairs, again and again, until it says of no lane that it turned."""
-    b, more = g.b, g.matrix("more")
+    b, more = g.b, g.matrix("more", 1, dt.real_of(g.kernel.dtype))
     more[0, 0] = g.number(1)
     with b.loop(0, _SWEEPS, 1), b.when(b.any(more[0, 0].ne(0.0))):
         more[0, 0] = g.number(0)
@@ -114,19 +148,22 @@ def _sort(g: Group, values: Piece, vectors: Sequence[tuple[Piece, Value]], n: Va
             for piece, rows in vectors:
                 with b.loop(0, rows, 1) as k:
                     x, y = piece[k.index, i.index], piece[k.index, j.index]
-                    piece[k.index, i.index] = b.choose(wrong, y, x)
-                    piece[k.index, j.index] = b.choose(wrong, x, y)
+                    piece[k.index, i.index] = b.select(wrong, y, x)
+                    piece[k.index, j.index] = b.select(wrong, x, y)
 
 
-# ---- symmetric matrices ----
+# ---- symmetric and Hermitian matrices ----
 
 
 def _eigh(g: Group, upper: bool, vectors: bool) -> None:
     b, n = g.b, g["n"]
-    a, w, v = g.matrix("a", n), g.matrix("w"), g.matrix("v", n)
+    a, w, v = g.matrix("a", n), g.matrix("w", 1, dt.real_of(g.kernel.dtype)), g.matrix("v", n)
     with b.loop(0, n, 1) as i, b.loop(0, i.index + 1, 1) as j:
-        x = g.read("a", j.index, i.index) if upper else g.read("a", i.index, j.index)
-        a[i.index, j.index] = a[j.index, i.index] = x
+        x = conjugate(g.read("a", j.index, i.index)) if upper else g.read("a", i.index, j.index)
+        a[i.index, j.index], a[j.index, i.index] = x, conjugate(x)
+    if a.parts == 2:
+        with b.loop(0, n, 1) as i:
+            a[i.index, i.index] = Complex(real(a[i.index, i.index]), g.number(0))
     back, spoiled = _scaled(g, a, n, n)
     if vectors:
         _identity(g, v, n)
@@ -134,31 +171,34 @@ def _eigh(g: Group, upper: bool, vectors: bool) -> None:
     least = g.number(float(dt.finfo(w.dtype).eps) / 8)
 
     def rotate(p: Value, q: Value) -> Value:
-        off = a[p, q]
+        whole = a[p, q]
+        off, phase = _size_and_phase(g, whole)
         turns = b.abs(off) > least
         with b.when(b.any(turns)):
-            x, y = a[p, p], a[q, q]
-            rotation = _Rotation(g, turns, (y - x) * 0.5, off)
+            x, y = real(a[p, p]), real(a[q, q])
+            rotation = _Rotation(g, turns, (y - x) * 0.5, off, phase(turns))
             with b.loop(0, n, 1) as k:  # what this does to the four elements of the pair is made good below
                 left, right = rotation.of(a[k.index, p], a[k.index, q])
-                a[k.index, p] = a[p, k.index] = left
-                a[k.index, q] = a[q, k.index] = right
-            a[p, p] = b.choose(turns, b.fma(-rotation.tangent, off, x), x)
-            a[q, q] = b.choose(turns, b.fma(rotation.tangent, off, y), y)
-            a[p, q] = a[q, p] = b.choose(turns, 0.0, off)
+                a[k.index, p], a[p, k.index] = left, conjugate(left)
+                a[k.index, q], a[q, k.index] = right, conjugate(right)
+            for place, sign, before in ((p, -rotation.tangent, x), (q, rotation.tangent, y)):
+                made = b.choose(turns, b.fma(sign, off, before), before)
+                a[place, place] = Complex(made, g.number(0)) if a.parts == 2 else made
+            left = b.select(turns, g.element(0), whole)
+            a[p, q], a[q, p] = left, conjugate(left)
             if vectors:
                 rotation.columns(v, n, p, q)
         return turns
 
     _sweeps(g, n, rotate)
     with b.loop(0, n, 1) as i:
-        w[i.index, 0] = a[i.index, i.index]
+        w[i.index, 0] = real(a[i.index, i.index])
     _sort(g, w, [(v, n)] if vectors else [], n, descending=False)
     with b.loop(0, n, 1) as i:
         g.write(b.fma(w[i.index, 0], back, spoiled), "w", i.index)
         if vectors:
             with b.loop(0, n, 1) as j:
-                g.write(v[i.index, j.index] + spoiled, "v", i.index, j.index)
+                g.write(_spoiled(v[i.index, j.index], spoiled), "v", i.index, j.index)
 
 
 # ---- singular values ----
@@ -169,7 +209,8 @@ def _svd(g: Group, wide: bool, vectors: bool) -> None:
     vectors of one side. Those of the other side are the columns, divided by their lengths; some of these may be 0, so
     they are made orthonormal by reflections, which hardly change the others. A wide matrix is transposed."""
     b, m, n = g.b, g["m"], g["n"]
-    a, s, v = g.matrix("a", n), g.matrix("s"), g.matrix("v", n)
+    kind = elements_of(g.kernel.dtype)
+    a, s, v = g.matrix("a", n), g.matrix("s", 1, kind.part), g.matrix("v", n)
     with b.loop(0, m, 1) as i, b.loop(0, n, 1) as j:
         a[i.index, j.index] = g.read("a", j.index, i.index) if wide else g.read("a", i.index, j.index)
     back, spoiled = _scaled(g, a, m, n)
@@ -180,14 +221,16 @@ def _svd(g: Group, wide: bool, vectors: bool) -> None:
     nothing = g.number(eps * eps / 64)
 
     def rotate(p: Value, q: Value) -> Value:
-        with b.loop(0, m, 1, *[g.number(0)] * 3) as k:
+        with b.loop(0, m, 1, *[g.number(0)] * (2 + kind.parts)) as k:
             x, y = a[k.index, p], a[k.index, q]
-            first, second, both = k.carried
-            k.carry(b.fma(x, x, first), b.fma(y, y, second), b.fma(x, y, both))
-        first, second, both = k.carried
+            first, second, *product = k.carried
+            together = el.multiply_add(b, conjugate(x), y, el.unflat(kind, product)[0])
+            k.carry(squared(b, x, first), squared(b, y, second), *el.flat([together]))
+        first, second, *product = k.carried
+        both, phase = _size_and_phase(g, el.unflat(kind, product)[0])
         turns = (b.abs(both) > eps * b.sqrt(first) * b.sqrt(second)) & (b.abs(both) > nothing)
         with b.when(b.any(turns)):
-            rotation = _Rotation(g, turns, (second - first) * 0.5, both)
+            rotation = _Rotation(g, turns, (second - first) * 0.5, both, phase(turns))
             rotation.columns(a, m, p, q)
             if vectors:
                 rotation.columns(v, n, p, q)
@@ -196,11 +239,10 @@ def _svd(g: Group, wide: bool, vectors: bool) -> None:
     _sweeps(g, n, rotate)
     with b.loop(0, n, 1) as j:
         with b.loop(0, m, 1, g.number(0)) as i:
-            x = a[i.index, j.index]
-            i.carry(b.fma(x, x, i.carried[0]))
+            i.carry(squared(b, a[i.index, j.index], i.carried[0]))
         s[j.index, 0] = b.sqrt(i.carried[0])
         with b.loop(0, m, 1) as i:  # a column that is nothing but errors has no direction that can be computed with
-            a[i.index, j.index] = b.choose(s[j.index, 0] < nothing, 0.0, a[i.index, j.index])
+            a[i.index, j.index] = b.select(s[j.index, 0] < nothing, g.element(0), a[i.index, j.index])
     _sort(g, s, [(a, m), (v, n)] if vectors else [], n, descending=True)
     with b.loop(0, n, 1) as i:
         g.write(b.fma(s[i.index, 0], back, spoiled), "s", i.index)
@@ -210,28 +252,29 @@ def _svd(g: Group, wide: bool, vectors: bool) -> None:
     _orthonormal(g, a, u, m, n)
     left, right = ("vh", "u") if wide else ("u", "vh")
     with b.loop(0, m, 1) as i, b.loop(0, g["columns"], 1) as j:
-        x = u[i.index, j.index] + spoiled
+        x = _spoiled(u[i.index, j.index], spoiled)
         g.write(x, left, *((j.index, i.index) if wide else (i.index, j.index)))
     with b.loop(0, n, 1) as i, b.loop(0, n, 1) as j:
-        x = v[i.index, j.index] + spoiled
+        x = _spoiled(conjugate(v[i.index, j.index]), spoiled)
         g.write(x, right, *((i.index, j.index) if wide else (j.index, i.index)))
 
 
 def _orthonormal(g: Group, a: Piece, u: Piece, m: Value, n: Value) -> None:
     """Orthonormal columns whose first ones have the directions of those of a, which are nearly orthogonal."""
-    b, tau, signs = g.b, g.matrix("tau"), g.matrix("signs")
+    b, tau, signs = g.b, g.matrix("tau"), g.matrix("signs", 1, dt.real_of(a.dtype))
     with b.loop(0, n, 1) as column:
         j = column.index
         tau[j, 0] = reflection(g, a, j, m)
-        reflect(b, a, a, tau[j, 0], j, m, j + 1, n)
-        signs[j, 0] = b.copysign(g.number(1), a[j, j])
+        reflect(b, a, a, conjugate(tau[j, 0]), j, m, j + 1, n)
+        signs[j, 0] = b.copysign(g.number(1), real(a[j, j]))
     with b.loop(0, m, 1) as i, b.loop(0, g["columns"], 1) as c:
-        u[i.index, c.index] = b.choose(g.integer(i.index).eq(g.integer(c.index)), g.number(1), g.number(0))
+        u[i.index, c.index] = b.select(g.integer(i.index).eq(g.integer(c.index)), g.element(1), g.element(0))
     with b.loop(0, n, 1) as step:
         j = n - 1 - step.index
         reflect(b, a, u, tau[j, 0], j, m, j, g["columns"])
     with b.loop(0, m, 1) as i, b.loop(0, n, 1) as c:
-        u[i.index, c.index] = u[i.index, c.index] * signs[c.index, 0]
+        parts = [x * signs[c.index, 0] for x in el.flat([u[i.index, c.index]])]
+        u[i.index, c.index] = Complex(*parts) if len(parts) == 2 else parts[0]
 
 
 # ---- lowering ----
