@@ -458,6 +458,48 @@ def test_bodies_and_batches_have_none(transform: str, f: Callable[[Array], Any])
             g(x)
 
 
+@pytest.mark.parametrize(
+    "select",
+    [
+        lambda x: x[::-1],
+        lambda x: mx.cumsum(x)[1::2],
+        lambda x: mx.sort(x)[::-2],
+        lambda x: mx.outer(x, x).T[:, 1],
+        lambda x: mx.broadcast_to(mx.exp(x[:1]), x.shape),
+    ],
+    ids=["reversed", "every second", "backwards", "column", "repeated"],
+)
+def test_views_are_handed_on_as_what_they_show(select: Callable[[Array], Array]) -> None:
+    """What one part of a trace computes and another reads may be a view of it."""
+
+    def f(x: Array) -> Array:
+        part = select(x)
+        return part[part > 0.1] * 2
+
+    compiled = mx.compile(f, shapeless=True)
+    asked = program.trace(lambda x: [f(x)], [Input("x", ("n",), mx.float32)])
+    for n in (8, 5, 9, 8):
+        x = mx.sin(mx.arange(n) * 1.3 + 0.5)
+        assert bits(compiled(x)) == bits(f(x))
+        assert bits(asked(x)[0]) == bits(f(x))
+
+
+def test_a_graph_that_cannot_be_built_for_a_guess() -> None:
+    """An index that there may be nothing for, of what a call selects."""
+
+    def f(x: Array) -> list[Array]:
+        part = mx.array(x[x > 0])
+        part[-1] = part.sum()
+        return [part.at[mx.array([0, 0])].add(1.0)]
+
+    made = program.trace(f, [Input("x", ("n",), mx.float32)])
+    with pytest.raises(program.DependsOnData):
+        made.ready([mx.zeros((1,))._node.kind])
+    for values in ([1.5], [-1.0, 2.0, 3.0], [1.0, 1.0, -1.0, 4.0]):
+        x = mx.array(values)
+        assert bits(made(x)) == bits(f(x))
+
+
 def test_what_a_body_captures_has_a_size() -> None:
     def f(x: Array) -> Any:
         return mx.scan(lambda c, r: (c + x[x > 0].sum() * r, r), mx.zeros(()), x)

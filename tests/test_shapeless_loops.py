@@ -149,3 +149,33 @@ def test_any_sizes_in_any_order(name: str, transform: str, sizes: list[tuple[int
     compiled = mx.compile(f, shapeless=True)
     for n, m in sizes:
         compare(f, compiled, n, m)
+
+
+def test_sizes_as_numbers_inside_of_branches_and_loops() -> None:
+    """A size that is computed with, in a body in which no array has a symbolic shape."""
+
+    def function(x: mx.array, y: mx.array) -> list[mx.array]:
+        n, m = x.shape[0], y.shape[0]
+
+        def number(size: int) -> mx.array:
+            return mx.zeros((), mx.int64) + size
+
+        repeated = mx.fori_loop(0, 3, lambda i, total: total + n, number(m))
+        total, rows = mx.scan(lambda total, row: (total + row * n, number(n) * 2 + m), mx.array(0.0), x)
+        positive = mx.sum(x) > 0
+        chosen = mx.cond(positive, lambda: number(n), lambda: number(m) + n)
+        return [
+            repeated,
+            total,
+            rows,
+            chosen,
+            *mx.cond(positive, lambda: (x * n, n + number(1)), lambda: (x + m, number(m))),
+        ]
+
+    compiled = mx.compile(function, shapeless=True)
+    for n, m in ((5, 2), (5, 3), (3, 2), (7, 7), (8, 1), (9, 4), (1, 1), (5, 2)):
+        for sign in (1.0, -1.0):
+            x, y = (mx.arange(n) + 0.5) * sign, mx.zeros((m,))
+            for found, wanted in zip(compiled(x, y), function(x, y), strict=True):
+                assert found.dtype == wanted.dtype
+                assert np.array_equal(np.array(found), np.array(wanted))

@@ -35,7 +35,11 @@ class Body:
     @property
     def is_symbolic(self) -> bool:
         """Whether some size in here is a symbol."""
-        return bool(self.once("symbolic", lambda: any(node.kind.symbolic for node in self.graph.order())))
+
+        def found() -> bool:
+            return any(node.kind.symbolic or node.op.is_symbolic() for node in self.graph.order())
+
+        return bool(self.once("symbolic", found))
 
     def kinds(self) -> tuple[ArrayType, ...]:
         """The kinds of the results."""
@@ -89,10 +93,10 @@ def body_of(inputs: Sequence[Node], outputs: Sequence[Node]) -> Body:
         number[node] = len(number)
         key.append((node.identity, node.kind, *[number[i] for i in node.inputs]))
         if not node.inputs:
-            words = getattr(node.value, "words", None)
-            if words is None and node.value is not None:
+            constant = getattr(node.value, "key", None)
+            if constant is None and node.value is not None:
                 raise AssertionError(f"{node} is computed data inside a body")
-            key.append(words)
+            key.append(constant)
     key.append(tuple([number[node] for node in outputs]))
     found = _BODIES.find(tuple(key))
     if found is None:

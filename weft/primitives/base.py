@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 from weakref import ref
 
@@ -128,6 +128,11 @@ class Primitive(metaclass=_Interned):
         dtype = kinds[0].dtype
         need(all(kind.dtype is dtype for kind in kinds), f"operands of different dtypes, {kinds}")
         need(dtype in type(self).dtypes, f"{dtype.name} operands")
+
+    def is_symbolic(self) -> bool:
+        """Whether some parameter has a symbol for a size in it; that of a number has, whose kind has none."""
+        parameters = tuple([getattr(self, f.name) for f in fields(self)])
+        return key_of(parameters) is not parameters or any(body.is_symbolic for body in self.bodies())
 
     def bodies(self) -> tuple[Body, ...]:
         """The closed graphs among its parameters: what a loop or a branch runs."""
@@ -338,6 +343,11 @@ class ConstantValue:
     def __init__(self, number: Any, words: tuple[int, ...]) -> None:
         self.number, self.words = number, words
 
+    @property
+    def key(self) -> Hashable:
+        """What tells it from other constants of its kind."""
+        return self.words
+
 
 class RunTimeConstant(ConstantValue):
     """A constant whose number each call gives anew. Whoever reads it here makes the trace one for this number."""
@@ -373,6 +383,10 @@ class SizeConstant(ConstantValue):
 
     def __init__(self, size: Dim) -> None:
         self.size = size
+
+    @property
+    def key(self) -> Hashable:
+        return "size", key_of(self.size)
 
     @staticmethod
     def filled(number: int) -> ConstantValue:

@@ -472,7 +472,7 @@ class Instance:
             else:
                 updates = candidates(self.changes, sources, placeholders, outputs)
                 self.variant = ShapelessVariant(traced_, self.changes, None, [], updates, self._sizes)
-        except ValueError as error:
+        except (ValueError, LookupError, ArithmeticError) as error:
             if computed.found and buffers is None:
                 raise Guessed(str(error)) from error
             raise

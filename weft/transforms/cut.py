@@ -7,6 +7,7 @@ is changed before the last part has run, so a call for which a guard does not ho
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -149,7 +150,8 @@ class CutVariant(Variant):
                     values[name] = number
                 elif name is not None or number != self._found[i].number:
                     return None
-            table += results[len(members) :]
+            handed_on = zip(results, recipe.executable.kinds, strict=True)  # some are views of others
+            table += [_row_major(buffer, kind) for buffer, kind in itertools.islice(handed_on, len(members), None)]
         last = self.parts[-1]
         recipe = last.recipe_at(tuple([values[name] for name in last.names]))
         return None if recipe is None else Begun(recipe, table)
