@@ -35,14 +35,15 @@ from weft.targets.cpu.matmul.gemm import CHUNK, Chunk, Gemm, Sums, Tile
 from weft.targets.cpu.matmul.lowering import output_blocks
 from weft.targets.cpu.matmul.machine import machine
 from weft.targets.cpu.matmul.residues import ConvolutionPart, Placed
-from weft.targets.cpu.matmul.tasks import equal_blocks, grain_of
+from weft.targets.cpu.matmul.tasks import grain_of
 
 Way = Literal["runs", "across", "single"]
 """What lies together: the columns of a row (in runs), several rows, or nothing."""
 
 _RUN: Final = 16  # elements that lie together, for which finding out where is worth it at each tile
 _TOGETHER: Final = 4
-_PANELS: Final = 2  # panels of the right operand, more of which make packing rows that lie together worth it
+_WIDE: Final = 128  # columns of the right operand, more of which make packing rows that lie together worth it
+_ACROSS: Final = 1.15  # how much longer a tile takes whose rows are of several runs, with an address for each
 _LONGEST: Final = 512  # rows of a run that are multiplied with a packed block of the right operand
 _ROWS: Final = 1024  # rows, more of which make turning the right operand round worth it
 
@@ -769,12 +770,29 @@ def _few_columns(n: int, run: int, lanes: int, runs: int) -> tuple[int, int]:
     return max(1, min(4, most // vectors, runs)), vectors
 
 
-def _tile_of_runs(tile: Tile, n: int, run: int) -> Tile:
-    """A tile that cuts runs into equal pieces, where the usual one would reach from one run into the next."""
-    if type(n) is not int or type(run) is not int or run >= 2 * tile.rows or run % tile.rows == 0:
-        return tile
-    vectors = min(tile.vectors, -(-n // tile.lanes))
-    return Tile(equal_blocks(run, tile.rows * tile.vectors // vectors, 1), vectors, tile.lanes)
+def _tile_of_runs(tile: Tile, n: int, run: int) -> tuple[Tile, bool]:
+    """The tile that takes least time for a run and all columns, and whether it stays in runs."""
+    if type(n) is not int or type(run) is not int or run >= 4 * tile.rows:
+        return tile, _piece(run) >= 2 * tile.rows or run % tile.rows == 0
+    wide, registers = -(-n // tile.lanes), machine(config.cpu).registers
+    vectors = min(wide, tile.vectors)
+    best = Tile(tile.rows, vectors, tile.lanes), False
+    time = _ACROSS * _cycles([tile.rows], wide, vectors, tile.rows) * run / tile.rows
+    for vectors in range(1, min(4, wide) + 1):
+        for rows in range(min(run, (registers - 1) // vectors - 1, registers * 3 // 4 // vectors), 0, -1):
+            # What is left of the rows is done in powers of two (`Gemm._strips`).
+            rest = [1 << bit for bit in range(rows.bit_length()) if run % rows >> bit & 1]
+            found = _cycles([rows] * (run // rows) + rest, wide, vectors, 1)
+            if found < time:
+                best, time = (Tile(rows, vectors, tile.lanes), True), found
+    return best
+
+
+def _cycles(heights: Sequence[int], wide: int, vectors: int, pointers: int) -> float:
+    """About how many cycles a term takes in tiles of these heights. Two sums and two loads are done in one, and a sum
+    waits four for the one before it."""
+    widths = [vectors] * (wide // vectors) + [wide % vectors] * (wide % vectors > 0)
+    return sum(max(h * w / 2, (pointers + h + w) / 2, 4) for h in heights for w in widths)
 
 
 _SPANS: Final = (8, 4)
@@ -804,14 +822,13 @@ def _kernel(
         outer = tuple(marks[1][:-1])
         return WindowGemm(kind, tile, read_b, tuple(marks[0]), outer, checks, "runs", 1, scattered), run
     span = next((n for n in _SPANS if in_rows and n <= tile.turn and rows[-1].size % n == 0), 1)
-    if in_rows and not kind.narrow and rows[-1].size >= _TOGETHER and (span == 1 or n <= _PANELS * tile.columns):
+    if in_rows and not kind.narrow and rows[-1].size >= _TOGETHER and (span == 1 or n <= _WIDE):
         run = rows.pop().size
         runs, inside = tuple(marks[0][:-1]), tuple(marks[1])
         if type(n) is int and 2 * n <= tile.lanes <= run and read_b == "rows" and not scattered:
             together, vectors = _few_columns(n, run, tile.lanes, math.prod(axis.size for axis in rows))
             return FewColumns(kind, Tile(1, vectors, tile.lanes), n, together, runs, inside, checks), run
-        tile = _tile_of_runs(tile, n, run)
-        aligned = _piece(run) >= 2 * tile.rows or run % tile.rows == 0
+        tile, aligned = _tile_of_runs(tile, n, run)
         return PlacesInPlace(kind, tile, read_b, runs, inside, checks, aligned, scattered), run
     way: Way = "across" if span > 1 else "single"
     return WindowGemm(kind, tile, read_b, tuple(marks[0]), tuple(marks[1]), checks, way, span, scattered), 1
