@@ -134,3 +134,34 @@ def test_branches_with_computed_sizes() -> None:
     values = X.ravel()
     assert made(values, 1.0) == pytest.approx(values[values > 0].sum())
     assert made(values, -1.0) == pytest.approx(values.sum())
+
+
+def test_what_is_selected_from_views_of_what_is_computed() -> None:
+    x = pt.vector("x")
+    reversed_, every_third = x[::-1] * 1.0, pt.cumsum(x)[::3]
+    rows = pytensor.scan(
+        lambda a, b: pt.sin(a * 3 + b), sequences=[x], outputs_info=[pt.zeros(())], return_updates=False
+    )
+    made = [part[part > 0] for part in (reversed_, every_third, rows[::-1], x[1::2])]
+    values = np.sin(np.arange(9.0) * 1.3 + 0.5)
+    check([x], made, (values,), (values[:5],), (values[:8],))
+
+
+def test_writes_to_what_is_selected() -> None:
+    """There may be nothing to write to, which is known when there is a call."""
+    x = pt.vector("x")
+    part = x[x > 0]
+    made = [pt.set_subtensor(part[-1], part.sum()), pt.inc_subtensor(part[np.array([0, 0])], 1.0)]
+    check([x], made, (np.array([1.5]),), (np.array([-1.0, 2.0, 3.0]),), (np.array([1.0, 1.0, -1.0, 4.0]),))
+
+
+def test_sizes_in_branches() -> None:
+    x = pt.vector("x")
+    chosen = ifelse_(x.sum() > 0, pt.exp(x), x * 2)
+    rows = pytensor.scan(lambda a, b: a + b, sequences=[chosen], outputs_info=[chosen[0]], return_updates=False)
+    check([x], [rows, chosen.shape[0] * 2], (np.arange(4.0),), (-np.arange(4.0),), (np.arange(1.0, 3.0),))
+
+
+def ifelse_(condition: Any, first: Any, second: Any) -> Any:
+    """PyTensor's, which is a function of a module in some versions, and is that module's name in others."""
+    return (ifelse if callable(ifelse) else ifelse.ifelse)(condition, first, second)

@@ -63,6 +63,39 @@ def sinh_over(x):
     return 1.0 if abs(x) < 1e-9 else sinh(x) / x
 
 
+def temme(m, x, sign, r, sums):
+    """Temme's series for the orders m and m + 1, where x < 2 and |m| <= 1/2: K for the sign 1 and r = 0, and for the
+    sign -1 what Y is -2 / pi times, where r is 2 sin(pi m / 2)**2 / m. The second sum lacks a factor 2 / x."""
+    zero = x * 0.0
+    half = 0.5 * x
+    s = m * m
+    gam1 = odd_part(s)
+    gam2 = even_part(s)
+    d = -log(half)
+    e = m * d
+    power = exp(e)
+    f = (gam1 * cosh(e) + gam2 * sinh_over(e) * d) / sin_over(PI * m)
+    p = 0.5 * power / (gam2 - m * gam1)
+    q = 0.5 / (power * (gam2 + m * gam1))
+    c = zero + 1.0
+    total = f + r * q
+    total1 = p
+    k = zero + 1.0
+    while k < 500.0:
+        f = (k * f + p + q) / (k * k - s)
+        c = c * sign * (half * half) / k
+        p = p / (k - m)
+        q = q / (k + m)
+        term = c * (f + r * q)
+        total = total + term
+        total1 = total1 + c * p - k * term
+        if abs(term) < abs(total) * EPS:
+            break
+        k = k + 1.0
+    sums[0] = total
+    sums[1] = total1
+
+
 def bessel_jy(order, at, first, second):
     """J and Y of an order >= 0 at x > 0."""
     i = thread_position_in_grid.x
@@ -144,34 +177,11 @@ def bessel_jy(order, at, first, second):
         first_y = zero
         next_y = zero
         if x < 2.0:
-            # Temme's series for Y.
-            half = 0.5 * x
-            s = m * m
-            gam1 = odd_part(s)
-            gam2 = even_part(s)
-            d = -log(half)
-            e = m * d
-            ff = 2.0 * (gam1 * cosh(e) + gam2 * sinh_over(e) * d) / (PI * sin_over(PI * m))
-            power = exp(e)
-            p = power / (PI * (gam2 - m * gam1))
-            q = 1.0 / (power * PI * (gam2 + m * gam1))
             near = sin_over(0.5 * PI * m)
-            r = PI * (0.5 * PI * m) * near * near
-            c = zero + 1.0
-            total = ff + r * q
-            total1 = p
-            k = zero + 1.0
-            while k < 500.0:
-                ff = (k * ff + p + q) / (k * k - s)
-                c = c * (-half * half) / k
-                p = p / (k - m)
-                q = q / (k + m)
-                term = c * (ff + r * q)
-                total = total + term
-                total1 = total1 + c * p - k * term
-                if abs(term) < (1.0 + abs(total)) * EPS:
-                    break
-                k = k + 1.0
+            sums = thread_memory(np.float64, 2)
+            temme(m, x, zero - 1.0, PI * (0.5 * PI * m) * near * near, sums)
+            total = 2.0 / PI * sums[0]
+            total1 = 2.0 / PI * sums[1]
             first_y = -total
             next_y = -total1 * twice
             first_j = twice / PI / ((m * inverse * first_y - next_y) - f * first_y)
@@ -306,34 +316,11 @@ def bessel_ik(order, at, first, second):
         k0 = zero
         k1 = zero
         if x < 2.0:
-            half = 0.5 * x
-            s = m * m
-            gam1 = odd_part(s)
-            gam2 = even_part(s)
-            d = -log(half)
-            e = m * d
-            ff = (gam1 * cosh(e) + gam2 * sinh_over(e) * d) / sin_over(PI * m)
-            power = exp(e)
-            p = 0.5 * power / (gam2 - m * gam1)
-            q = 0.5 / (power * (gam2 + m * gam1))
-            c = zero + 1.0
-            total = ff
-            total1 = p
-            k = zero + 1.0
-            while k < 500.0:
-                ff = (k * ff + p + q) / (k * k - s)
-                c = c * (half * half) / k
-                p = p / (k - m)
-                q = q / (k + m)
-                term = c * ff
-                total = total + term
-                total1 = total1 + c * (p - k * ff)
-                if abs(term) < abs(total) * EPS:
-                    break
-                k = k + 1.0
+            sums = thread_memory(np.float64, 2)
+            temme(m, x, zero + 1.0, zero, sums)
             scale = exp(x)
-            k0 = total * scale
-            k1 = total1 * twice * scale
+            k0 = sums[0] * scale
+            k1 = sums[1] * twice * scale
         else:
             b = 2.0 * (1.0 + x)
             d = 1.0 / b
