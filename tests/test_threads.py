@@ -130,17 +130,18 @@ declare void @llvm.aarch64.set.fpcr(i64)
 FLUSH_SUBNORMALS_AND_ROUND_UP = {"x86_64": 0x1F80 | 0x8040 | 0x4000, "aarch64": 1 << 24 | 1 << 22}
 
 
-def native(name: str, ir: str) -> Code:
-    return engine.load([engine.Source(f"test_threads:{name}", name, lambda: ir)])[0]
+def native(name: str, ir: str, key: str = "") -> Code:
+    return engine.load([engine.Source(f"test_threads:{key or name}", name, lambda: ir)])[0]
 
 
 class Meeting:
     """A program in which `size` chunks wait for each other, so that it works out only on as many threads."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, patience: int = 4000000000) -> None:
         chunks = size + 1
+        code = native("meet", MEET.replace("4000000000", str(patience)), f"meet {patience}")
         self.program = Program(
-            [Command(CommandKind.KERNEL, native("meet", MEET), 0, 1, 128)],
+            [Command(CommandKind.KERNEL, code, 0, 1, 128)],
             [chunks, 0, 0, 0, 0],
             [Reloc(1, 2), Reloc(2, 3), Reloc(3, 4), Reloc(4, 5)],
             0,
@@ -227,7 +228,7 @@ def test_one_thread_is_left_to_python_for_a_while(team: Callable[[int], None]) -
     try:
         threads.leave_one(time.monotonic_ns() + 3600 * 10**9)
         assert others.run()
-        assert not all_of_them.run()
+        assert not Meeting(3, patience=100_000).run()
         assert (visits(4096, 3)[0] == 1).all()
         threads.leave_one(time.monotonic_ns() - 1)
         assert all_of_them.run()
@@ -240,7 +241,7 @@ def test_no_thread_is_left_beside_the_one_that_python_needs(team: Callable[[int]
     team(2)
     try:
         threads.leave_one(time.monotonic_ns() + 3600 * 10**9)
-        assert not Meeting(2).run()
+        assert not Meeting(2, patience=100_000).run()
         assert (visits(4096, 3)[0] == 1).all()
     finally:
         threads.leave_one(0)
