@@ -115,6 +115,15 @@ def test_an_operator_without_a_rule_is_left_to_torch(caplog: pytest.LogCaptureFi
     assert "torch.linalg.matrix_exp(x * 0.5)" in caplog.text
 
 
+def test_one_of_several_results_that_torch_computes() -> None:
+    def solved(x: Any, y: Any) -> Any:
+        values, vectors = torch.linalg.eigh(x + x.T)
+        return values * 2, (vectors @ vectors.T).round(), torch.linalg.solve(x, y) + 1
+
+    args = torch.randn(4, 4) + 4 * torch.eye(4), torch.randn(4, 2)
+    torch.testing.assert_close(torch.compile(solved, backend="weft")(*args), solved(*args), rtol=1e-4, atol=1e-4)
+
+
 def test_memory_in_any_order() -> None:
     def fun(x: Any, y: Any) -> Any:
         return x * 2 + y, (x + y).transpose(0, 1)

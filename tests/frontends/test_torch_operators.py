@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._decomp import core_aten_decompositions  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
@@ -16,7 +17,7 @@ from tests.frontends import torch_samples as samples  # noqa: E402
 from weft.frontends.torch import coverage  # noqa: E402
 from weft.frontends.torch.backend import compiled  # noqa: E402
 from weft.frontends.torch.coverage import core  # noqa: E402
-from weft.frontends.torch.graph import why_not  # noqa: E402
+from weft.frontends.torch.graph import is_kept, why_not  # noqa: E402
 from weft.frontends.torch.ops import RULES  # noqa: E402
 from weft.frontends.torch.ops.table import full_name  # noqa: E402
 
@@ -116,6 +117,12 @@ def test_all_of_core_aten_is_tried() -> None:
     tried = {*samples.SAMPLES, *samples.UNARY, *samples.BINARY, *samples.SCALAR, *samples.RANDOM, *samples.NO_VALUES}
     tried |= {*samples.SIZES, *samples.LEFT_TO_TORCH, *samples.MUTATING, *samples.BY_DATA}
     assert [name for name in core() if name not in tried] == []
+
+
+def test_all_that_is_kept_whole_is_tried() -> None:
+    kept = [str(op).removeprefix("aten.").removesuffix(".default") for op in core_aten_decompositions() if is_kept(op)]
+    tried = {*samples.SAMPLES, *samples.UNARY, *samples.BINARY, *samples.SCALAR, "empty_like"}
+    assert [name for name in kept if name not in tried and "scaled_dot_product" not in name] == []
 
 
 def test_all_of_core_aten_has_rules() -> None:

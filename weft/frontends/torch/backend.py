@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -84,13 +85,17 @@ def _in_parts(module: fx.GraphModule, left: set[fx.Node], in_place: InPlace) -> 
     """Programs for the parts of a graph between the nodes that are left to torch.
 
     A part has a level: that of what it needs, or one more where Weft and torch change places. Even levels are Weft's.
-    Arguments get their new values in the last.
+    One of several results is taken where they are computed, so that parts hand tensors on. Arguments get their new
+    values in the last.
     """
     levels: dict[fx.Node, int] = {}
     for node in module.graph.nodes:
         if node.op in ("placeholder", "output", "get_attr"):
             continue
         level = max([levels.get(x, 0) for x in node.all_input_nodes], default=0)
+        if node.target is operator.getitem:
+            levels[node] = level
+            continue
         levels[node] = level + ((level % 2 == 1) != (node in left))
     last = max(levels.values(), default=0)
     for node in levels:

@@ -59,10 +59,11 @@ KEPT_WHOLE = frozenset({
 def without_kept(table: Mapping[Any, Any]) -> dict[Any, Any]:
     """Decompositions of what has no rule. To trace an operator that torch takes apart costs torch several times as much
     as one that it keeps, and so do the graphs; some take indices for right that are none, once they are taken apart."""
-    return {op: rule for op, rule in table.items() if not _is_kept(op)}
+    return {op: rule for op, rule in table.items() if not is_kept(op)}
 
 
-def _is_kept(op: Any) -> bool:
+def is_kept(op: Any) -> bool:
+    """Whether an operator that torch could take apart stays whole."""
     name = str(op)
     if name.rpartition(".")[0] in KEPT_WHOLE:
         return True

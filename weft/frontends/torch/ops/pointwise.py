@@ -259,9 +259,13 @@ def mish(x: mx.array) -> mx.array:
     return x * mx.tanh(mx.logaddexp(x, mx.zeros_like(x)))
 
 
-@_activation("log_sigmoid_forward")
-def log_sigmoid(x: mx.array) -> mx.array:
-    return mx.minimum(x, 0) - mx.log1p(mx.exp(-mx.abs(x)))
+@aten("log_sigmoid_forward")
+def log_sigmoid(out: Any, x: mx.array) -> tuple[mx.array, mx.array]:
+    """(result, what torch keeps for the gradient: nothing, on some machines)."""
+    wide_x = to(x, wide(x.dtype))
+    made = mx.minimum(wide_x, 0) - mx.log1p(mx.exp(-mx.abs(wide_x)))
+    kept = to(mx.exp(-mx.abs(wide_x)), out[1].dtype)
+    return to(made, out[0].dtype), kept if kept.shape == out[1].shape else mx.zeros(out[1].shape, out[1].dtype)
 
 
 @aten("hardtanh")

@@ -338,8 +338,13 @@ def filled(out: Out, value: Any) -> mx.array:
     return mx.broadcast_to(to(value, out.dtype), out.shape)
 
 
-@aten("full", "full_like", "new_full", "fill.Scalar", "fill.Tensor")
+@aten("full", "full_like", "fill.Scalar", "fill.Tensor")
 def full(out: Out, like: Any, value: Any, **kwargs: Any) -> mx.array:
+    return filled(out, value)
+
+
+@aten("new_full")
+def new_full(out: Out, like: mx.array, size: Any, value: Any, **kwargs: Any) -> mx.array:
     return filled(out, value)
 
 
@@ -395,7 +400,9 @@ def eye(out: Out, *sizes: Any, **kwargs: Any) -> mx.array:
 @aten("linspace")
 def linspace(out: Out, start: Any, end: Any, steps: Any, **kwargs: Any) -> mx.array:
     """Each half counts from its own end, as in torch, so that both ends are exact."""
+    if steps == 1:
+        return to(mx.full((1,), start, mx.float64), out.dtype)
     places = iota(steps, mx.float64)
-    by = (end - start) / (steps - 1) if steps > 1 else 0.0
+    by = (end - start) / (steps - 1)
     low, high = start + by * places, end - by * ((steps - 1) - places)
     return to(mx.where(places < steps // 2, low, high), out.dtype)
