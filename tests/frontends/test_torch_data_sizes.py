@@ -175,6 +175,16 @@ def test_views_of_arguments_and_numbers_come_out() -> None:
         assert got[0].data_ptr() == wanted[0].data_ptr() or not n
 
 
+def test_views_that_begin_where_data_say() -> None:
+    def fun(x: Any, start: Any) -> Any:
+        return torch.narrow(x, 0, start, 2), torch.narrow(x, 0, start, 3) * 2
+
+    x = torch.randn(6, 3)
+    made = torch.compile(fun, backend="weft", fullgraph=True)
+    for start in (1, 0, 3, 2):
+        torch.testing.assert_close(made(x, torch.tensor(start)), fun(x, torch.tensor(start)))
+
+
 def test_checks_of_sizes() -> None:
     x = torch.randn(8, 3)
     made = from_exported(torch.export.export(Module(_sliced), (x, torch.tensor(3))))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from weft.frontends.torch.data_sizes import has_unbacked
+from weft.frontends.torch.data_sizes import has_unbacked, is_unbacked, symbols
 from weft.frontends.torch.layouts import memory_order
 from weft.frontends.torch.signature import Argument, Output, Own, Seen, Size, Update, Value
 
@@ -47,6 +47,15 @@ def _fits(view: fx.Node, root: fx.Node) -> bool:
     """Whether torch can make one from the other with sizes and strides alone."""
     a, b = view.meta["val"], root.meta["val"]
     return a.dtype == b.dtype and memory_order(b) is not None and not (a.is_conj() or a.is_neg())
+
+
+def begins_at_data(view: fx.Node) -> bool:
+    """Whether a view of an argument begins at a place of its memory that depends on data, and that no program tells."""
+    value = view.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not is_unbacked(value.storage_offset()):
+        return False
+    known = {symbol for node in view.graph.nodes for symbol in symbols(node)}
+    return root_of(view).op == "placeholder" and not value.storage_offset().node.expr.free_symbols <= known
 
 
 def is_update(node: fx.Node) -> bool:
@@ -89,7 +98,7 @@ class Outputs:
         if x in self.arguments:
             return Argument(self.arguments[x])
         root = root_of(x)
-        if root is x or has_unbacked(root.meta["val"]) or not _fits(x, root):
+        if root is x or has_unbacked(root.meta["val"]) or not _fits(x, root) or begins_at_data(x):
             return Own(self.own(x))
         root = self._written.get(root, root)
         if root in self.arguments:

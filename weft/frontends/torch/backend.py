@@ -21,7 +21,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx.passes.split_module import split_module
 
-from weft.frontends.torch.aliasing import is_update
+from weft.frontends.torch.aliasing import begins_at_data, is_update
 from weft.frontends.torch.calls import Compiled
 from weft.frontends.torch.graph import Translation, Unsupported, place_of, why_not, without_kept
 from weft.frontends.torch.restricting import InPlace, permission
@@ -67,18 +67,27 @@ def _no_collections() -> Iterator[None]:
 
 
 def _compile_graph(module: fx.GraphModule, in_place: InPlace) -> Callable[[list[Any]], Any]:
-    reasons = {node: reason for node in module.graph.nodes if (reason := why_not(node)) is not None}
+    reasons = {node: reason for node in module.graph.nodes if (reason := _why_not(node)) is not None}
     if not reasons:
         try:
             made = _Careful(module, in_place)
             return made if made.has_sizes else made.only
         except Unsupported as error:
             if error.node is None:
-                raise
+                LOG.warning("[torch.compile] %s; torch computes the graph", error)
+                return _Boxed(module)
             reasons[error.node] = str(error)
     for node, reason in reasons.items():
         LOG.warning("[torch.compile] %s; torch computes it%s", reason, place_of(node))
     return _in_parts(module, set(reasons), in_place)
+
+
+def _why_not(node: fx.Node) -> str | None:
+    """Why a node is left to torch. AOTAutograd makes outputs that are views of arguments again, from where those lie
+    that it gets: they must be views."""
+    if node.op == "call_function" and begins_at_data(node):
+        return f"{node.target}: a view that begins where data say"
+    return why_not(node)
 
 
 def _in_parts(module: fx.GraphModule, left: set[fx.Node], in_place: InPlace) -> Callable[[list[Any]], Any]:

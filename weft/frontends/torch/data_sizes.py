@@ -42,7 +42,8 @@ def brings_sizes(node: fx.Node) -> bool:
 def symbols(node: fx.Node) -> dict[Any, Place]:
     """The symbols of sizes that depend on data which stand in the value of a node, and where. What a node brings may
     have had another name when torch recorded that."""
-    found = {symbol: _place(path) for symbol, path in (node.meta.get("unbacked_bindings") or {}).items()}
+    bindings = (node.meta.get("unbacked_bindings") or {}).items()
+    found = {symbol: place for symbol, path in bindings if (place := _place(path)) is not None}
     value = node.meta.get("val")
     if is_unbacked(value) and value.node.expr.is_Symbol:
         found.setdefault(value.node.expr, (None, None))
@@ -67,10 +68,14 @@ def bound(node: fx.Node, made: Any, known: Mapping[Any, Any]) -> Iterator[tuple[
             yield symbol, computed_size("item", array._node, ITEM_GUESS) if array.dtype.is_integer else array
 
 
-def _place(path: Sequence[Any]) -> Place:
-    """From the way that torch records: (result,) size, axis."""
+def _place(path: Sequence[Any]) -> Place | None:
+    """From the way that torch records: (result,) size, axis. None for what is no size: an offset in memory."""
     numbers = [key.idx for key in path if hasattr(key, "idx")]
-    return (None, None) if not path else (numbers[0], numbers[1]) if len(numbers) > 1 else (None, numbers[0])
+    if not path:
+        return None, None
+    if any(getattr(key, "name", "size") != "size" for key in path) or not numbers:
+        return None
+    return (numbers[0], numbers[1]) if len(numbers) > 1 else (None, numbers[0])
 
 
 def is_unbacked(size: Any) -> bool:
