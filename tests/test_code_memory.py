@@ -179,7 +179,7 @@ def test_addresses_on_another_machine(model: str) -> None:
         module.triple, module.data_layout = machine.triple, str(machine.target_data)
         elf = linking.Elf(bytes(machine.emit_object(module)))
     base = 0x7654_3210_9000
-    memory, entry = linking._Link(elf, "k")._filled(base, base + (64 << 10))
+    memory, entry = linking._Link(elf, "k", {})._filled(base, base + (64 << 10))
     reached = list(addresses_made(memory, base, entry))
     found = base + memory.index(struct.pack("<QQ", 1234, 5678))
     assert found in reached, "the constant's"
@@ -214,7 +214,7 @@ def test_relocations_that_are_not_known_are_refused() -> None:
     target = engine._target("native", 0)
     with target.module("k", EVERYTHING) as (module, machine):
         elf = linking.Elf(machine.object(module))
-    link = linking._Link(elf, "k")
+    link = linking._Link(elf, "k", {})
     link.rules = {}
     with pytest.raises(CompileError, match="a relocation of type"):
         link.placed()

@@ -4,7 +4,6 @@ to the bit and to the word."""
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 import weft.core as mx
 from tests import contract
 from tests.test_fusion_property import Program, at_once, compiled, programs, same
-from tests.test_templates import table
+from tests.test_templates import general, table
 from weft import evaluate, tree
 from weft.dtypes import from_numpy
 from weft.graph.dims import DimEnv
@@ -113,11 +112,6 @@ def made_of(args: Sequence[Any]) -> Sequence[Any]:
     """Arguments with values."""
     mx.eval([x for x in args if isinstance(x, mx.array)])
     return args
-
-
-def general(key: str) -> str:
-    """The kernel of which this is one: a product of known columns has some of the tiles that one of any has."""
-    return re.sub(r"(gemm_\w+?_\d+x\d+x\d+)_(whole|one)", r"\1", key)
 
 
 def other_than_planned(made: Any, graph: Graph, layouts: Any) -> str | None:

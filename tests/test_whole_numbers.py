@@ -145,6 +145,12 @@ def test_nothing_of_them_is_found_again() -> None:
     np.testing.assert_array_equal(np.array(mx.ones((size, 1))), np.ones((size, 1)))
 
 
+def test_numbers_of_a_trace_are_not_found_again() -> None:
+    x = mx.arange(7907.0)  # no other test has arrays of this size
+    mx.eval(mx.compile(lambda x, n: mx.split(x, n)[0] + 1)(x, 1), mx.compile(lambda x, n: x[n:])(x, 2))
+    assert foreign([mx.split(x, 1)[0] + 1, x[2:]]) == []
+
+
 @pytest.mark.parametrize("bad", [1.0, "1", None, np.float32(1), mx.array(1)], ids=repr)
 def test_what_is_no_integer_is_refused(bad: Any) -> None:
     for name in ("reshape", "topk", "conv1d", "pad", "tensordot"):

@@ -718,11 +718,13 @@ def shape_key(shape: tuple[int | Dim, ...]) -> tuple[Any, ...]:
 
 def exact(value: Any) -> Any:
     """A size, or what holds sizes, with Python's own integers for all that count as such: True and `np.int64(1)` are
-    equal to 1, so that what is found by its sizes would have theirs from then on. Symbols, which say that they are
-    ints, are not read."""
+    equal to 1, and so is a number of a trace once it is read, so that what is found by its sizes would have theirs from
+    then on. Symbols, which say that they are ints, are not read."""
+    if type(value) is Dim:
+        return value
     if type(value) is tuple:
         return tuple([n if type(n) is int else exact(n) for n in value])
-    return int(value) if issubclass(type(value), (int, np.integer)) else value
+    return int(value) if isinstance(value, (int, np.integer)) else value
 
 
 def key_of(value: Any) -> Any:

@@ -202,6 +202,7 @@ def _is_last(item: Item, result: Node) -> bool:
     passes: dict[Node, int] = {}
     reductions = []
     of_rows: set[Node] = set()
+    reduced, whole = set(), set()
     for node in item.group.nodes:
         operands = [base_of(operand) for operand in node.inputs]
         passes[node] = max((passes.get(operand, 0) for operand in operands), default=0)
@@ -209,11 +210,14 @@ def _is_last(item: Item, result: Node) -> bool:
             reductions.append(passes[node])
             passes[node] += 1
             of_rows.add(node)
+            reduced.add(node.shape)
+            whole.add(node.inputs[0].shape)
         elif all(operand in of_rows or isinstance(operand.op, Constant) for operand in operands):
             of_rows.add(node)
     if not reductions:
         return True
-    # What is computed from reductions alone is one element of a row, written when the row is done.
+    # What is computed from reductions alone, or has their shape, is one element of a row, written when the row is done.
+    of_rows.update(node for node in item.writes if node.shape in reduced - whole)
     others = [node for node in item.writes if node is not result and node not in of_rows]
     full = [node for node in others if node.kind.size == result.kind.size]
     if max(reductions) == 0 and not any(passes[node] for node in (result, *full)):
