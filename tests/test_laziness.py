@@ -18,13 +18,14 @@ from weft import evaluate as evaluation
 from weft.array import array
 from weft.graph.node import Node
 from weft.passes.executable import Executable
+from weft.runtime.objects import MAKERS
 
 MIB = 1 << 20
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[Executable]:
-    """Every program that is run from now on, planned anew, with its plan."""
+def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Executable]]:
+    """Every program that is run from now on, planned anew, with its plan. Python's forms run them."""
     found: list[Executable] = []
     monkeypatch.setattr(Executable, "forget_plan", lambda self: None)
     monkeypatch.setattr("weft.evaluate.programs.PROGRAMS", {})
@@ -35,7 +36,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Executable]:
         return original(self, *args)
 
     monkeypatch.setattr(Executable, "run", run)
-    return found
+    MAKERS.watch(True)
+    yield found
+    MAKERS.watch(False)
 
 
 @pytest.fixture(autouse=True)

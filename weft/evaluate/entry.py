@@ -21,10 +21,12 @@ from weft.graph.node import Node, has_handle
 from weft.graph.overlay import Foreign
 from weft.graph.placement import USED
 from weft.graph.trace import OPEN, following, keeps_inputs
-from weft.primitives.base import ConstantValue
+from weft.primitives.base import DATA, ConstantValue
 from weft.primitives.views import SliceUpdate
 from weft.runtime.data import Buffer, Busy, Taken
 from weft.runtime.object_table import READ, TAPED
+from weft.runtime.objects import MAKERS
+from weft.runtime.run_layout import MOST_OPERANDS
 
 if config.compare:
     import weft.checking  # noqa: F401  (it puts itself around all programs; others need not wait for it)
@@ -104,11 +106,11 @@ def _evaluate(roots: Sequence[Node], at_once: bool = True) -> None:
     return foresee()  # and nodes are let go of while it runs
 
 
-def evaluate_one(node: Node) -> Callable[[], object] | None:
+def _evaluate_one_by_python(node: Node) -> Callable[[], object] | None:
     """`evaluate([node])`, with a short path for the everyday case: one operation on operands that have values. What is
     left to do in other cases, and for operands whose memory may be used again, is for the caller to call: the variables
     here would be taken for holders of them."""
-    updates = large = False
+    updates, large, arity = False, False, 0
     later.wait()
     if OPEN and (len(OPEN) > 1 or keeps_inputs() is None):  # some other thread traces, and may need what is cut here
         return partial(evaluate, (node,))
@@ -117,32 +119,23 @@ def evaluate_one(node: Node) -> Callable[[], object] | None:
             mine = ENTRIES[0] = ENTRIES[0] + 1
             if node.value is not None:
                 return None
-            inputs = node.inputs if node.op.__class__ is not SliceUpdate else ()  # those are written, see `updates`
             recipe: Recipe | None = None
-            order: list[Node] = []
-            key: tuple[Any, ...]
-            values: tuple[Any, ...]
-            if len(inputs) == 2:
-                first, second = inputs
-                x, y = first.value, second.value
-                if x is not None and y is not None and first is not second:
-                    values, order = (x, y), [first, second, node]
-                    key = (SHORT, node.op, node.kind, *leaf_key(first, x), *leaf_key(second, y))
-            elif len(inputs) == 1 and inputs[0].value is not None:
-                values, order = (inputs[0].value,), [inputs[0], node]
-                key = (SHORT, node.op, node.kind, *leaf_key(inputs[0], values[0]))
-            if order and config.backend != "reference":
+            updates = node.op.__class__ is SliceUpdate  # those are written, see `updates.py`
+            described = None if updates or config.backend == "reference" else _describe_one(node)
+            if described is not None:
+                key, order = described
                 if USED:
                     key = (*key, *places(order))
                 recipe = programs.PROGRAMS.get(key)
                 if recipe is None:
                     recipe = plain_recipe(key, order, node, mine)
+                values = [operand.value for operand in order[:-1]]
                 leaves = [value for value in values if value.__class__ is Buffer]
                 constants: Sequence[ConstantValue] = ()
                 if len(leaves) < len(values):
                     constants = [value for value in values if value.__class__ is not Buffer]
-                large = recipe.large and _some_have_no_array(order)
-            updates = node.op.__class__ is SliceUpdate and is_plain_update(node)
+                large, arity = recipe.large and _some_have_no_array(order), len(node.inputs)
+            updates = updates and is_plain_update(node)
             if ENTRIES[0] != mine:
                 raise Disturbed
     except (Busy, Disturbed, Foreign):
@@ -153,10 +146,56 @@ def evaluate_one(node: Node) -> Callable[[], object] | None:
         return partial(evaluate, (node,))
     if recipe is None:
         return partial(_update_one if updates else evaluate, (node,))
+    if large and len(order) <= arity:  # an operand that stands in two places has more holders than the rule knows
+        return partial(evaluate, (node,))
     if large:
         return partial(_evaluate_large, node, recipe, key, order, leaves, constants, mine)
     run_program(recipe, [node], leaves, constants)
     return None
+
+
+def _describe_one(node: Node) -> tuple[tuple[Any, ...], list[Node]] | None:
+    """(short key, operands and the node itself) of one operation; None if it has no operands, or many, or some have no
+    value."""
+    inputs = node.inputs
+    if not 0 < len(inputs) <= MOST_OPERANDS:
+        return None
+    key: list[Any] = [SHORT, node.op, node.kind]
+    order: list[Node] = []
+    for operand in inputs:
+        value = operand.value
+        if value is None:
+            return None
+        if operand in order:  # one that stands in two places
+            key += (inputs.index(operand), operand.kind, None)
+        else:
+            key += leaf_key(operand, value)
+            order.append(operand)
+    order.append(node)
+    return tuple(key), order
+
+
+def _hand_out(node: Node, buffer: Buffer) -> None:
+    """Give a node that machine code has computed its value."""
+    with LOCK:
+        ENTRIES[0] += 1
+        if node.value is None:
+            node.value = buffer
+        node.inputs, node.op = (), DATA
+
+
+def _verify_one(node: Node, recipe: Recipe) -> None:
+    """Compare the program that machine code has found with what Python finds, unless a finalizer has evaluated it."""
+    described = _describe_one(node)
+    if described is not None and programs.PROGRAMS.get(described[0], recipe) is not recipe:
+        raise AssertionError(f"[check] {node} is taken for another operation.")
+
+
+evaluate_one: Callable[[Node], Callable[[], object] | None] = MAKERS.evaluate_one(
+    _evaluate_one_by_python, Recipe, ConstantValue, config, DATA, OPEN, USED, vars(programs), "PROGRAMS",
+    later.UNDER_WAY, SliceUpdate, ConstantValue, SHORT, LOCK.acquire, LOCK.release, ENTRIES, _hand_out, _verify_one,
+)  # fmt: skip
+"""`evaluate([node])`; what it returns, if anything, is for the caller to call."""
 
 
 def _some_have_no_array(order: Sequence[Node]) -> bool:

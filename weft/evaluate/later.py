@@ -77,14 +77,15 @@ class _Job:
         return self._thread == threading.get_ident()
 
 
-_UNDER_WAY: list[_Job] = []
+UNDER_WAY: list[_Job] = []
+"""Runs that have not ended."""
 _WORKERS: list[tuple[queue.SimpleQueue[_Job], int]] = []
 """The thread, once there is one, and the queue that it takes from."""
 
 
 def _over(job: _Job) -> None:
     with contextlib.suppress(ValueError):  # another thread was faster
-        _UNDER_WAY.remove(job)
+        UNDER_WAY.remove(job)
 
 
 def is_worth_it(prepared: Prepared) -> bool:
@@ -106,7 +107,7 @@ def run_later(prepared: list[Prepared]) -> None:
     job = _Job(prepared, thread)
     _SHARING.hand_over()
     jobs.put(job)  # first: a signal's handler that raises in between leaves nothing to wait for in vain
-    _UNDER_WAY.append(job)
+    UNDER_WAY.append(job)
     return job.wait_for_begin()
 
 
@@ -155,9 +156,9 @@ def wait() -> None:
     """Until nothing is under way. A thread that holds the lock of evaluation does not wait: a run may need that."""
     if _SHARING.caller:
         _SHARING.come_back()
-    while _UNDER_WAY and not _is_owned():
+    while UNDER_WAY and not _is_owned():
         with contextlib.suppress(IndexError):  # it has just ended
-            job = _UNDER_WAY[0]
+            job = UNDER_WAY[0]
             if job.is_mine:
                 return
             job.wait()
@@ -168,7 +169,7 @@ _is_owned: Any = LOCK._is_owned  # type: ignore[attr-defined]
 
 
 def _after_fork() -> None:
-    _UNDER_WAY.clear()
+    UNDER_WAY.clear()
     _WORKERS.clear()
     _SHARING.caller = 0
 

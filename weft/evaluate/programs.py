@@ -37,7 +37,7 @@ class Recipe:
     """An executable for one structure, and where its constants come from: the position among the structure's constants,
     or fixed words."""
 
-    __slots__ = ("executable", "in_order", "large", "sources", "spent")
+    __slots__ = ("executable", "in_order", "large", "quick", "sources", "spent")
 
     def __init__(self, executable: Executable, given: Sequence[ConstantValue]) -> None:
         position = {id(value): i for i, value in enumerate(given)}
@@ -57,6 +57,8 @@ class Recipe:
         self.in_order = [at for at, _ in self.sources] == list(range(len(given)))
         """Whether the program reads all of the structure's constants, in their order: the usual case, and the fast
         one."""
+        self.quick = executable.quick if self.in_order and not self.large else None
+        """The executable, where machine code may run it on leaves and constants as they come."""
 
     @property
     def commands(self) -> int:
@@ -88,7 +90,7 @@ class ReferenceRecipe(Recipe):
 
     def __init__(self, order: list[Node], results: list[Node]) -> None:
         self.graph, _ = close(order, results)
-        self.large, self.spent = False, ()
+        self.large, self.quick, self.spent = False, None, ()
 
     @property
     def commands(self) -> int:

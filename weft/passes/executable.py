@@ -23,10 +23,13 @@ from weft.passes.memory import Plan, base_of
 from weft.passes.views import Strided, is_contiguous
 from weft.primitives.base import Constant, ConstantValue, Parameter, Primitive
 from weft.records import dataclass
-from weft.runtime.buffer import Storage
+from weft.runtime.buffer import Storage, allocate
 from weft.runtime.data import Buffer, moved
+from weft.runtime.objects import MAKERS
 from weft.runtime.program import INLINE, LOOP_FIELDS, Command, CommandKind, Program, ProgramError, Progress, Reloc
 from weft.runtime.progress import Counter
+from weft.runtime.run_layout import AS_IS, FROM_INPUT, FROM_OUTPUT
+from weft.runtime.run_table import RunTable, run_buffers, run_table
 
 _LASTING: Final = 3e7  # operations: some milliseconds of LAPACK's
 
@@ -68,9 +71,11 @@ class Executable:
         "kinds",
         "largest",
         "lasting",
+        "plain",
         "plan",
         "program",
         "results",
+        "runs",
         "simple",
         "sizes",
         "spent",
@@ -100,21 +105,50 @@ class Executable:
         """The constants that the program reads, in the order of their words in a call."""
         self.simple = is_simple(results)
         """Whether result i is simply output buffer i."""
+        self.prepare_runs()
 
     @property
     def commands(self) -> int:
         """How many commands the program has."""
         return 0 if self.program is None else self.program.length
 
+    @property
+    def quick(self) -> Executable | None:
+        """Itself, if to run it is all that a run does: then machine code may do that."""
+        return self if type(self).run is Executable.run and self.plain else None
+
     def forget_plan(self) -> None:
         """A program runs without its plan, which takes several times its memory."""
         with contextlib.suppress(AttributeError):  # there may be none
             del self.plan
 
+    def prepare_runs(self) -> None:
+        """Say how it is run, once all else is known."""
+        self.plain = self.allocate is allocate and not self.lasting
+        """Whether machine code may run it, which has memory of the host's, and cannot be left behind by Ctrl-C."""
+        self.runs: RunTable | None = None
+        """What that needs to know, from the first run on."""
+
     def run(self, inputs: Sequence[Buffer], words: Sequence[int]) -> list[Buffer]:
         """Compute all outputs. `words` are the words of the program's constants, in the order of `constants`."""
         if USED:
             inputs = self.received(inputs)
+        elif self.runs is not None:
+            made = run_buffers(self.runs, inputs, words)
+            if made is not None:
+                return made
+        results = self._run_by_python(inputs, words)
+        if self.plain:
+            self.runs = self._run_table(len(inputs), len(words))
+        return results
+
+    def _run_table(self, inputs: int, words: int) -> RunTable | None:
+        hows = [AS_IS if r.as_is else FROM_INPUT if r.from_input else FROM_OUTPUT for r in self.results]
+        results = [(r.at, how, r.offset, r.strides) for r, how in zip(self.results, hows, strict=True)]
+        return run_table(self.program, inputs, self.sizes, words, results)
+
+    def _run_by_python(self, inputs: Sequence[Buffer], words: Sequence[int]) -> list[Buffer]:
+        """The same by Python."""
         addresses = [buffer.address for buffer in inputs]
         stores = []
         allocate = self.allocate
@@ -186,6 +220,9 @@ class Executable:
         source: Storage | Buffer = inputs[result.at] if result.from_input else stores[result.at]
         storage = source.storage if isinstance(source, Buffer) else source
         return Buffer(storage, source.address + result.offset, result.strides)
+
+
+MAKERS.executables(Executable)
 
 
 class DeviceExecutable(Executable):

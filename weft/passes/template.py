@@ -151,6 +151,7 @@ class Sized(Executable):
         self.largest = max(known[template._inputs], default=0)
         self.calls = template.calls
         self.lasting = bool(template.unbroken) and are_lasting(map(self._filled, template.unbroken))
+        self.prepare_runs()
 
     def failed(self, command: int) -> Call:
         return self._filled(self.calls[command])

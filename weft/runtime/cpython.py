@@ -12,6 +12,7 @@ from weft.errors import CompileError, ConfigError
 from weft.llvm import engine
 
 _METH_FASTCALL: Final = 0x80
+_METH_KEYWORDS: Final = 0x02
 
 
 class _MethodDefinition(ctypes.Structure):
@@ -28,6 +29,8 @@ class _MethodDefinition(ctypes.Structure):
 _new = ctypes.pythonapi["PyCFunction_NewEx"]
 _new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
 _definitions: dict[tuple[str, int], _MethodDefinition] = {}
+_new_method = ctypes.pythonapi["PyDescr_NewMethod"]
+_new_method.restype, _new_method.argtypes = ctypes.py_object, [ctypes.py_object, ctypes.c_void_p]
 
 
 def builtin(name: str, address: int, bound: Any = None) -> Callable[..., Any]:
@@ -37,6 +40,13 @@ def builtin(name: str, address: int, bound: Any = None) -> Callable[..., Any]:
         definition = _definitions[name, address] = _MethodDefinition(name.encode(), address, _METH_FASTCALL, None)
         keep(definition)
     return _new(ctypes.addressof(definition), bound, __name__)  # type: ignore[no-any-return]
+
+
+def method(cls: type, name: str, address: int) -> Any:
+    """A method of a class, whose machine code is `ptr (ptr self, ptr arguments, i64 count, ptr names)`."""
+    definition = _MethodDefinition(name.encode(), address, _METH_FASTCALL | _METH_KEYWORDS, None)
+    keep(definition)
+    return _new_method(cls, ctypes.addressof(definition))
 
 
 def keep(value: Any) -> None:

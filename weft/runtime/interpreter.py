@@ -626,6 +626,14 @@ define internal i64 @go(ptr %program, ptr %workspace, i1 %overwrites) {
   ret i64 %ran
 }
 
+; The same for a program that overwrites nothing of the caller's: for machine code that has the addresses as numbers.
+define internal i64 @run_plain(ptr %program, ptr %workspace) {
+  %buffers = getelementptr i8, ptr %workspace, i64 $record_bytes
+  store ptr %workspace, ptr %buffers
+  %ran = call i64 @go(ptr %program, ptr %workspace, i1 false)
+  ret i64 %ran
+}
+
 ; The builtin functions, METH_FASTCALL functions of CPython. execute(program, workspace, *addresses): a run that
 ; overwrites nothing of the caller's.
 define internal ptr @execute(ptr %self, ptr %objects, i64 %count) {
@@ -767,6 +775,8 @@ define void @weft_program(ptr %context, ptr %table) {
   store ptr @proceed, ptr %third
   %fourth = getelementptr ptr, ptr %table, i64 3
   store ptr @execute_arrays, ptr %fourth
+  %fifth = getelementptr ptr, ptr %table, i64 4
+  store ptr @run_plain, ptr %fifth
   ret void
 }
 """)
@@ -817,8 +827,12 @@ class Interpreter(NamedTuple):
     """proceed(program, workspace): go on with a run that is paused."""
     execute_arrays: Callable[..., int]
     """execute_arrays(record, *arrays): `execute` for arrays of NumPy; `OTHERS` if they are not what the record says."""
+    run_plain: int
+    """The address of `i64 run_plain(ptr program, ptr workspace)`: `execute`, the addresses being in the workspace."""
 
 
+_BUILTINS: Final = len(Interpreter._fields) - 1
+"""How many of these are functions of Python's; the last is an address, for machine code."""
 _loaded: Interpreter | None = None
 
 
@@ -831,5 +845,6 @@ def interpreter() -> Interpreter:
         table = (ctypes.c_int64 * len(Interpreter._fields))()
         bind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(engine.load_for_good(source))
         bind(threads.context(), ctypes.addressof(table))
-        _loaded = Interpreter(*[builtin(name, at) for name, at in zip(Interpreter._fields, table, strict=True)])
+        functions = [builtin(name, at) for name, at in zip(Interpreter._fields, table[:_BUILTINS], strict=False)]
+        _loaded = Interpreter(*functions, *table[_BUILTINS:])  # type: ignore[arg-type]
     return _loaded

@@ -1,5 +1,5 @@
 """The module of LLVM IR with all functions of `weft.runtime.object_code`, `weft.runtime.tracing_code`,
-`weft.runtime.evaluating_code` and `weft.runtime.guard_code`."""
+`weft.runtime.evaluating_code`, `weft.runtime.guard_code` and `weft.runtime.running_code`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from weft.runtime.guard_code import take_steps
 from weft.runtime.object_code import binary, reflected, unary, wrap
 from weft.runtime.object_table import ENTRIES, TABLE
 from weft.runtime.object_values import GLOBALS, Code
+from weft.runtime.running_code import call_compiled_quickly, end_storage, evaluate_one, run_buffers
 from weft.runtime.tracing_code import backward, follow, forward, pull, recall, spread
 
 _ENTRIES: Final = (
     wrap, unary, binary, reflected, forward, backward, spread, follow, pull, recall, sweep, describe,
-    resembles, divide, take_steps,
+    resembles, divide, take_steps, end_storage, run_buffers, evaluate_one, call_compiled_quickly,
 )  # fmt: skip
 
 

@@ -18,7 +18,10 @@ TAPED: Final = 2
 """What a sweep finds beside nodes: some slice update is an operand, some node is a tape."""
 OBJECTS: Final = (
     "device", "node_type", "array_type", "counter", "none", "float_type", "int_type", "bool_type", "str_type",
-    "bytes_type", "tuple_type", "list_type", "attribute_error",
+    "bytes_type", "tuple_type", "list_type", "attribute_error", "true", "false",
+    "buffer_type", "storage_type", "pool", "idle",
+    "pop", "append", "trim", "allocate", "take_block", "go_on", "traces", "devices", "config", "data", "no_operands",
+    "call_compiled", "verify_call",
 )  # fmt: skip
 FUNCTIONS: Final = (
     "PyType_GenericAlloc", "PyType_IsSubtype", "PyIter_Next", "Py_IncRef", "Py_DecRef", "PyWeakref_NewRef",
@@ -29,19 +32,31 @@ FUNCTIONS: Final = (
     "PySequence_Contains", "PyDict_Size", "PyDict_Next", "PyObject_GenericGetAttr", "PyObject_GenericGetDict",
     "PyErr_ExceptionMatches", "PyErr_Clear", "PyCell_Get", "PyObject_RichCompareBool", "PySet_Size",
     "PyFunction_GetCode", "PyFunction_GetClosure", "PyFunction_GetDefaults", "PyFunction_GetKwDefaults",
-    "PyFunction_GetGlobals", "PyObject_GetIter",
+    "PyFunction_GetGlobals", "PyObject_GetIter", "PyObject_Size", "PyLong_AsUnsignedLongLongMask",
 )  # fmt: skip
 NODE_SLOTS: Final = ("op", "inputs", "kind", "value", "device", "handle", "id")
 ENTRIES: Final = (
     "wrap", "unary", "binary", "reflected", "forward", "backward", "spread", "follow", "pull", "recall", "sweep",
-    "describe", "resembles", "divide", "take_steps",
+    "describe", "resembles", "divide", "take_steps", "end_storage", "run_buffers", "evaluate_one",
+    "call_compiled_quickly",
 )  # fmt: skip
 """The functions. Without any of them some figure of `benchmarks/tracing.py` is worse by at least 3 % (`divide`: the
 step of a decoder, whose sizes change each time; `recall`: functions of `mx.fast`; `take_steps`: calls of a compiled
-function that sees a model)."""
+function that sees a model; the last four: calls of small functions, eager operations)."""
 
-_SLOTS: Final = tuple(f"at_{slot}" for slot in (*NODE_SLOTS, "node", "run", "strides"))
-TABLE: Final = {name: word for word, name in enumerate((*STATE, *OBJECTS, *FUNCTIONS, *_SLOTS, *ENTRIES))}
+BUFFER_SLOTS: Final = ("address", "storage", "strides")
+STORAGE_SLOTS: Final = ("address", "nbytes", "capacity")
+POOL_SLOTS: Final = ("active", "high", "low")
+_SLOTS: Final = tuple(
+    f"at_{slot}"
+    for slot in (
+        *NODE_SLOTS, "node", "run", *BUFFER_SLOTS, *[f"storage_{slot}" for slot in STORAGE_SLOTS], *POOL_SLOTS, "words",
+        "runs", "quick", "calls", "disable_compile", "check",
+    )
+)  # fmt: skip
+RUN_PLAIN: Final = "run_plain"
+"""A function of the interpreter's of programs."""
+TABLE: Final = {name: word for word, name in enumerate((*STATE, *OBJECTS, *FUNCTIONS, *_SLOTS, *ENTRIES, RUN_PLAIN))}
 """The place of each."""
 
 MOST_ARRAYS: Final = 8

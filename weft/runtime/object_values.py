@@ -79,11 +79,11 @@ class Slot(Generic[T]):
     """An attribute of objects of a class with `__slots__`: where it lies stands in the table. Reading one borrows a
     reference, writing one takes it over and drops none."""
 
-    def __init__(self, kind: type[T]) -> None:
-        self.kind = kind
+    def __init__(self, kind: type[T], prefix: str = "") -> None:
+        self.kind, self.prefix = kind, prefix
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.entry = f"at_{name}"
+        self.entry = f"at_{self.prefix}{name}"
 
     def __get__(self, owner: Object, cls: type | None = None) -> T:
         found = owner.b.load(self._place(owner), PTR, 1)
@@ -159,6 +159,15 @@ class Tuple(Object):
 class List(Object):
     __slots__ = ()
 
+    @staticmethod
+    def new(c: Code, count: Operand) -> List:
+        """One that has to be filled; null if there is no memory."""
+        return _LIST_NEW(c, count)
+
+    def fill(self, place: Operand, item: Value) -> None:
+        """Takes over the reference."""
+        _LIST_FILL(self.b, self, place, item)
+
     def size(self) -> Value:
         return _LIST_SIZE(self.b, self)
 
@@ -227,7 +236,63 @@ class Buffer(Object):
     """The values of arrays (runtime/data.py)."""
 
     __slots__ = ()
+    address = Slot(Object)
+    storage = Slot(Object)
     strides = Slot(Object)
+
+
+class Storage(Object):
+    """Memory (runtime/buffer.py)."""
+
+    __slots__ = ()
+    address = Slot(Object, "storage_")
+    nbytes = Slot(Object, "storage_")
+    capacity = Slot(Object, "storage_")
+
+
+class Pool(Object):
+    """How much memory there is (runtime/buffer.py)."""
+
+    __slots__ = ()
+    active = Slot(Object)
+    high = Slot(Object)
+    low = Slot(Object)
+
+
+class Constant(Object):
+    """The value of a constant (primitives/base.py)."""
+
+    __slots__ = ()
+    words = Slot(Tuple)
+
+
+class Executable(Object):
+    """A program with what a call needs to know (passes/executable.py)."""
+
+    __slots__ = ()
+    runs = Slot(Tuple)
+
+
+class Recipe(Object):
+    """The program of an evaluation (evaluate/programs.py)."""
+
+    __slots__ = ()
+    quick = Slot(Executable)
+
+
+class Compiled(Object):
+    """A function under `compile` (transforms/compile.py)."""
+
+    __slots__ = ()
+    calls = Slot(Tuple)
+
+
+class Config(Object):
+    """The settings (config.py)."""
+
+    __slots__ = ()
+    disable_compile = Slot(Object)
+    check = Slot(Object)
 
 
 class Rule(Object):
@@ -270,6 +335,9 @@ boolean: Final = External("PyBool_FromLong", Object, Long)
 bytes_of: Final = External("PyBytes_AsString", Integers, Object)
 integer: Final = External("PyLong_AsLongLong", Long, Object)
 integer_object: Final = External("PyLong_FromLongLong", Object, Long)
+word: Final = External("PyLong_AsUnsignedLongLongMask", Long, Object)
+"""The lowest 64 bits of an int: an address, or the word of a constant"""
+length: Final = External("PyObject_Size", Long, Object)
 double: Final = External("PyFloat_AsDouble", Double, Object)
 next_item: Final = External("PyDict_Next", Int, Object, Address, Address, Address)
 """next_item(dict, place, key, value): 0 if there are no more; else the next ones are written, and borrowed"""
@@ -293,9 +361,9 @@ function_globals: Final = External("PyFunction_GetGlobals", Object, Object)
 @native(List, item=Object)
 def list_of(c: Code, item: Object) -> None:
     """A list of one item, or null."""
-    made = _LIST_NEW(c, 1)
+    made = List.new(c, 1)
     with c.when(made.exists()):
-        _LIST_FILL(c, made, 0, item.hold())
+        made.fill(0, item.hold())
     c.ret(made)
 
 
@@ -315,6 +383,11 @@ def truth_of(c: Code, function: Object, argument: Object) -> None:
 def entry(write: Callable[..., None]) -> Native[Object]:
     """A builtin function of CPython's: it gets what it was made with, and its arguments."""
     return Native(write, Object, {"self": Object, "arguments": Objects, "count": Long})
+
+
+def method(write: Callable[..., None]) -> Native[Object]:
+    """A method of CPython's: it gets its object, and its arguments; the names of the last of them, or null."""
+    return Native(write, Object, {"self": Object, "arguments": Objects, "count": Long, "names": Tuple})
 
 
 @native(Object, function=Object, arguments=Objects, count=Long)

@@ -12,6 +12,7 @@ import functools
 import platform
 import struct
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,8 +20,19 @@ from weft.errors import CompileError, ConfigError
 from weft.lazy import lazy
 from weft.llvm import engine
 from weft.runtime import guard_table
-from weft.runtime.cpython import builtin, keep
-from weft.runtime.object_table import FUNCTIONS, HEAD_WORDS, MOST_ARRAYS, NODE_SLOTS, PLACES, TABLE
+from weft.runtime.cpython import builtin, keep, method
+from weft.runtime.object_table import (
+    BUFFER_SLOTS,
+    FUNCTIONS,
+    HEAD_WORDS,
+    MOST_ARRAYS,
+    NODE_SLOTS,
+    PLACES,
+    POOL_SLOTS,
+    RUN_PLAIN,
+    STORAGE_SLOTS,
+    TABLE,
+)
 
 if TYPE_CHECKING:
     from weft.runtime import object_module
@@ -67,6 +79,8 @@ class Makers:
         self._table = (ctypes.c_int64 * len(TABLE))()
         self._watchers = 0
         self._has_nodes = self._has_arrays = False
+        self.runs = False
+        """Whether machine code runs programs."""
 
     def nodes(self, cls: type, counter: Iterator[int]) -> None:
         """Nodes are of this class, and get their numbers from `counter`."""
@@ -189,6 +203,66 @@ class Makers:
         known = (guard_table.ABSENT, guard_table.VARIES, "__dict__", buffer)
         return self._function("take_steps", (instead, steps, code, *known, seen))
 
+    def memory(
+        self, instead: Callable[..., Any], buffer: type, storage: type, pool_type: type, pool: Any,
+        allocate: Callable[[int], Any], take_block: Callable[[int], int], go_on: Callable[..., int],
+        run_plain: Callable[[], int],
+    ) -> Callable[..., Any]:  # fmt: skip
+        """`run_buffers(table, inputs, words)`; see `instead`. From here on storages give their memory back by machine
+        code. `run_plain` gives the address of the interpreter's function, which is loaded for it."""
+        classes = ((buffer, BUFFER_SLOTS, ""), (storage, STORAGE_SLOTS, "storage_"), (pool_type, POOL_SLOTS, ""))
+        if not self._has_nodes or not all(self._places(*each) for each in classes):
+            return instead
+        known = (
+            ("buffer_type", buffer), ("storage_type", storage), ("pool", pool), ("idle", pool.idle),
+            ("pop", deque.pop), ("append", deque.append), ("trim", pool.trim_cache), ("allocate", allocate),
+            ("take_block", take_block), ("go_on", go_on),
+        )  # fmt: skip
+        for name, value in known:
+            self._hold(name, value)
+        self._table[TABLE[RUN_PLAIN]] = run_plain()
+        storage.__del__ = method(storage, "__del__", self._table[TABLE["end_storage"]])  # type: ignore[attr-defined]
+        self.runs = True
+        return self._function("run_buffers", None)
+
+    def executables(self, cls: type) -> None:
+        """Executables are of this class, or one that inherits from it."""
+        self.runs = self.runs and self._places(cls, ["runs"])
+
+    def evaluate_one(
+        self, instead: Callable[..., Any], recipe: type, constant: type, config: Any, data: Any, traces: Any,
+        devices: Any, *known: Any,
+    ) -> Callable[..., Any]:  # fmt: skip
+        """`evaluate_one(node)`; see `instead`, which is the same. Recipes and constants are of these classes, `config`
+        has the settings, `data` is the operation of what has been computed, `traces` and `devices` are those that are
+        open or used; `known` is what `running_code` says."""
+        classes = ((recipe, ["quick"]), (constant, ["words"]), (type(config), ["disable_compile", "check"]))
+        if not self._has_nodes or not all(self._places(*each) for each in classes):
+            return instead
+        for name, value in (("config", config), ("data", data), ("traces", traces), ("devices", devices)):
+            self._hold(name, value)
+        return self._function("evaluate_one", (instead, *known))
+
+    def calls(self, cls: type, instead: Callable[..., Any], verify: Callable[..., None]) -> Callable[..., Any]:
+        """`__call__` of compiled functions, which are of this class; see `instead`, which is the same. `verify(self,
+        record, *arguments)` is called first where the settings say so. `evaluate_one` comes before it."""
+        if not self._has_arrays or not self._table[TABLE["config"]]:
+            return instead
+        if not self._places(cls, ["calls"], slots=["_calls"]):
+            return instead
+        self._hold("call_compiled", instead)
+        self._hold("verify_call", verify)
+        return method(cls, "__call__", self._table[TABLE["call_compiled_quickly"]])  # type: ignore[no-any-return]
+
+    def _places(self, cls: type, names: Sequence[str], prefix: str = "", slots: Sequence[str] | None = None) -> bool:
+        """Find where attributes lie, which are called `slots` if not by their names: whether they could be found."""
+        places = attributes_of(cls, slots or names)
+        if places is None:
+            return False
+        for name, place in zip(names, places.values(), strict=True):
+            self._table[TABLE[f"at_{prefix}{name}"]] = place
+        return True
+
     def watch(self, on: bool) -> None:
         """Somebody wants to see how nodes are made (or no longer does): Python's forms are used meanwhile."""
         self._watchers += 1 if on else -1
@@ -220,6 +294,7 @@ class Makers:
         for name, value in (
             ("none", None), ("float_type", float), ("int_type", int), ("bool_type", bool), ("str_type", str),
             ("bytes_type", bytes), ("tuple_type", tuple), ("list_type", list), ("attribute_error", AttributeError),
+            ("true", True), ("false", False), ("no_operands", ()),
         ):  # fmt: skip
             self._hold(name, value)
         places = (ctypes.c_int64 * PLACES)()

@@ -230,10 +230,11 @@ class _Held(NamedTuple):
     idle: deque[int]
 
     def give_back(self) -> None:
-        _give_back(self.workspace, self.size, self.idle)
+        give_back(self.workspace, self.size, self.idle)
 
 
-def _give_back(workspace: int, size: int, idle: deque[int]) -> None:
+def give_back(workspace: int, size: int, idle: deque[int]) -> None:
+    """The memory of a run is idle again."""
     pool.active -= size
     idle.append(workspace)
     if pool.active < pool.low:
@@ -301,7 +302,7 @@ class Program:
             # No exception yet: a frame that holds one which holds the frame would keep the operands alive.
             found = self._failure(workspace) if status not in NOTHING_RAN else None
         finally:
-            if progress is None:  # the usual way: `_give_back` without a call
+            if progress is None:  # the usual way: `give_back` without a call
                 pool.active -= size
                 idle.append(workspace)
                 if pool.active < pool.low:
@@ -309,7 +310,7 @@ class Program:
             elif progress.holds(workspace):
                 progress.let_go()
             else:
-                _give_back(workspace, size, idle)
+                give_back(workspace, size, idle)
         if status == MORE_THREADS:
             self.lay_out_again()
             self.run(addresses, progress)

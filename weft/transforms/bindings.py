@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import operator
+import struct
 import types
 from collections.abc import Callable
 from typing import Any
@@ -18,12 +19,12 @@ class Bindings:
     """What a function that sees nothing but its arguments and things that never change (modules, functions of ours,
     builtins, numbers and texts, functions of the same kind) is bound to. That is compared with at each call."""
 
-    __slots__ = ("_alone", "absent", "cells", "functions", "scopes", "values")
+    __slots__ = ("_alone", "_objects", "absent", "cells", "functions", "scopes", "values")
 
     def __init__(self, found: _Found) -> None:
         self.functions = tuple((fun, fun.__code__, fun.__defaults__, fun.__kwdefaults__) for fun in found.functions)
         self.cells = tuple(found.cells)
-        self.absent, values = [], []
+        self.absent, self._objects, values = [], [], []
         scopes: dict[int, tuple[dict[str, Any], list[str]]] = {}
         for (place, name), (scope, value) in found.names.items():
             if value is ABSENT:
@@ -31,12 +32,20 @@ class Bindings:
             elif _is_plain(value):
                 values.append((scope, name, value))  # 1, 1.0 and True are equal
             else:
+                self._objects.append((scope, name, value))
                 scopes.setdefault(place, (scope, []))[1].append(name)
         self.values = tuple(values)
         # A getter of several names gives a tuple. Tuples of the same objects are equal without asking those.
         getters = [(scope, operator.itemgetter(*names, names[0])) for scope, names in scopes.values()]
         self.scopes = tuple((scope, get, get(scope)) for scope, get in getters)
         self._alone = not (self.scopes or self.values or self.cells or self.absent)
+
+    def parts(self) -> tuple[Any, ...]:
+        """The same for machine code (weft/runtime/running_code.py): how many functions, names, cells and absent names
+        there are, as bytes, and these. It finds out whether all are the same objects, and leaves the rest to `hold`."""
+        named = (*self._objects, *self.values)
+        counts = struct.pack("4q", len(self.functions), len(named), len(self.cells), len(self.absent))
+        return (counts, *[x for each in (*self.functions, *named, *self.cells, *self.absent) for x in each])
 
     def hold(self) -> bool:
         """Whether they are what they were."""

@@ -29,6 +29,8 @@ from weft.graph.trace import is_tracing, trace
 from weft.primitives.base import DATA, Placeholder
 from weft.runtime.data import Buffer, numpy_view, to_buffer
 from weft.runtime.guard_table import NO, WAITING
+from weft.runtime.objects import MAKERS
+from weft.runtime.run_layout import EXECUTABLE, MOST_ARGUMENTS
 from weft.transforms import state
 from weft.transforms.bindings import Bindings, closed_bindings
 from weft.transforms.capture import Slot, Walk, number_key
@@ -103,6 +105,8 @@ class Seen(NamedTuple):
 class Compiled:
     """A function that `compile` was given. Call it as the function itself."""
 
+    __slots__ = ("__dict__", "__weakref__", "_calls")
+
     def __init__(self, fun: Callable[..., Any], inputs: Any, outputs: Any, shapeless: bool) -> None:
         functools.update_wrapper(self, fun, updated=())
         self.__wrapped_function__ = fun
@@ -115,6 +119,8 @@ class Compiled:
         self._varying: frozenset[Slot] = frozenset()
         self._quick: dict[tuple[Any, ...], Entry] = {}
         """The same entries by shorter keys, for `_call_quickly`."""
+        self._calls: tuple[tuple[Any, ...], dict[tuple[Any, ...], tuple[Any, ...]]] | None = None
+        """What machine code needs for the usual calls, by the same keys, and what the function is bound to."""
         self._small: dict[tuple[Any, ...], list[Variant]] = {}
         """Traces of few operations, for `_call_lazily`: by what tells them apart, and by kinds of arguments."""
         self._guards: tuple[tuple[int, tuple[str, ...], Guards], ...] = ()
@@ -203,9 +209,20 @@ class Compiled:
 
     def _call_quickly(self, args: tuple[Any, ...]) -> Any:
         """The usual call, in few steps: a function that sees nothing but its arguments, which are arrays and numbers,
-        and does nothing but return what it made."""
+        and does nothing but return what it made. If they are arrays, machine code makes the next such call."""
         if USED and current() is not None:
             return _NOT_QUICK
+        found = self._find_quickly(args)
+        if found is None:
+            return _NOT_QUICK
+        key, variant, numbers, buffers = found
+        answer = variant.run(variant.recipe, numbers, buffers, None)
+        if MAKERS.runs and len(buffers) == len(args) <= MOST_ARGUMENTS:
+            self._remember_call(key, variant)
+        return answer
+
+    def _find_quickly(self, args: tuple[Any, ...]) -> tuple[Any, Variant, Sequence[Any], list[Buffer]] | None:
+        """The key of such a call, the trace that holds for it, its numbers, and where its arrays lie."""
         key: list[Any] = []
         buffers: list[Buffer] = []
         scalars: list[Any] = []
@@ -214,26 +231,45 @@ class Compiled:
             if cls is array:
                 node = argument._node
                 value = node.value
-                if value.__class__ is not Buffer or value.strides is not None:
-                    return _NOT_QUICK
-                key.append(node.kind)
+                if value.__class__ is not Buffer:
+                    return None
+                key += (node.kind, value.strides)
                 buffers.append(value)
             elif cls is float or cls is int:
-                key.append(cls)
+                key += (cls, None)
                 scalars.append(argument)
             else:
-                return _NOT_QUICK
-        entry = self._quick.get(tuple(key))
+                return None
+        found = tuple(key)
+        entry = self._quick.get(found)
         if entry is None or not self._bindings.hold():  # type: ignore[union-attr]
-            return _NOT_QUICK
+            return None
         if len(buffers) > 1 and len(set(map(id, args))) != len(args):
-            return _NOT_QUICK  # one array in two places: `is` could tell
+            return None  # one array in two places: `is` could tell
         for variant in entry.table.get(entry.key(scalars) if entry.by_value else (), ()):
             numbers = _numbers(variant, scalars)
             if numbers is not None:  # this is the trace that holds; others of the key may do more than return
-                quick = variant.effects.alone and not variant.is_cut
-                return variant.run(variant.recipe, numbers, buffers, None) if quick else _NOT_QUICK
-        return _NOT_QUICK
+                return (found, variant, numbers, buffers) if variant.effects.alone and not variant.is_cut else None
+        return None
+
+    def _remember_call(self, key: tuple[Any, ...], variant: Variant) -> None:
+        """Machine code is to make calls with this key from now on, if it can."""
+        if self._calls is None:
+            self._calls = (self._bindings.parts(), {})  # type: ignore[union-attr]
+        _, records = self._calls
+        known = records.get(key)
+        if known is None or known[EXECUTABLE] is not variant.recipe.executable:
+            record = variant.call_record()
+            if record is not None:
+                records[key] = record
+
+    def _verify_call(self, record: tuple[Any, ...], *args: Any) -> None:
+        """Compare what machine code has found with what Python finds, unless another thread has changed something."""
+        found = self._find_quickly(args)
+        if found is None or found[1].recipe.executable is not record[EXECUTABLE]:
+            again = self._find_quickly(args)
+            if again is None or again[1].recipe.executable is not record[EXECUTABLE]:
+                raise AssertionError(f"[check] a call of {_name(self.__wrapped_function__)} is taken for another one.")
 
     def _call_lazily(self, args: tuple[Any, ...]) -> Any:
         """A call of a small function on arrays of which some have not been computed yet: its operations are made again
@@ -430,6 +466,7 @@ class Compiled:
         made, by_value = found
         if made is DRAWS:
             self._open = True  # which could not be seen
+            self._calls = None
             return None
         if isinstance(made, str):
             return made
@@ -462,8 +499,10 @@ class Compiled:
 
     def _remember_quickly(self, entry: Entry, args: tuple[Any, ...], buffers: Sequence[Buffer]) -> None:
         plain = all(a.__class__ in (array, int, float) for a in args) and len(set(map(id, args))) == len(args)
-        if plain and all(buffer.strides is None for buffer in buffers) and current() is None:
-            self._quick[tuple(a._node.kind if a.__class__ is array else a.__class__ for a in args)] = entry
+        if plain and current() is None:
+            lies = iter(buffers)
+            parts = [(a._node.kind, next(lies).strides) if a.__class__ is array else (a.__class__, None) for a in args]
+            self._quick[tuple([x for part in parts for x in part])] = entry
 
     def _trace(
         self, seen: Seen, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -499,6 +538,7 @@ class Compiled:
     def _forget(self) -> None:
         """Drop the oldest traces."""
         self._quick.clear()
+        self._calls = None
         self._small.clear()
         self._guards = ()
         key = next(iter(self._variants))
@@ -540,6 +580,11 @@ class Compiled:
         if found is self:  # a decorated function: its name means this
             return fun.__qualname__
         return Compiled, (*self._roots, self._asked_shapeless)
+
+
+setattr(  # noqa: B010  (to mypy it is a function)
+    Compiled, "__call__", MAKERS.calls(Compiled, Compiled.__call__, Compiled._verify_call)
+)
 
 
 def _numbers_of(walk: Walk) -> list[Any]:

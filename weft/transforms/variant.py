@@ -4,6 +4,7 @@ what to do with its outputs."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import operator
 import struct
@@ -36,7 +37,7 @@ from weft.runtime.program import Cancelled
 from weft.transforms import state
 from weft.transforms.capture import Walk
 from weft.transforms.drawing import DRAWING, RANDOM_STATE
-from weft.transforms.replay import Made, Rebuilt, Replay
+from weft.transforms.replay import Built, Made, Rebuilt, Replay
 from weft.transforms.rules import Rebuilding
 from weft.transforms.updating import MOST_SETS, UpdateClaim, Updates, are_all_held, large, worth_while
 
@@ -46,8 +47,10 @@ if TYPE_CHECKING:
     from weft.passes.executable import Executable
     from weft.passes.pipeline import Layouts
     from weft.passes.template import Templates
+    from weft.runtime import run_table
 else:
     targets, pipeline = lazy("weft.targets"), lazy("weft.passes.pipeline")
+    run_table = lazy("weft.runtime.run_table")  # which loads the interpreter of programs
     growing, template, verify = lazy("weft.passes.growing"), lazy("weft.passes.template"), lazy("weft.passes.verify")
 
 MOST_SIZES = 1024
@@ -75,6 +78,18 @@ class Effects:
         """Whether all it does is to return what it made (`new`): nothing that it got, no changes."""
         self.single = self.alone and isinstance(result, Made) and result.value == 0
         """Whether all it does is to return the array that the program computes."""
+
+    def shape(self, kinds: Sequence[ArrayType]) -> type | Callable[[list[array]], Any] | None:
+        """How machine code makes the answer of results of these kinds: None if that is the first of them, `tuple` or
+        `list` if it is all of them, else a function of a list of arrays."""
+        if self.single:
+            return None
+        result = self.result
+        flat = isinstance(result, Built) and result.value in (tuple, list) and not result.shared
+        parts = result.parts or () if flat else ()  # type: ignore[attr-defined]
+        if parts and [part.value if isinstance(part, Made) else None for part in parts] == [*range(len(kinds))]:
+            return result.value  # type: ignore[no-any-return]
+        return functools.partial(self.carry_out, walk=None, numbers=())
 
     def carry_out(self, made: Sequence[array], walk: Walk | None, numbers: Sequence[Any]) -> Any:
         """The answer of a call, with all changes made. A call that draws random numbers does so in one piece: if
@@ -333,6 +348,16 @@ class Variant:
         if self.effects.single:
             return wrap(Node(DATA, (), kinds[0], results[0]))
         return self.effects.carry_out(wrapped(kinds, results), walk, numbers)
+
+    def call_record(self) -> tuple[Any, ...] | None:
+        """What machine code needs for calls that do nothing but return what they made, and have no numbers; None if it
+        cannot make them."""
+        executable = self.recipe.executable.quick
+        if executable is None or self.conversions:
+            return None
+        return run_table.call_record(
+            executable, self.inputs, self._words, executable.kinds, self.effects.shape(executable.kinds)
+        )
 
     def _given(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
         """The inputs of the program."""

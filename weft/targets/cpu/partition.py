@@ -136,48 +136,24 @@ class PartitionRows(NativeKernel):
             inside = b.iota(dt.int64, count) < b.splat(left, count)
             keys = self._keys(b, self._load(b, x, b.i64(k * count), inside))
             vectors.append([b.choose(inside, word, -1) for word in keys])
-        self._keep_sample(frame, vectors)
-        return self._rank(frame, frame["rank"])
+        return self._rank(frame, Network(b, vectors).sort(), frame["rank"])
 
-    def _rank(self, frame: Frame, rank: Value) -> tuple[Record, Value]:
-        """The key of a rank among those in the place of the sample, and how many equal ones come before it."""
+    def _rank(self, frame: Frame, vectors: list[Record], rank: Value) -> tuple[Record, Value]:
+        """The key of a rank of sorted vectors, and how many equal ones come before it."""
         b = frame.b
-        self._sort_sample(frame)
+        self._keep_sample(frame, vectors)
         key = self._sampled(frame, rank)
         limit, below = self._spread(b, key), b.i64(0)
-        for vector in self._vectors(b, self._sample(frame)):
+        for vector in vectors:
             below = below + b.count(less(vector, limit))
         return key, rank - below
 
     def _keep_sample(self, frame: Frame, vectors: list[Record]) -> None:
-        self._put_vectors(frame.b, vectors, self._sample(frame))
-
-    def _sort_sample(self, frame: Frame) -> None:
-        """The network, as a function of its own: LLVM takes its time for it, and it is needed twice."""
-
-        def write(b: Builder, sample: Value) -> Value:
-            self._put_vectors(b, Network(b, self._vectors(b, sample)).sort(), sample)
-            return sample
-
-        frame.b.shared("sort_sample", write, self._sample(frame))
-
-    def _vectors(self, b: Builder, sample: Value) -> list[Record]:
-        return [
-            [
-                vector_of(b.load(b.gep(sample, self._in_sample(k, w)), word, self.lanes.count))
-                for w, word in enumerate(self.words)
-            ]
-            for k in range(self.vectors)
-        ]
-
-    def _put_vectors(self, b: Builder, vectors: list[Record], sample: Value) -> None:
+        b, size = frame.b, self.lanes.size
         for k, vector in enumerate(vectors):
-            for w, keys in enumerate(vector):
-                b.store(keys, b.gep(sample, self._in_sample(k, w)))
-
-    def _in_sample(self, vector: int, word: int) -> int:
-        """Where a vector of words of the sample is, in bytes: all first words come before the second ones."""
-        return (word * self.network + vector * self.lanes.count) * self.lanes.size
+            for word, keys in enumerate(vector):
+                place = (word * self.network + k * self.lanes.count) * size
+                b.store(keys, b.gep(self._sample(frame), place))
 
     def _sample(self, frame: Frame) -> Value:
         return frame.b.gep(frame.scratch, frame["capacity"])
@@ -231,8 +207,7 @@ class PartitionRows(NativeKernel):
                 inside = number < b.splat(count, self.lanes.count)
                 words = self._kept(frame, b.i64(k * self.lanes.count))
                 vectors.append([b.choose(inside, word, -1) for word in words])
-            self._keep_sample(frame, vectors)
-            key, before = self._rank(frame, rank)
+            key, before = self._rank(frame, Network(b, vectors).sort(), rank)
             return [*key, before]
 
         *key, before = b.rarely(~one, [*low, rank], from_network)
@@ -305,7 +280,14 @@ class PartitionRows(NativeKernel):
             bases = [self._buffer(frame, frame.scratch, k) for k in range(len(self.words))]
             both = list(zip(bases, self.words, strict=True))
             self._keep_sample(frame, [[b.lookup(base, i, word) for base, word in both] for i in indices])
-        self._sort_sample(frame)
+        sample = self._sample(frame)
+        vectors = []
+        for k in range(self.vectors):
+            vectors.append([
+                vector_of(b.load(b.gep(sample, (w * self.network + k * lanes) * word.size), word, lanes))
+                for w, word in enumerate(self.words)
+            ])  # fmt: skip
+        self._keep_sample(frame, Network(b, vectors).sort())
 
     def _at(self, b: Builder, x: Value, index: Value) -> AnyValue:
         """Elements of a row, one for each lane."""
