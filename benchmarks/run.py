@@ -29,6 +29,16 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 HERE = Path(__file__).resolve().parent
 REQUIRED, EARLIER = "weft", "earlier"
 START_TIMEOUT = 120.0
+AVX2 = {
+    "WEFT_CPU": "x86-64-v3",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+    "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
+}
+"""What keeps all peers from wider vectors than those of AVX2."""
 
 
 @dataclass
@@ -156,6 +166,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="times through the list (default: %(default)s)")
     parser.add_argument("--budget", type=float, default=1.0, help="seconds per measurement (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="cores to use (default: all)")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu on a busy machine, one thread")
+    parser.add_argument("--avx2", action="store_true", help="as on a machine without AVX-512, for all peers")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds before a workload is given up")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every measurement to FILE")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the tables to FILE as Markdown")
@@ -184,7 +196,9 @@ def find_peers(arguments: argparse.Namespace, threads: int, scratch: Path) -> tu
     for peer in [*arguments.peers, "copy"]:
         python = arguments.pythons.get(peer, sys.executable)
         variables = environment(peer, threads, scratch, arguments.earlier if peer == EARLIER else HERE.parent)
-        worker = Worker(peer, python, threads, variables, scratch / f"{peer}.log")
+        variables |= instructions(arguments)
+        script = ("worker.py", arguments.clock)
+        worker = Worker(peer, python, threads, variables, scratch / f"{peer}.log", script)
         try:
             reason = worker.start()
         except OSError as error:
@@ -207,6 +221,15 @@ def environment(peer: str, threads: int, scratch: Path, sources: Path = HERE.par
     variables.pop("JAX_COMPILATION_CACHE_DIR", None)
     if peer in (REQUIRED, EARLIER) and (sources / "weft" / "__init__.py").is_file():
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(sources), variables.get("PYTHONPATH")]))
+    return variables
+
+
+def instructions(arguments: argparse.Namespace) -> dict[str, str]:
+    """Variables that hold the peers to the instructions and the threads that the call asks for."""
+    variables = dict(AVX2) if arguments.avx2 else {}
+    if arguments.threads == 1:
+        flags = variables.get("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
+        variables["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {flags}".strip()
     return variables
 
 

@@ -16,22 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import report
-from run import REQUIRED, Worker, environment, rotated
+from run import REQUIRED, Worker, environment, instructions, rotated
 from sweep_cells import ALL, LAYOUTS, OPERATIONS, Cell, ordered
 from sweep_report import BEHIND, Measured, Sweep, figures, write
 
 PEERS = ("weft", "numpy", "torch", "inductor", "jax")
 QUICK = 60.0
-AVX2 = {
-    "WEFT_CPU": "x86-64-v3",
-    "ATEN_CPU_CAPABILITY": "avx2",
-    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
-    "OPENBLAS_CORETYPE": "Haswell",
-    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
-    "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
-}
-"""What keeps all peers from wider vectors than those of AVX2."""
 SAVED_EVERY = 20.0
 """Seconds between two looks at what there is so far."""
 
@@ -99,9 +89,7 @@ def start(arguments: argparse.Namespace, scratch: Path) -> list[Worker]:
     """A process for each peer that is there; a line for each that is not."""
     workers = []
     for peer in arguments.peers:
-        variables = environment(peer, arguments.threads, scratch) | (AVX2 if arguments.avx2 else {})
-        if arguments.threads == 1:
-            variables["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {variables.get('XLA_FLAGS', '')}"
+        variables = environment(peer, arguments.threads, scratch) | instructions(arguments)
         python = arguments.pythons.get(peer) or arguments.pythons.get({"inductor": "torch"}.get(peer, ""))
         script = ("sweep_worker.py", arguments.clock)
         worker = Worker(peer, python or sys.executable, arguments.threads, variables, scratch / f"{peer}.log", script)

@@ -285,6 +285,20 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
         (NUMBER, lambda x: bind(ArgMax((1,)), bind(Broadcast((4, 8, 2), (0, 1)), x)),
          "broadcast(shape=(4, 2), axes=(0,)) arg_max(axes=(1,)) x"),
     ],
+    "reduce_equal_elements": [
+        (NUMBER, lambda x: bind(Max((0,)), bind(Broadcast((3, 4, 8), (1, 2)), x)), "x"),
+        (NUMBER, lambda x: bind(Max((0, 1)), bind(Broadcast((3, 4, 8), (1, 2)), x)), "max(axes=(0,)) x"),
+        (WHOLE, lambda x: bind(Sum((0, 1)), bind(Broadcast((3, 4, 8), (1, 2)), x)),
+         "multiply sum(axes=(0,)) x constant(special=None)"),
+        (dt.int8, lambda x: bind(Sum((0,)), bind(Broadcast((3, 4, 8), (1, 2)), x)),
+         "multiply as_type(dtype=int32) x constant(special=None)"),
+        # Floats are rounded at each addition, and of no elements there is none to take.
+        (NUMBER, lambda x: bind(Sum((0,)), bind(Broadcast((3, 4, 8), (1, 2)), x)),
+         "sum(axes=(0,)) broadcast(shape=(3, 4, 8), axes=(1, 2)) x"),
+    ],
+    "place_among_equals": [
+        (NUMBER, lambda x: bind(ArgMax((0,)), bind(Broadcast((3, 4, 8), (1, 2)), x)), "constant(special=0)"),
+    ],
     "sort_one": [
         (NUMBER, lambda x: bind(Sort(1), reshape(x, (32, 1))), "reshape(shape=(32, 1)) x"),
         (NUMBER, lambda x: bind(Sort(0), reshape(x, (32, 1))), "sort(axis=0) reshape(shape=(32, 1)) x"),

@@ -171,3 +171,42 @@ def test_a_result_may_lie_on_an_operand_of_short_rows() -> None:
     held += held[:, ::-1]
     mx.eval(held)
     np.testing.assert_array_equal(np.array(held), (x + b) + (x + b)[:, ::-1])
+
+
+# ---- rows that are moved whole ----
+
+WIDTHS = (1, 2, 3, 7, 16, 33, 130)
+MOVED = [np.uint8, np.float16, np.float32, np.int64, np.complex128]
+
+
+@pytest.mark.parametrize("dtype", MOVED)
+@pytest.mark.parametrize("n", WIDTHS)
+def test_parts_of_joined_rows_keep_every_element(n: int, dtype: type) -> None:
+    """Rows of each length are written beside others, which stay as they are."""
+    rng = np.random.default_rng(n)
+    for rows in (3, 16, 45):
+        x, wide, turned = (rng.integers(0, 100, shape).astype(dtype) for shape in ((rows, n), (rows, n + 2), (n, rows)))
+        row = rng.integers(0, 100, n).astype(dtype)
+        for theirs, ours in (
+            (np.concatenate([x, wide[:, 1:-1]], 1), lambda x, w, t, r: mx.concatenate([x, w[:, 1:-1]], 1)),
+            (np.concatenate([x[:, ::-1], turned.T], 1), lambda x, w, t, r: mx.concatenate([x[:, ::-1], t.T], 1)),
+            (np.concatenate([wide[::-1], turned.T], 1), lambda x, w, t, r: mx.concatenate([w[::-1], t.T], 1)),
+            (np.concatenate([np.tile(row, (rows, 1)), x], 1),
+             lambda x, w, t, r: mx.concatenate([mx.broadcast_to(r, x.shape), x], 1)),
+            (np.concatenate([np.tile(x[:, :1], (1, n)), x], 1),
+             lambda x, w, t, r: mx.concatenate([mx.broadcast_to(x[:, :1], x.shape), x], 1)),
+        ):  # fmt: skip
+            np.testing.assert_array_equal(np.array(ours(*map(mx.array, (x, wide, turned, row)))), theirs)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.complex128])
+@pytest.mark.parametrize("n", [2, 3, 16, 33])
+def test_rows_taken_by_number(n: int, dtype: type) -> None:
+    rng = np.random.default_rng(n)
+    x, numbers = rng.integers(0, 100, (50, n + 2)).astype(dtype), rng.integers(-50, 50, (3, 23))
+    a, places = mx.array(x), mx.array(numbers.astype(np.int32))
+    np.testing.assert_array_equal(np.array(a[places]), x[numbers])
+    np.testing.assert_array_equal(np.array(a[:, 1:-1][places]), x[:, 1:-1][numbers])
+    np.testing.assert_array_equal(np.array(a[:, ::-1][places]), x[:, ::-1][numbers])
+    columns, boxes, more = np.arange(23) % 3, x.reshape(10, 5, n + 2), a.reshape(10, 5, n + 2)
+    np.testing.assert_array_equal(np.array(more[places % 10, mx.array(columns)]), boxes[numbers % 10, columns])

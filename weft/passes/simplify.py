@@ -7,6 +7,7 @@ already. Its docstring says `lhs -> rhs` and why that is exact.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -444,6 +445,32 @@ def sort_before_repeating(node: Node) -> Node | None:
     if len(kept) == x.ndim:
         return None
     return _rewrite(bind(Broadcast(node.shape, kept), bind(op.along_axis(kept.index(op.axis)), _narrowed(x, kept))))
+
+
+@rule(Fold)
+def reduce_equal_elements(node: Node) -> Node | None:
+    """max(broadcast(x)) -> max(x), sum(broadcast(x)) -> n * sum(x) for integers, over axes along which x does not vary
+    (of equal elements each is the largest; integers wrap however they are added)"""
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Fold)
+    varying = _varying(x)
+    equal = [axis for axis in op.axes if varying is not None and axis not in varying]
+    sizes = [n for axis in equal if type(n := x.shape[axis]) is int]
+    if not equal or len(sizes) < len(equal) or op.of_equal(x, math.prod(sizes)) is None:
+        return None
+    kept = tuple(axis for axis in range(x.ndim) if axis not in equal)
+    rest = tuple(kept.index(axis) for axis in op.axes if axis in kept)
+    reduced = _narrowed(x, kept)
+    return op.of_equal(_rewrite(bind(type(op)(rest), reduced)) if rest else reduced, math.prod(sizes))
+
+
+@rule(ArgExtremum)
+def place_among_equals(node: Node) -> Node | None:
+    """argmax(broadcast(x)) over an axis along which x does not vary -> 0   (the first of several)"""
+    assert isinstance(node.op, ArgExtremum)
+    varying = _varying(node.inputs[0])
+    none_varies = varying is not None and not set(varying) & set(node.op.axes)
+    return constant(0, node.kind) if none_varies else None
 
 
 def _varying(node: Node) -> tuple[int, ...] | None:

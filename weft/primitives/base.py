@@ -647,6 +647,11 @@ class Reduction(Primitive):
         """Code that combines two accumulator values."""
         raise NotImplementedError
 
+    def of_equal(self, x: Node, count: int) -> Node | None:
+        """What `count` elements, all of them equal to x, are combined to, if that takes no combining; x is what the
+        other axes were reduced to, where there are any."""
+        return None
+
     def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         return float(kinds[0].size) if out.dtype.is_inexact else 0.0
 

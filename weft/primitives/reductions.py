@@ -133,6 +133,11 @@ class Sum(Fold):
     def of_nothing(self, dtype: Dtype) -> Any:
         return 0
 
+    def of_equal(self, x: Node, count: int) -> Node | None:
+        """Integers wrap, so it does not matter in how many steps they are added; floats are rounded at each one."""
+        wide = astype(x, self.result(x.dtype))
+        return wide * full_like(wide, count) if wide.dtype.is_integer and count < 1 << 31 else None
+
     def combine(self, b: Builder, x: Any, y: Any) -> Any:
         return x + y
 
@@ -221,6 +226,9 @@ class Extremum(Fold):
     tolerance = EITHER_ZERO
     op: ClassVar[Elementwise]
 
+    def of_equal(self, x: Node, count: int) -> Node | None:
+        return x if count else None
+
     def combine(self, b: Builder, x: Any, y: Any) -> Any:
         return self.op.emit(b, y, x)  # which is the other way round so that it is the new element whose NaN takes time
 
@@ -275,6 +283,9 @@ class Logical(Fold, Discrete):
 
     samples = _samples(smooth=False, empty=True)
     dtypes = (dt.bool_,)
+
+    def of_equal(self, x: Node, count: int) -> Node | None:
+        return x if count else None
 
 
 class All(Logical):

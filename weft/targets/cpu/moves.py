@@ -41,6 +41,7 @@ from weft.targets.cpu.forms.flat import Flat, Walk, plan_of
 from weft.targets.cpu.forms.map import Map
 from weft.targets.cpu.forms.tile import STRIP, Tile, strips
 from weft.targets.cpu.kernel import Frame, NativeKernel
+from weft.targets.cpu.short_rows import Ends, copy_rows, ends_of
 
 WORK: Final = 1 << 14
 """Bytes that are worth a thread."""
@@ -69,7 +70,11 @@ def copy(x: Layout, target: Layout, from_: Pointer, to: Pointer, convert: Any = 
         return []
     kinds = (x.dtype, target.dtype) if convert is not None else (bits_of(x.dtype), bits_of(x.dtype))
     from_, to, axes = _upwards(from_, to, axes_of(x.shape, scaled(x), scaled(target)))
-    *outer, inner = merged(axes) or [Axis(1, (kinds[0].size, kinds[1].size))]
+    axes = merged(axes)
+    rows = None if convert is not None else copy_rows(axes, x.dtype.size, from_, to)
+    if rows is not None:
+        return [rows]
+    *outer, inner = axes or [Axis(1, (kinds[0].size, kinds[1].size))]
     store = Access(kinds[1], "memory", "full", "unit" if inner.strides[1] == kinds[1].size else "stride")
     position = None if store.inner != "unit" else tile_axis(outer, inner, 0, kinds[0].size)
     steps = () if convert is None else (Step(convert, (0,), kinds[1], "full"),)
@@ -332,7 +337,8 @@ def plain_jump(b: Builder, index: Index, address: Value, jump: Value | int) -> V
 class GatherKernel(NativeKernel):
     """out[r] = x[place of r], where the places of some axes come from index arrays. Operands: x, the index arrays, out.
 
-    form: "run" if the inner loop walks x at one place of the index arrays, "lanes" if each element has its own place.
+    form: "run" if the inner loop walks x at one place of the index arrays, "lanes" if each element has its own place,
+    or each row of a few elements (`ends` says how one is moved).
     `dense`: the elements along the first axis with an index array are neighbours.
     """
 
@@ -345,16 +351,19 @@ class GatherKernel(NativeKernel):
     blocked: bool
     stream: bool
     dense: bool
+    ends: Ends | None = None
 
     def __str__(self) -> str:
         flags = (
             f"{' blocked' if self.blocked else ''}{' stream' if self.stream else ''}{' dense' if self.dense else ''}"
+            f"{'' if self.ends is None else f' rows {self.ends}'}"
         )
         what = f"gather {self.form} {self.size} bytes {self.step} outer={self.outer}{flags}"
         return f"{what} [{', '.join(map(str, self.indices))}]"
 
     def fields(self) -> list[str]:
         more = [f"{name}{j}" for j in range(len(self.indices)) for name in ("size", "jump")]
+        more += [] if self.ends is None else ["rest"]
         return fields_of(self.outer, len(self.indices) + 2, *more, blocked=self.blocked)
 
     def emit(self, frame: Frame) -> None:
@@ -389,7 +398,7 @@ class GatherKernel(NativeKernel):
         whole = start + ((stop - start) & -LANES)
         sizes = [frame[f"size{j}"] for j in range(len(self.indices))]
         with b.loop(start, whole, LANES) as loop:
-            base, to = b.gep(x, loop.index * frame["i0"]), b.gep(out, loop.index * self.size)
+            base, to = b.gep(x, loop.index * frame["i0"]), b.gep(out, loop.index * self._apart(frame))
             found = [self._found(frame, j, place, loop.index, LANES) for j, place in enumerate(places)]
             inside = are_inside(b, found, sizes)
             with b.when(inside):
@@ -400,12 +409,19 @@ class GatherKernel(NativeKernel):
                 for lane in range(LANES):
                     self._move(frame, base, to, lane, b.load(b.gep(frame.scratch, 8 * lane), dt.int64, 1))
         with b.loop(whole, stop, 1) as loop:
-            base, to = b.gep(x, loop.index * frame["i0"]), b.gep(out, loop.index * self.size)
+            base, to = b.gep(x, loop.index * frame["i0"]), b.gep(out, loop.index * self._apart(frame))
             self._move(frame, base, to, 0, self._jumps(frame, places, loop.index, 1))
 
     def _move(self, frame: Frame, base: Value, to: Value, lane: int, jump: Any) -> None:
-        b = frame.b
-        b.store(b.load(b.gep(base, jump), _BITS[self.size], 1), b.gep(to, lane * self.size))
+        b, to = frame.b, frame.b.gep(to, self._apart(frame) * lane)
+        if self.ends is not None:
+            self.ends.move(b, b.gep(base, jump), to, frame["rest"])
+        else:
+            b.store(b.load(b.gep(base, jump), _BITS[self.size], 1), to)
+
+    def _apart(self, frame: Frame) -> Value:
+        """From one result to the next, in bytes."""
+        return frame.b.i64(self.size) if self.ends is None else frame[f"i{len(self.indices) + 1}"]
 
     def _plain_jump(self, frame: Frame, places: Sequence[Value], at: Value, lane: int) -> Value:
         """`_jumps` of one lane, for indices that are places as they stand."""
@@ -462,13 +478,20 @@ def gather(
     places = [spread(i, len(out.shape), axes) for i in indices]
     outer = merged(axes_of(out.shape, walk, *places, scaled(out)))
     inner = outer.pop() if outer else Axis(1, (0,) * (len(indices) + 1) + (size,))
-    form = "lanes" if any(inner.strides[1:-1]) else "run"
+    form, ends, row = "lanes" if any(inner.strides[1:-1]) else "run", None, 1
+    if form == "run" and outer and any(outer[-1].strides[1:-1]) and inner.strides[-1] == size:
+        found = ends_of(inner.size, inner.strides[0], size)
+        if found is not None:
+            form, (ends, rest), row, inner = "lanes", found, inner.size, outer.pop()
     blocked, numbers = cut(inner.size, product(outer))
-    units, each = numbers["units"], (BLOCK if blocked else inner.size) * size
+    if ends is not None:
+        numbers |= {"rest": rest}
+    units, each = numbers["units"], (BLOCK if blocked else inner.size) * row * size
     steps = tuple(Index(i.dtype, stepping(s, i.dtype.size)) for i, s in zip(indices, inner.strides[1:-1], strict=True))
     stream = form == "run" and math.prod(out.shape) * size >= STREAM and inner.size * size % 64 == 0
-    dense = form == "lanes" and jumps[0] == size
-    kernel = GatherKernel(size, form, stepping(inner.strides[0], size), steps, len(outer), blocked, stream, dense)
+    dense = form == "lanes" and ends is None and jumps[0] == size
+    step = stepping(inner.strides[0], size)
+    kernel = GatherKernel(size, form, step, steps, len(outer), blocked, stream, dense, ends)
     for j, (jump, n) in enumerate(zip(jumps, sizes, strict=True)):
         numbers |= {f"jump{j}": jump, f"size{j}": n}
     words = words_of(kernel.fields(), [Pointer(k) for k in range(len(indices) + 2)], outer, inner, numbers)

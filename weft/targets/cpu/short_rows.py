@@ -1,0 +1,151 @@
+"""Copies of many rows of a few elements: slices of points and colours, parts of joined rows, rows taken by number.
+
+A row is moved as its first and its last elements, a power of two of both, which overlap where they are more than the
+row has. So a row takes two loads and two stores whatever its length, no mask is needed, and nothing behind its end is
+read or written. Only `moves.py` comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from weft import dtypes as dt
+from weft.codegen.kernel import LANES
+from weft.codegen.launch import Launch, Pointer
+from weft.codegen.transposes import rows_of
+from weft.codegen.words import fields_of
+from weft.llvm.builder import Builder, Value
+from weft.records import dataclass
+from weft.targets.axes import Axis, grain, product, stepping, words_of
+from weft.targets.cpu.kernel import Frame, NativeKernel
+
+_KINDS: Final = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
+_VECTOR: Final = 64
+"""Bytes that are moved together at most."""
+_MANY: Final = 16
+"""Rows that are worth it."""
+_UNIT: Final = 1024
+"""Rows of one unit of work."""
+_WORK: Final = 1 << 13
+"""Rows that are worth a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """How a row is moved: as `lanes` elements of `size` bytes from its beginning and, unless these are the `whole` row,
+    as many up to its end. `step`: how the source lies ("unit", "reverse", or "repeat": one element for all)."""
+
+    size: int
+    lanes: int
+    whole: bool
+    step: str = "unit"
+
+    def __str__(self) -> str:
+        return f"{self.lanes} of {self.size} bytes {self.step}{' whole' if self.whole else ''}"
+
+    def move(self, b: Builder, source: Value, target: Value, rest: Value) -> None:
+        """Copy a row, which is `rest` elements longer than `lanes`."""
+        starts = [b.i64(0)] if self.whole else [b.i64(0), rest]
+        read = [self._read(b, source, start) for start in starts]
+        for x, start in zip(read, starts, strict=True):
+            b.store(x, b.gep(target, start * self.size))
+
+    def _read(self, b: Builder, source: Value, start: Value) -> Value:
+        kind, size, lanes = _KINDS[self.size], self.size, self.lanes
+        if self.step == "repeat":
+            return b.splat(b.load(source, kind, 1), lanes)  # type: ignore[arg-type]
+        if self.step == "unit":
+            return b.load(b.gep(source, start * size), kind, lanes)  # type: ignore[return-value]
+        x = b.load(b.gep(source, (start + (lanes - 1)) * -size), kind, lanes)
+        return b.reverse(x) if lanes > 1 else x  # type: ignore[arg-type, return-value]
+
+
+def ends_of(count: int, stride: int, size: int) -> tuple[Ends, int] | None:
+    """How rows of `count` elements of `size` bytes are moved whose elements lie `stride` bytes apart, and how many
+    elements they are longer than its lanes; None if they are too long or lie otherwise."""
+    step = stepping(stride, size)
+    if size > 8 and step == "unit":
+        count, size = count * (size // 8), 8
+    if step == "stride" or size > 8:
+        return None
+    lanes = _VECTOR // size
+    if not 0 < count <= 2 * lanes:
+        return None
+    while not count >= lanes:
+        lanes //= 2
+    return Ends(size, lanes, bool(count == lanes), step), count - lanes
+
+
+@dataclass(frozen=True, slots=True)
+class ShortRows(NativeKernel):
+    """target[i, j] = x[i, j] for `n` rows. Operands: x, target. `turned`: x lies column by column, up to so many of
+    them, and neighbouring rows are neighbours in memory; 16 rows at a time lie in scratch in between."""
+
+    title = "short_rows"
+    ends: Ends
+    outer: int
+    turned: int = 0
+
+    def __str__(self) -> str:
+        return f"short_rows {self.ends} outer={self.outer}{f' turned by {self.turned}' if self.turned else ''}"
+
+    def fields(self) -> list[str]:
+        more = ("last", "column") if self.turned else ()
+        return fields_of(self.outer, 2, "rest", *more, blocked=True)
+
+    def scratch(self) -> int:
+        return LANES * self.turned * self.ends.size
+
+    def emit(self, frame: Frame) -> None:
+        b = frame.b
+        elsewhere = b.op(f"icmp ne ptr {frame['p0'].text}, {frame['p1'].text}", dt.bool_, 1)
+        with b.when(elsewhere), b.loop(frame.begin, frame.end, 1) as units:
+            place, start, stop = frame.part(units.index, True)
+            at = frame.indices(place)
+            x, target = frame.at(0, at), frame.at(1, at)
+            if self.turned:
+                self._turned(frame, x, target, start, stop)
+            else:
+                with b.loop(start, stop, 1) as row:
+                    source, to = b.gep(x, row.index * frame["i0"]), b.gep(target, row.index * frame["i1"])
+                    self.ends.move(b, source, to, frame["rest"])
+
+    def _turned(self, frame: Frame, x: Value, target: Value, start: Value, stop: Value) -> None:
+        b, size, kind = frame.b, self.ends.size, _KINDS[self.ends.size]
+        together = start + ((stop - start) & -LANES)
+        columns = [frame.least(b.i64(lane), frame["last"]) * frame["column"] for lane in range(self.turned)]
+        with b.loop(start, together, LANES) as rows:
+            source = b.gep(x, rows.index * size)
+            read = [b.load(b.gep(source, column), kind, LANES) for column in columns]
+            for row, vector in enumerate(rows_of(b, read)):
+                b.store(vector, b.gep(frame.scratch, row * self.turned * size))
+            for row in range(LANES):
+                to = b.gep(target, (rows.index + row) * frame["i1"])
+                self.ends.move(b, b.gep(frame.scratch, row * self.turned * size), to, frame["rest"])
+        with b.loop(together, stop, 1) as single, b.loop(0, frame["last"] + 1, 1) as column:
+            one = b.load(b.gep(b.gep(x, single.index * size), column.index * frame["column"]), kind, 1)
+            b.store(one, b.gep(b.gep(target, single.index * frame["i1"]), column.index * size))
+
+
+def copy_rows(axes: Sequence[Axis], size: int, from_: Pointer, to: Pointer) -> Launch | None:
+    """A copy, operand 0 to operand 1, of elements of `size` bytes along these axes; None if that is not what they are
+    for. Rows of the target lie apart, or those of the source do."""
+    if len(axes) < 2 or axes[-1].strides[1] != size or not axes[-2].size >= _MANY:
+        return None
+    *outer, rows, row = axes
+    turned = 0
+    if stepping(row.strides[0], size) == "stride":
+        if rows.strides[0] != size or not row.size <= LANES or size > 8:
+            return None
+        turned = LANES if row.size > 8 else 8 if row.size > 4 else 4
+    found = ends_of(row.size, size if turned else row.strides[0], size)
+    if found is None:
+        return None
+    ends, rest = found
+    kernel = ShortRows(ends, len(outer), turned)
+    chunks = -(-rows.size // _UNIT)
+    numbers = {"units": product(outer) * chunks, "width": _UNIT, "chunks": chunks, "rest": rest}
+    numbers |= {"last": row.size - 1, "column": row.strides[0]}
+    words = words_of(kernel.fields(), [from_, to], outer, rows, numbers)
+    return Launch(kernel.source(), words, grain(_UNIT, _WORK, numbers["units"]), kernel.scratch())
