@@ -63,6 +63,30 @@ def test_extremes_see_every_element_and_every_nan(rows: int, n: int) -> None:
         np.testing.assert_array_equal(np.array(ours(mx.array(np.ascontiguousarray(x.T)), axis=0)), theirs(x, axis=1))
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int64, np.bool_, np.float64, np.float16], ids=str)
+def test_places_and_exact_sums_of_short_rows(dtype: type) -> None:
+    """What is the same in every order stays in registers, row after row."""
+    for rows, n in ((64, 2), (65, 3), (300, 8), (77, 16)):
+        x = np.random.default_rng(n).integers(-3, 4, (rows, n)).astype(dtype)
+        turned, wide = np.ascontiguousarray(x.T), np.concatenate([x, x], 1)
+        for ours, theirs in ((mx.argmax, np.argmax), (mx.argmin, np.argmin), (mx.max, np.max), (mx.min, np.min)):
+            expected = theirs(x, axis=1)
+            np.testing.assert_array_equal(np.array(ours(mx.array(x), axis=1)), expected)
+            np.testing.assert_array_equal(np.array(ours(mx.array(turned).T, axis=1)), expected)
+            np.testing.assert_array_equal(np.array(ours(mx.array(wide)[:, n:], axis=1)), expected)
+            np.testing.assert_array_equal(np.array(ours(mx.array(x)[:, ::-1], axis=1)), theirs(x[:, ::-1], axis=1))
+        np.testing.assert_array_equal(np.array(mx.sum(mx.array(x), axis=1)), x.sum(1))
+
+
+def test_complex_sums_of_short_rows_have_the_specified_order() -> None:
+    for rows, n in ((64, 2), (70, 7), (300, 16)):
+        parts = elements(rows, n), elements(rows, n)[::-1]
+        x = np.stack(parts, -1).view(np.complex64)[..., 0]
+        found = np.array(mx.sum(mx.array(x), axis=1)).view(np.float32).reshape(rows, 2)
+        for part, sums in zip(parts, found.T, strict=True):
+            assert bits(np.ascontiguousarray(sums)) == bits(specified_sum(part))
+
+
 FUSED: dict[str, Callable[[mx.array], object]] = {
     "softmax": lambda x: mx.softmax(x, axis=-1),
     "logsumexp": lambda x: mx.logsumexp(x, axis=-1),

@@ -48,7 +48,7 @@ class Flat(Form):
     (`columns`); the last one has `last` elements, which are moved in vectors of so many `lanes`. `staging` says of each
     load how it is laid out: "" (it is read as it is), else when ("once" or "often") and how its rows are stepped
     through along the last axis ("unit", "repeat", "reverse", "stride", or "turn": jumping, where neighbouring rows are
-    neighbours in memory)."""
+    neighbours in memory), and "beside" if all rows but those at an end may be read past their own ends."""
 
     title = "flat"
     columns: int = 1
@@ -110,11 +110,11 @@ class Flat(Form):
         with b.loop(frame.begin, frame.end, 1) as units:
             place, start, stop = frame.part(units.index, True)
             bases = rows.accesses.bases(frame.indices(place))
-            rows.lay_out("once", bases, frame.least(stop - start, group))
+            rows.lay_out("once", bases, b.i64(0), frame.least(stop - start, group))
             with b.loop(start, stop, group) as some:
                 count = frame.least(stop - some.index, group)
                 here = rows.moved(bases, some.index)
-                rows.lay_out("often", here, count)
+                rows.lay_out("often", here, some.index, count)
 
                 def body(j: Value, mask: Value | None, state: State, here: Bases = here) -> State:
                     given = rows.given(here, j, lanes, mask)
@@ -156,11 +156,11 @@ class _Rows:
                 found[k] = self._numbers(k, bases[k] + j * self._step(k), lanes)
         return found
 
-    def lay_out(self, when: str, bases: Bases, count: Value) -> None:
-        """`count` rows of all operands whose time it is."""
+    def lay_out(self, when: str, bases: Bases, first: Value, count: Value) -> None:
+        """`count` rows, from number `first` on, of all operands whose time it is."""
         for k, staging in enumerate(self.kernel.staging):
             if staging.startswith(when):
-                self._lay_out(k, staging.split()[1], bases[k], count)
+                self._lay_out(k, staging.split()[1:], bases[k], first, count)
 
     # ---- one operand ----
 
@@ -181,18 +181,30 @@ class _Rows:
         b, step = self.b, self._step(k)
         return b.splat(first, lanes) + b.splat(step, lanes) * b.iota(first.dtype, lanes)
 
-    def _lay_out(self, k: int, how: str, base: Value, count: Value) -> None:
+    def _lay_out(self, k: int, how: Sequence[str], base: Value, first: Value, count: Value) -> None:
         b, across = self.b, self.frame["across"]
-        together = b.i64(0)
-        if how == "turn":
+
+        def rows(start: Value | int, stop: Value | int, how: str) -> None:
+            with b.loop(start, stop, 1) as row:
+                step = row.index * self.frame[f"i{k}"]
+                at = base + step if self._counts(k) else b.gep(base, step)
+                self._pieces(k, at, row.index * across, partial(self._piece, how=how))
+
+        if how[0] == "turn":
             together = count & -LANES
-            with b.loop(0, together, LANES) as rows:
-                at = b.gep(base, rows.index * self._dtype(k).size)
-                self._turn(k, at, rows.index * across)
-        with b.loop(together, count, 1) as row:
-            step = row.index * self.frame[f"i{k}"]
-            at = base + step if self._counts(k) else b.gep(base, step)
-            self._pieces(k, at, row.index * across, partial(self._piece, how=how))
+            with b.loop(0, together, LANES) as some:
+                at = b.gep(base, some.index * self._dtype(k).size)
+                self._turn(k, at, some.index * across)
+            rows(together, count, "stride")
+        elif how[1:] == ["beside"]:
+            # What is written past the end of a row is written again with the next one, so they keep their order.
+            begin = b.choose(first.eq(0), b.i64(1), 0)
+            end = b.choose((first + count).eq(self.frame["n"]), count - 1, count)
+            rows(0, begin, how[0])
+            rows(begin, end, f"whole {how[0]}")
+            rows(end, count, how[0])
+        else:
+            rows(0, count, how[0])
 
     def _pieces(self, k: int, start: Value, j: Value, move: Callable[..., None], axis: int = 0) -> None:
         """Each run along the last axis of a row that begins at `start`, to place `j` of the table and behind it."""
@@ -224,6 +236,10 @@ class _Rows:
             return self._numbers(k, start + self._step(k) * first, lanes)
         if how == "repeat":
             return splat(b, b.load(start, dtype, 1), lanes)
+        if how == "whole unit":
+            return b.load(b.gep(start, first * dtype.size), dtype, lanes)
+        if how == "whole reverse":
+            return reversed_lanes(b, b.load(b.gep(start, (first + (lanes - 1)) * -dtype.size), dtype, lanes))
         if how in ("unit", "reverse") and dtype.size >= 4:  # AVX2 has no masks for smaller ones
             mask = b.iota(dt.int32, lanes) < b.splat(b.cast(last - first, dt.int32), lanes)
             if how == "unit":
@@ -301,6 +317,7 @@ def plan_of(axes: Sequence[Axis], loads: Sequence[Walk], stores: Sequence[Walk])
         return None
     width, last = product(columns), columns[-1].size
     lanes = LANES if last > 8 else 8 if last > 4 else 4
+    staging = tuple([_beside(how, rows.strides[k], (lanes - last) * loads[k].unit) for k, how in enumerate(staging)])
     group = LANES if width > LANES else TABLE // lanes
     unit = MANY_GROUPS * group
     chunks = -(-rows.size // unit)
@@ -343,6 +360,12 @@ def _staged(axes: Sequence[Axis], k: int, load: Walk) -> str:
     if load.source == "memory" and rows == load.unit and how == "stride" and len(axes) == 2:
         how = "turn"
     return f"{when} {how}"
+
+
+def _beside(how: str, row: int, past: int) -> str:
+    """How rows are laid out that are so many bytes apart, where whole vectors of them reach so many bytes `past` their
+    ends: into the row beside them, if that is as far away."""
+    return f"{how} beside" if how in ("often unit", "often reverse") and abs(row) >= past else how
 
 
 def _pays(staging: Sequence[str], columns: Sequence[Axis]) -> bool:
