@@ -162,5 +162,9 @@ class Kernel:
 
     @property
     def is_neutral(self) -> bool:
-        """Whether merging the identity of each reduction leaves all bits as they are. (1 + 0j) * x may not."""
-        return not any(dtype.is_complex for dtype in self.state_dtypes())
+        """Whether merging the identity of each reduction leaves all bits as they are."""
+        return all(self.step(number).op.is_neutral(self.operand_dtype(number)) for number in self.reductions())
+
+    def are_exact(self, reductions: Sequence[int]) -> bool:
+        """Whether some reductions give the same bits in every order."""
+        return all(self.step(number).op.is_exact(self.operand_dtype(number)) for number in reductions)

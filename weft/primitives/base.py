@@ -647,6 +647,14 @@ class Reduction(Primitive):
         """Code that combines two accumulator values."""
         raise NotImplementedError
 
+    def is_exact(self, dtype: Dtype) -> bool:
+        """Whether elements of a dtype are combined without rounding, so that every order gives the same bits."""
+        return False
+
+    def is_neutral(self, dtype: Dtype) -> bool:
+        """Whether merging the identity leaves all bits as they are. (1 + 0j) * x may not."""
+        return not dtype.is_complex
+
     def of_equal(self, x: Node, count: int) -> Node | None:
         """What `count` elements, all of them equal to x, are combined to, if that takes no combining; x is what the
         other axes were reduced to, where there are any."""

@@ -65,6 +65,10 @@ class Fold(Reduction):
         """The result of reducing no elements."""
         return self.identity(dtype)
 
+    def is_exact(self, dtype: Dtype) -> bool:
+        """Floats are rounded, or there are two zeros to choose from."""
+        return not dtype.is_inexact
+
     def state_dtypes(self, dtype: Dtype) -> tuple[Dtype, ...]:
         return (self.accumulator(dtype),)
 
@@ -132,6 +136,9 @@ class Sum(Fold):
 
     def of_nothing(self, dtype: Dtype) -> Any:
         return 0
+
+    def is_neutral(self, dtype: Dtype) -> bool:
+        return True
 
     def of_equal(self, x: Node, count: int) -> Node | None:
         """Integers wrap, so it does not matter in how many steps they are added; floats are rounded at each one."""
@@ -340,6 +347,10 @@ class ArgExtremum(Reduction, Discrete):
 
     def result(self, dtype: Dtype) -> Dtype:
         return dt.uint32
+
+    def is_exact(self, dtype: Dtype) -> bool:
+        """The first of the most extreme elements is the same one in every order."""
+        return not dtype.is_complex
 
     def check(self, x: ArrayType) -> None:
         super().check(x)

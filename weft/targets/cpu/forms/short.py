@@ -8,7 +8,7 @@ from typing import Any
 from weft import dtypes as dt
 from weft.codegen.kernel import LANES, Access
 from weft.codegen.phases import Phases
-from weft.codegen.scope import Accesses, Bases, Scope, stored_dtype
+from weft.codegen.scope import Accesses, Bases, Scope, flatten, stored_dtype, unflatten
 from weft.codegen.transposes import columns_of, rows_of
 from weft.llvm.builder import AnyValue, Value
 from weft.passes.lower import Item
@@ -197,9 +197,11 @@ class _Rows:
         b, kernel, phases, rows = self.b, self.kernel, self.phases, self.frame["rows"]
         reductions = VectorReductions(b, kernel, phases.reductions(phase))
         slots = Slots(self.frame.scratch, reductions)
+        # Where the order makes no difference, what is reduced stays in registers.
+        start = reductions.start() if kernel.are_exact(reductions.numbers) else ()
         stores = phases.stores(phase)
         turned = [i for i in stores if mask is None and kernel.first + i in kernel.tiles]
-        with b.loop(0, rows, 1) as row:
+        with b.loop(0, rows, 1, *flatten(start)) as row:
             at = self.accesses.moved(bases, row.index)
             scope = _ElementScope(self.accesses, at, j, LANES, mask, given, rows=self, phase=phase, row=row.index)
             reductions.read(scope)
@@ -209,11 +211,16 @@ class _Rows:
             scope.store_some([i for i in stores if i not in turned])
             for i in turned:
                 b.store(scope.spread(scope.stored(kernel.stores[i].value)), self.square(kernel.first + i, row.index))
-            slots.write(row.index, reductions.take(scope, b.splat(row.index), None, reductions.start()))
+            before = unflatten(start, row.carried) if start else reductions.start()
+            after = reductions.take(scope, b.splat(row.index), None, before)
+            if start:
+                row.carry(*flatten(after))
+            else:
+                slots.write(row.index, after)
         for i in turned:
             self._write(kernel.first + i, bases[kernel.first + i], j)
         if reductions:
-            scalars.values.update(reductions.finish(slots.merged(rows)))
+            scalars.values.update(reductions.finish(unflatten(start, row.carried) if start else slots.merged(rows)))
 
 
 class _ElementScope(Scope):
