@@ -62,3 +62,23 @@ def test_small_products_in_a_batch_that_grows() -> None:
             x, y = rng.standard_normal((members, n, n)), rng.standard_normal((members, n, n))
             got = np.asarray(mx.array(x, mx.float64) @ mx.array(y, mx.float64))
             np.testing.assert_allclose(got, x @ y, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.complex64])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 4), (3, 3, 1), (5, 5, 5)])
+def test_small_matrices_that_do_not_lie_one_after_the_other(shape: tuple[int, int, int], dtype: mx.Dtype) -> None:
+    """They are copied first; the bits are those of the same matrices in rows."""
+    m, k, n = shape
+    rng = np.random.default_rng(m + k + n)
+
+    def made(*shape: int) -> mx.array:
+        x = mx.array(rng.standard_normal(shape).astype(np.float32))
+        return (x + 1j * x[::-1]).astype(dtype) if dtype == mx.complex64 else x.astype(dtype)
+
+    a, b = made(70, m, k + 2)[..., 1:-1], made(n, k, 70).T
+    for x, y in ((a, b), (a[::-1], mx.contiguous(b)), (mx.contiguous(a), b[..., ::-1])):
+        found, plain = x @ y, mx.contiguous(x) @ mx.contiguous(y)
+        assert bytes(memoryview(found.view(mx.uint8))) == bytes(memoryview(plain.view(mx.uint8)))
+        followed = mx.maximum((x @ y).real, 0) if dtype == mx.complex64 else mx.maximum(x @ y, 0)
+        expected = mx.maximum(plain.real, 0) if dtype == mx.complex64 else mx.maximum(plain, 0)
+        assert bytes(memoryview(followed.view(mx.uint8))) == bytes(memoryview(expected.view(mx.uint8)))

@@ -10,6 +10,8 @@ from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
 from weft.llvm.engine import Source
 from weft.records import dataclass, replace
+from weft.targets.axes import row_major
+from weft.targets.cpu import moves
 from weft.targets.cpu.matmul import combine, dot, gemm
 from weft.targets.cpu.matmul.combine import Combine
 from weft.targets.cpu.matmul.dot import Dot
@@ -46,7 +48,9 @@ def lower(a: Layout, b: Layout, out: Layout) -> Lowering:
     product = _product(a, b)
     if is_skinny(a, b):
         return _skinny(product)
-    return Lowering((_tiny(product),)) if _is_tiny(product) else _tiled(product)
+    if _is_tiny(product):
+        return Lowering((_tiny(product),))
+    return _packed_first(a, b) or _tiled(product)
 
 
 def is_skinny(a: Layout, b: Layout) -> bool:
@@ -179,7 +183,7 @@ def with_epilogue(a: Layout, b: Layout, left: Pointer, right: Pointer, fused: Fu
         p = p.with_rows_of_batch(most=_FEW) if p.m == 1 else p
         whole = _dot(p, fused=fused)
         return None if _streamed(p) >= 4 * PARALLEL and 2 * _count(whole) <= tasks_for(_streamed(p)) else whole
-    if p.n == 1 or _is_tiny(p):
+    if p.n == 1 or _is_tiny(p) or _is_small_batch(a, b):
         return None
     p = p.with_rows_of_batch()
     packed = _reads(p, machine(config.cpu))[1] != "direct"
@@ -295,6 +299,35 @@ def _is_tiny(p: _Product) -> bool:
         and members >= _TINY_MANY
         and p.m * p.n * p.k * p.kind.parts**2 <= _TINY_TERMS
     )
+
+
+def _is_small_batch(a: Layout, b: Layout) -> bool:
+    """Whether these are many products of a few elements, each of matrices of its own, however they lie."""
+    if len(a.shape) < 3 or len(a.shape) != len(b.shape):
+        return False
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    if m > _TINY or n > _TINY or k > _TINY or m * n * k * elements_of(a.dtype).parts ** 2 > _TINY_TERMS:
+        return False
+    return all(x.strides[0] != 0 for x in (a, b)) and math.prod(a.shape[:-2]) >= _TINY_MANY
+
+
+def _packed_first(a: Layout, b: Layout) -> Lowering | None:
+    """The same for those that do not lie one after the other: they are copied, which costs less than a product that has
+    vectors of its own."""
+    if not _is_small_batch(a, b):
+        return None
+    launches: list[Launch] = []
+    layouts, pointers, temporaries = [a, b], [Pointer(0), Pointer(1)], []
+    for number, x in enumerate((a, b)):
+        packed = Layout(x.shape, row_major(x.shape, 1), x.dtype)
+        if any(n != 1 and step != wanted for n, step, wanted in zip(x.shape, x.strides, packed.strides, strict=True)):
+            to = Pointer(3 + len(temporaries))
+            launches += moves.copy(x, packed, Pointer(number), to)
+            layouts[number], pointers[number] = packed, to
+            temporaries.append(math.prod(x.shape) * x.dtype.size)
+    p = _product(*layouts)
+    p = replace(p, a=replace(p.a, pointer=pointers[0]), b=replace(p.b, pointer=pointers[1]))
+    return Lowering((*launches, _tiny(p)), tuple(temporaries)) if _is_tiny(p) else None
 
 
 def _packing(x: _Operand, rows: int, columns: int, size: int) -> bool | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import platform
 
 from weft.llvm.host import host
-from weft.records import dataclass
+from weft.records import dataclass, replace
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.gemm import Tile
 
@@ -16,7 +17,7 @@ class ProductMachine:
     """Vector registers: bytes in one, and how many there are. `in_place`: the bytes of a right operand that is read
     faster where it lies than packed; 0 where loads of a part of a vector are not one instruction. `block`: rows that a
     packed block of b is used for. Packing it costs as much as some ten of them, but a chunk of so many rows of a is
-    read again for every panel of b: half of a second-level cache, which is 512 KB or less where there is no AVX-512."""
+    read again for every panel of b: half of a second-level cache, or less."""
 
     vector: int
     registers: int
@@ -38,7 +39,7 @@ class ProductMachine:
 
 
 _AVX512 = ProductMachine(64, 32, in_place=2 << 20)
-_AVX2 = ProductMachine(32, 16, in_place=128 << 10, block=256)
+_AVX2 = ProductMachine(32, 16, in_place=128 << 10)
 _SSE = ProductMachine(16, 16, in_place=0)
 _NEON = ProductMachine(16, 32, in_place=0)
 
@@ -51,5 +52,15 @@ def machine(cpu: str) -> ProductMachine:
     if cpu == "native":
         if all(host().has(name) for name in ("avx512f", "avx512bw", "avx512dq", "avx512vl")):
             return _AVX512
-        return _AVX2 if host().has("avx2") and host().has("fma") else _SSE
-    return {"x86-64-v4": _AVX512, "x86-64-v3": _AVX2}.get(cpu, _SSE)
+        return _with_blocks(_AVX2) if host().has("avx2") and host().has("fma") else _SSE
+    return {"x86-64-v4": _AVX512, "x86-64-v3": _with_blocks(_AVX2)}.get(cpu, _SSE)
+
+
+def _with_blocks(processor: ProductMachine) -> ProductMachine:
+    """The same with blocks for the second-level cache that there is: many processors without AVX-512 have 512 KB, or
+    256."""
+    try:
+        cache = os.sysconf("SC_LEVEL2_CACHE_SIZE")
+    except (OSError, ValueError):  # not every C library knows
+        cache = 0
+    return processor if cache >= 1 << 20 else replace(processor, block=256)
