@@ -21,7 +21,7 @@ from weft.errors import ConfigError
 from weft.llvm import engine
 from weft.runtime import threads
 from weft.runtime.program import Command, CommandKind, Program, Reloc
-from weft.targets.cpu import matmul
+from weft.targets.cpu import matmul, moves
 from weft.targets.cpu.matmul import dot, gemm
 
 NUMBERS = tuple(dtype for dtype in dt.ALL if not dtype.is_bool)
@@ -36,7 +36,7 @@ def layout(x: np.ndarray) -> Layout:
 
 def lowered(a: np.ndarray, b: np.ndarray) -> Lowering:
     shape = (*a.shape[:-1], b.shape[-1])
-    return matmul.lower(layout(a), layout(b), layout(np.empty(shape, a.dtype)))
+    return matmul.lower(moves.copy, layout(a), layout(b), layout(np.empty(shape, a.dtype)))
 
 
 def program(lowering: Lowering) -> Program:

@@ -59,7 +59,7 @@ Operands = Sequence[Layout]
 
 
 def _matmul(op: Matmul, operands: Operands, out: Layout) -> Lowering:
-    return matmul.lower(operands[0], operands[1], out)
+    return matmul.lower(moves.copy, operands[0], operands[1], out)
 
 
 # ---- moves ----

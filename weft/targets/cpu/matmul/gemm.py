@@ -379,8 +379,8 @@ class Gemm:
         columns = [(v * lanes * self.size, None if v < vectors - 1 else last) for v in range(vectors)]
         if self.read_a != "direct":
             with b.when(~first):  # the totals that are added to come while the sums are computed
-                at = [b.gep(target.at, target.row * i) for i in range(rows)]
-                f.prefetch([b.gep(row, column) for row in at for column, _ in columns])
+                starts = [b.gep(target.at, target.row * i) for i in range(rows)]
+                f.prefetch([b.gep(start, column) for start in starts for column, _ in columns])
         sums = self._products(chunk, rows, columns)
         lines = [target.line(i) for i in range(rows)]
         places = [

@@ -11,7 +11,7 @@ from weft.config import config
 from weft.llvm.engine import Source
 from weft.records import dataclass, replace
 from weft.targets.axes import row_major
-from weft.targets.cpu import moves
+from weft.targets.copying import Copy
 from weft.targets.cpu.matmul import combine, dot, gemm
 from weft.targets.cpu.matmul.combine import Combine
 from weft.targets.cpu.matmul.dot import Dot
@@ -38,7 +38,7 @@ _TINY_MANY: Final = 64  # such products that are worth a kernel of their own
 _TINY_TASK: Final = 1024  # and that are a task
 
 
-def lower(a: Layout, b: Layout, out: Layout) -> Lowering:
+def lower(copy: Copy, a: Layout, b: Layout, out: Layout) -> Lowering:
     """out[..., m, n] = a[..., m, k] @ b[..., k, n]; one dtype, equal batch axes or none of b, `out` contiguous.
 
     Pointers: 0 is a, 1 is b, 2 is out.
@@ -50,7 +50,7 @@ def lower(a: Layout, b: Layout, out: Layout) -> Lowering:
         return _skinny(product)
     if _is_tiny(product):
         return Lowering((_tiny(product),))
-    return _packed_first(a, b) or _tiled(product)
+    return _packed_first(copy, a, b) or _tiled(product)
 
 
 def is_skinny(a: Layout, b: Layout) -> bool:
@@ -311,18 +311,19 @@ def _is_small_batch(a: Layout, b: Layout) -> bool:
     return all(x.strides[0] != 0 for x in (a, b)) and math.prod(a.shape[:-2]) >= _TINY_MANY
 
 
-def _packed_first(a: Layout, b: Layout) -> Lowering | None:
+def _packed_first(copy: Copy, a: Layout, b: Layout) -> Lowering | None:
     """The same for those that do not lie one after the other: they are copied, which costs less than a product that has
     vectors of its own."""
     if not _is_small_batch(a, b):
         return None
     launches: list[Launch] = []
-    layouts, pointers, temporaries = [a, b], [Pointer(0), Pointer(1)], []
+    temporaries: list[int] = []
+    layouts, pointers = [a, b], [Pointer(0), Pointer(1)]
     for number, x in enumerate((a, b)):
         packed = Layout(x.shape, row_major(x.shape, 1), x.dtype)
         if any(n != 1 and step != wanted for n, step, wanted in zip(x.shape, x.strides, packed.strides, strict=True)):
             to = Pointer(3 + len(temporaries))
-            launches += moves.copy(x, packed, Pointer(number), to)
+            launches += copy(x, packed, Pointer(number), to)
             layouts[number], pointers[number] = packed, to
             temporaries.append(math.prod(x.shape) * x.dtype.size)
     p = _product(*layouts)
