@@ -12,7 +12,6 @@ in that order. Lanes that go the same way are moved together (`Lanes`).
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -36,8 +35,7 @@ SAMPLE: Final = 64
 LOOKS: Final = 4096
 """Vectors between two looks whether to stop."""
 
-_random = random.Random(1)
-_PLACES: Final = [(j << 16) + _random.getrandbits(16) for j in range(SAMPLE)]
+_PLACES: Final = [(j << 16) + (j * 40503 & 0xFFFF) for j in range(SAMPLE)]  # 2 ** 16 times the golden ratio: spread
 """Where a row is sampled: these, in units of its length / (SAMPLE << 16). One place in each part of the row, so that
 neither sorted nor periodic rows mislead."""
 

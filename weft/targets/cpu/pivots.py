@@ -8,7 +8,6 @@ larger one waits on a stack, so that it is never high. What comes out depends on
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Final
 
@@ -36,8 +35,7 @@ _SHARE: Final = 16
 
 _SPREAD: Final = 16
 """Bits of a place within a part of the sample."""
-_random = random.Random(2)
-_OFFSETS: Final = [_random.getrandbits(_SPREAD) for _ in range(16)]
+_OFFSETS: Final = [((j + 1) * 2654435769 & 0xFFFFFFFF) >> (32 - _SPREAD) for j in range(16)]  # by the golden ratio
 
 
 def pivots_for(records: Records) -> Lanes | None:
