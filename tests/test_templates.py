@@ -129,7 +129,7 @@ SERVED: dict[str, tuple[Callable[..., Any], Arguments, Sequence[int]]] = {
     "two stages": (lambda x: x.sum(), lambda n: [normal(n)], [40000, 40001, 90000, 32768]),
     "turned": (lambda x: x.T + 1, lambda n: [normal(n, 40)], range(16, 60)),
     "product": (lambda x, w: x @ w, lambda n: [normal(n, 24), normal(24, 20)], range(9, 64, 5)),
-    "skinny": (lambda x, w: x @ w, lambda n: [normal(1, n), normal(n, 20)], range(64, 1000, 100)),
+    "skinny": (lambda x, w: x @ w, lambda n: [normal(1, n), normal(n, 20)], range(64, 600, 50)),
     "slices": (lambda x: x[:, 1:] * 2 + x[:, :-1], lambda n: [normal(3, n)], range(3, 50)),
     "reversed": (lambda x: mx.cumsum(x[::-1], axis=0), lambda n: [normal(n, 3)], range(16, 50)),
     "joined": (lambda x, y: mx.concatenate([x, y, x], 1), lambda n: [normal(4, n), normal(4, n + 1)], range(2, 30)),
