@@ -160,9 +160,14 @@ class Pivots:
             return keys, keys <= limit
 
         whole = part.first + ((part.count - lanes) & -lanes)
-        with b.loop(part.first, whole, lanes, part.first, part.stop) as loop:
-            loop.carry(*self.lanes.divide(b, *keys_at(loop.index), target, *loop.carried))
-        with b.loop(whole, part.stop, lanes, *loop.carried) as rest:
+        with b.loop(part.first, whole, _LOOK << 4, part.first, part.stop) as piece:
+            with b.when(piece.index > part.first):
+                self.frame.look()
+            stop = b.intrinsic("smin", piece.index + (_LOOK << 4), whole)
+            with b.loop(piece.index, stop, lanes, *piece.carried) as loop:
+                loop.carry(*self.lanes.divide(b, *keys_at(loop.index), target, *loop.carried))
+            piece.carry(*loop.carried)
+        with b.loop(whole, part.stop, lanes, *piece.carried) as rest:
             inside = b.iota(dt.int64, lanes) < b.splat(part.stop - rest.index, lanes)
             keys, small = keys_at(rest.index)
             rest.carry(*self.lanes.divide_some(b, keys, small, inside, target, *rest.carried))
