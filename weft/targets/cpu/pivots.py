@@ -106,7 +106,7 @@ class Pivots:
     def _fill(self, first: Value, stop: Value, key: Value) -> None:
         """Keys of the result that are all equal."""
         b, lanes = self.b, self.lanes.count
-        with b.loop(first, stop, lanes) as loop:
+        with self.frame.long_loop(first, stop, lanes, _LOOK) as loop:
             inside = b.iota(dt.int64, lanes) < b.splat(stop - loop.index, lanes)
             b.store(b.splat(key, lanes), b.gep(self.memories[0], loop.index * self.word.size), inside)
 
@@ -160,14 +160,9 @@ class Pivots:
             return keys, keys <= limit
 
         whole = part.first + ((part.count - lanes) & -lanes)
-        with b.loop(part.first, whole, _LOOK << 4, part.first, part.stop) as piece:
-            with b.when(piece.index > part.first):
-                self.frame.look()
-            stop = b.intrinsic("smin", piece.index + (_LOOK << 4), whole)
-            with b.loop(piece.index, stop, lanes, *piece.carried) as loop:
-                loop.carry(*self.lanes.divide(b, *keys_at(loop.index), target, *loop.carried))
-            piece.carry(*loop.carried)
-        with b.loop(whole, part.stop, lanes, *piece.carried) as rest:
+        with self.frame.long_loop(part.first, whole, lanes, _LOOK, part.first, part.stop) as loop:
+            loop.carry(*self.lanes.divide(b, *keys_at(loop.index), target, *loop.carried))
+        with b.loop(whole, part.stop, lanes, *loop.carried) as rest:
             inside = b.iota(dt.int64, lanes) < b.splat(part.stop - rest.index, lanes)
             keys, small = keys_at(rest.index)
             rest.carry(*self.lanes.divide_some(b, keys, small, inside, target, *rest.carried))

@@ -33,7 +33,8 @@ CACHED: Final = 1 << 17
 """Bytes of records that are sorted to the end before others are touched: with their copy, a part of a second-level
 cache."""
 BLOCK: Final = 1 << 14
-"""Records that one unit of work merges or writes, where threads share a row."""
+"""Records that one unit of work merges or writes, where threads share a row; of longer ones, steps between two looks
+whether to stop."""
 COST: Final = 16
 """What sorting costs beside copying."""
 
@@ -209,7 +210,7 @@ class SortRows(NativeKernel):
             found = self._sorted(frame, memory, other, x, start, count)
             if self.result == "records":
                 everything = Sequences(b, self.records, self.lanes, self.vectors, frame["all"])
-                _copy_records(memory, found, everything, frame["p1"], row * frame["row"] + start, count)
+                _copy_records(frame, memory, found, everything, row * frame["row"] + start, count)
             else:
                 self._finish(frame, memory, found, x, frame.at(1, frame.indices(row)))
 
@@ -277,7 +278,7 @@ class SortRows(NativeKernel):
     def _records(self, frame: Frame, memory: Sequences, x: Value, start: Value, count: Value) -> None:
         """The records of what is sorted, as they come."""
         b = frame.b
-        with b.loop(0, count, self.lanes) as loop:
+        with frame.long_loop(0, count, self.lanes, BLOCK) as loop:
             at = start + loop.index
             place = b.gep(x, at * self.records.dtype.size)
             memory.store(self.records.load(b, place, at, count - loop.index, self.lanes), frame.scratch, loop.index)
@@ -302,9 +303,10 @@ def _choose(b: Builder, condition: Value, x: Value, y: Value) -> Value:
     return b.op(f"select i1 {condition.text}, ptr {x.text}, ptr {y.text}", x.dtype, 1)
 
 
-def _copy_records(memory: Sequences, source: Value, into: Sequences, target: Value, at: Value, count: Value) -> None:
-    with memory.b.loop(0, count, memory.lanes) as loop:
-        into.store(memory.load(source, loop.index, memory.lanes), target, at + loop.index)
+def _copy_records(frame: Frame, memory: Sequences, source: Value, into: Sequences, at: Value, count: Value) -> None:
+    """Records become those of the result from `at` on."""
+    with frame.long_loop(0, count, memory.lanes, BLOCK) as loop:
+        into.store(memory.load(source, loop.index, memory.lanes), frame["p1"], at + loop.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +421,7 @@ class Finish(NativeKernel):
             return found | (unclear if mask is None else unclear & mask)
 
         whole = count & -self.lanes
-        with b.loop(0, whole, self.lanes, b.const(dt.bool_, False, self.lanes)) as loop:
+        with frame.long_loop(0, whole, self.lanes, BLOCK, b.const(dt.bool_, False, self.lanes)) as loop:
             loop.carry(body(loop.index, None, loop.carried[0]))
         with b.loop(whole, count, self.lanes, *loop.carried) as rest:
             inside = b.iota(dt.int32, self.lanes) < b.cast(count - rest.index, dt.int32)
@@ -437,7 +439,7 @@ class Finish(NativeKernel):
         """Elements of x from their places, one by one."""
         b, kind = frame.b, bits_of(self.records.dtype)
         last = len(self.records.words) - 1
-        with b.loop(0, count, 1) as loop:
+        with frame.long_loop(0, count, 1, BLOCK) as loop:
             place = b.load(memory.at(base, last, first + loop.index), dt.uint32, 1)
             element = b.load(b.gep(x, b.cast(place, dt.int64) * kind.size), kind, 1)  # type: ignore[arg-type]
             b.store(element, b.gep(out, loop.index * kind.size))
@@ -460,7 +462,7 @@ class Finish(NativeKernel):
     def _rewrite(self, frame: Frame, x: Value, out: Value, zeros: Value, nans: Value) -> None:
         """The zeros and NaNs of a row, one after the other."""
         b, kind, dtype = frame.b, bits_of(self.records.dtype), self.records.dtype
-        with b.loop(0, frame["n"], 1, zeros, nans) as loop:
+        with frame.long_loop(0, frame["n"], 1, BLOCK, zeros, nans) as loop:
             zeros, nans = loop.carried
             element = b.load(b.gep(x, loop.index * kind.size), kind, 1)
             assert isinstance(element, Value)
