@@ -18,7 +18,7 @@ from tests.contract import settings as weft_settings
 from tests.updating import OVERWRITE, WAYS, N, Plain, at, fresh, large, over, same, stepped, variants
 from weft import checking, evaluate
 from weft.array import array
-from weft.passes import pipeline
+from weft.passes import verify
 from weft.runtime.buffer import get_active_memory, get_peak_memory, reset_peak_memory
 from weft.transforms import updating
 from weft.transforms.variant import ShapelessVariant
@@ -669,13 +669,13 @@ def test_explain_tells_what_is_updated_in_place() -> None:
 
 def test_plans_are_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     verified: list[Any] = []
-    real = pipeline.verify_plan
+    real = verify.verify_plan
 
-    def verify(plan: Any, carried: Any = None, donated: Any = None) -> None:
+    def recorded(plan: Any, carried: Any = None, donated: Any = None) -> None:
         real(plan, carried, donated)
         verified.append(donated)
 
-    monkeypatch.setattr(pipeline, "verify_plan", verify)
+    monkeypatch.setattr(verify, "verify_plan", recorded)
     x = fresh()
 
     @mx.compile

@@ -19,6 +19,14 @@ COMPILER = (
     "weft.transforms.exporting", "weft.transforms.importing", "weft.transforms.tracing", "weft.transforms.variant",
 )  # fmt: skip
 """Loaded by the first program, the first function to be compiled, or the first file."""
+KERNELS = (
+    "weft.codegen.math", "weft.passes.lower_loops", "weft.passes.show", "weft.passes.verify",
+    "weft.targets.cpu.attention", "weft.targets.cpu.custom", "weft.targets.cpu.fft", "weft.targets.cpu.forms.steps",
+    "weft.targets.cpu.lapack", "weft.targets.cpu.matmul", "weft.targets.cpu.moves", "weft.targets.cpu.partition",
+    "weft.targets.cpu.quantized", "weft.targets.cpu.scan", "weft.targets.cpu.selection",
+    "weft.targets.cpu.small_matrices", "weft.targets.cpu.small_spectra", "weft.targets.cpu.sorting",
+)  # fmt: skip
+"""Loaded by the first operation that has such kernels, loop, or check; not by a program of elementwise operations."""
 NEVER = (
     "_hashlib", "asyncio", "bz2", "dataclasses", "hashlib", "importlib.resources", "json", "llvmlite", "logging",
     "lzma", "ml_dtypes", "pathlib", "queue", "random", "rich", "scipy", "secrets", "shutil", "socket", "ssl",
@@ -58,8 +66,9 @@ def test_what_an_import_loads(tmp_path: Path) -> None:
     imported, run = alone(tmp_path)
     assert within(imported, (*COMPILER, *NEVER)) == []
     assert within(run, NEVER) == [], "a program whose kernels are in the cache needs none of these"
+    assert within(run, KERNELS) == [], "nor one whose operations are elementwise, of these"
     assert "weft.passes.pipeline" in run, "the list above has names of modules that there are"
-    missing = [name for name in COMPILER if importlib.util.find_spec(name) is None]
+    missing = [name for name in (*COMPILER, *KERNELS) if importlib.util.find_spec(name) is None]
     assert not missing, missing
 
 

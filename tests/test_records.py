@@ -170,6 +170,31 @@ def test_the_standard_library_knows_them() -> None:
             v: int = 0
 
 
+def test_a_method_is_written_by_its_first_call() -> None:
+    @records.dataclass(frozen=True, slots=True)
+    class Base:
+        one: int
+
+    @records.dataclass(frozen=True, slots=True)
+    class Made(Base):
+        two: str = "b"
+
+    def written(cls: type) -> set[str]:
+        methods = {name: vars(cls)[name] for name in ("__init__", "__eq__", "__hash__", "__repr__")}
+        return {name for name, method in methods.items() if method.__name__ == name}
+
+    assert written(Made) == set()
+    x = Made(1)
+    assert written(Made) == {"__init__"}
+    assert x == Made(1, "b")
+    assert x != Made(2)
+    assert written(Made) == {"__init__", "__eq__"}
+    assert hash(x) == hash(Made(1))
+    assert repr(x).endswith("Made(one=1, two='b')")
+    assert len(written(Made)) == 4
+    assert written(Base) == set()
+
+
 def test_threads_may_make_the_first_instances() -> None:
     for _ in range(20):
         _, ours = both(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""Dataclasses whose methods are written when the first instance is made.
+"""Dataclasses whose methods are written when they are called for the first time.
 
 The standard library writes and compiles five functions for each dataclass when its module is imported, which took a
-third of the time of `import weft.core`; most programs make instances of a part of them. The decorator here has the
-same meaning for what Weft uses of it, and `dataclasses.fields`, `replace` and the like know its classes.
+third of the time of `import weft.core`; most programs make instances of a part of them, and compare, hash and show
+fewer. The decorator here has the same meaning for what Weft uses of it, and `dataclasses.fields`, `replace` and the
+like know its classes.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class _Methods:
                 cls.__hash__ = None
 
     def install(self) -> None:
-        """Everything but what is written later; that is at the first call of `__init__`."""
+        """Everything, but that each wanted method is written by its first call."""
         cls, fields = self.cls, self.fields
         cls.__record_fields__ = fields
         for name in ("__dataclass_fields__", "__dataclass_params__"):
@@ -128,26 +129,27 @@ class _Methods:
             cls.__setattr__, cls.__delattr__ = _frozen(cls, fields, "assign to"), _frozen(cls, fields, "delete")
             if "__slots__" in vars(cls) and "__getstate__" not in vars(cls):
                 cls.__getstate__, cls.__setstate__ = _getstate, _setstate
-        if "__init__" not in self.wanted:
-            self.write()
-            return
+        for name in self.wanted:
+            setattr(cls, name, self._unwritten(name))
 
-        def __init__(self_: Any, *args: Any, **kwargs: Any) -> None:
-            self.write()
-            cls.__init__(self_, *args, **kwargs)
+    def _unwritten(self, name: str) -> Callable[..., Any]:
+        """What stands for a method until it is called."""
 
-        cls.__init__ = __init__
+        def first(instance: Any, *args: Any, **kwargs: Any) -> Any:
+            self._write(name)
+            return getattr(self.cls, name)(instance, *args, **kwargs)
 
-    def write(self) -> None:
-        """Compile the methods, all at once."""
+        return first
+
+    def _write(self, name: str) -> None:
+        """Compile a method."""
         names: dict[str, Any] = {"MISSING": MISSING, "set": object.__setattr__}
         writers = {"__init__": self._init, "__eq__": self._eq, "__hash__": self._hash, "__repr__": self._repr}
-        exec("\n".join(line for name in sorted(self.wanted) for line in writers[name](names)), names)
-        for name in self.wanted:
-            function = names[name]
-            function.__qualname__ = f"{self.cls.__qualname__}.{name}"
-            function.__module__ = self.cls.__module__
-            setattr(self.cls, name, function)
+        exec("\n".join(writers[name](names)), names)
+        function = names[name]
+        function.__qualname__ = f"{self.cls.__qualname__}.{name}"
+        function.__module__ = self.cls.__module__
+        setattr(self.cls, name, function)
 
     def _init(self, names: dict[str, Any]) -> Iterator[str]:
         parameters = ["self"]

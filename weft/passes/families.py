@@ -20,22 +20,27 @@ import math
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft.config import config
 from weft.graph.dims import DimEnv, compile_sizes, hint_of
 from weft.graph.node import ArrayType, Graph, Node, Size, kind_of
+from weft.lazy import lazy
 from weft.passes.executable import Executable
 from weft.passes.growing import holds_tapes
 from weft.passes.pipeline import WRAPPERS, compile_graph, wrapped
 from weft.passes.target import Target
 from weft.passes.template import MOST_MISSES, MOST_TEMPLATES, Given, Sized, Template, is_general
-from weft.passes.verify import verify_plan
 from weft.passes.views import Strides
 from weft.primitives.base import DATA, Constant, ConstantValue, Parameter, bind
 from weft.primitives.filling import fill_kind, with_sizes, without_sizes
 from weft.runtime.object_table import NO_NUMBER
 from weft.runtime.objects import MAKERS
+
+if TYPE_CHECKING:
+    from weft.passes import verify
+else:
+    verify = lazy("weft.passes.verify")
 
 PATIENCE = 3
 """Different sizes of a family with which it is planned for all of them: many programs see two, one of them rarely."""
@@ -377,7 +382,7 @@ def compiled(
 def check(made: Sized, donated: Collection[int]) -> None:
     """Verify the plan of a program that was filled in, if plans are to be."""
     if config.check:
-        verify_plan(made.plan, {}, donated)
+        verify.verify_plan(made.plan, {}, donated)
 
 
 def _new(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
 from weft import room
 from weft.config import config
@@ -13,19 +14,24 @@ from weft.graph.body import Body
 from weft.graph.dims import key_of
 from weft.graph.node import Graph, Node
 from weft.graph.show import show
+from weft.lazy import lazy
 from weft.passes.cse import cse
 from weft.passes.executable import Executable
-from weft.passes.fuse import fuse
+from weft.passes.fuse import Group, fuse
 from weft.passes.growing import Growing, holds_tapes
 from weft.passes.loops import loops
-from weft.passes.lower import TAPE_ROWS, lower
-from weft.passes.lower_loops import lower_bodies
+from weft.passes.lower import TAPE_ROWS, Item, Lowerer, lower
 from weft.passes.memory import Plan, plan_memory
-from weft.passes.show import show_plan
 from weft.passes.simplify import simplify
 from weft.passes.target import Target
-from weft.passes.verify import verify_graph, verify_plan
 from weft.passes.views import Strides, compose_views, stored_apart
+
+if TYPE_CHECKING:
+    from weft.passes import lower_loops, verify
+    from weft.passes import show as showing
+else:
+    lower_loops, verify = lazy("weft.passes.lower_loops"), lazy("weft.passes.verify")
+    showing = lazy("weft.passes.show")
 
 PASSES = (cse, simplify, loops, cse)
 """Graph to graph, in order; after them views are composed, kernels formed, lowered and placed (`plan`)."""
@@ -64,11 +70,14 @@ def plan(
     if carried is not None:
         graph = stage("results apart", stored_apart(graph))
     groups = fuse(graph, layouts, target.fusion)
-    inside = functools.partial(plan_body, target)
-    items = lower(graph, groups, layouts, target, lambda lowerer, group: lower_bodies(lowerer, group, inside))
+
+    def bodies(lowerer: Lowerer, group: Group) -> Item:
+        return lower_loops.lower_bodies(lowerer, group, functools.partial(plan_body, target))
+
+    items = lower(graph, groups, layouts, target, bodies)
     planned = plan_memory(graph, items, target, carried, donated)
     if config.check and not planned.is_symbolic:
-        verify_plan(planned, carried or {}, donated)
+        verify.verify_plan(planned, carried or {}, donated)
     return planned
 
 
@@ -76,7 +85,7 @@ def plan_over(made: Plan, donated: Collection[int]) -> Plan:
     """A plan of the same steps that may overwrite the `donated` inputs."""
     planned = plan_memory(made.graph, made.items, made.target, None, donated)
     if config.check and not planned.is_symbolic:
-        verify_plan(planned, {}, donated)
+        verify.verify_plan(planned, {}, donated)
     return planned
 
 
@@ -101,7 +110,7 @@ def compile_graph(
         print(show(graph), file=sys.stderr)
     planned = plan(graph, target, layouts, donated=donated)
     if config.dump & {"plan", "kernels"}:
-        print(show_plan(planned, kernels="kernels" in config.dump), file=sys.stderr)
+        print(showing.show_plan(planned, kernels="kernels" in config.dump), file=sys.stderr)
     if holds_tapes(graph):  # what the first plan overwrites, and no more, has been claimed for every run
         made: Executable = Growing(planned, lambda: plan(graph, target, layouts, donated=planned.spent))
     else:
@@ -120,5 +129,5 @@ def wrapped(made: Executable, graph: Graph, layouts: Layouts) -> Executable:
 
 def _checked(graph: Graph) -> Graph:
     if config.check:
-        verify_graph(graph)
+        verify.verify_graph(graph)
     return graph

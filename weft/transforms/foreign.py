@@ -8,15 +8,9 @@ import os
 import site
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from weft.lazy import lazy
 from weft.transforms.state import slots_of
-
-if TYPE_CHECKING:
-    import sysconfig
-else:
-    sysconfig = lazy("sysconfig")
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + "/"
 
@@ -127,15 +121,14 @@ def is_written_in_python(cls: type) -> bool:
 
 @functools.cache
 def _packages() -> tuple[str, ...]:
-    """Where installed packages are."""
-    places = [*map(sysconfig.get_paths().get, ("purelib", "platlib")), *site.getsitepackages()]
-    return tuple({f"{place}/" for place in places})
+    """Where installed packages are. (`sysconfig` says the same, and takes 3 ms to load.)"""
+    return tuple({f"{place}/" for place in site.getsitepackages()})
 
 
 @functools.cache
 def _installed() -> tuple[str, ...]:
     """Where Python's own modules and installed packages are."""
-    return (*_packages(), f"{sysconfig.get_path('stdlib')}/", "<frozen")
+    return (*_packages(), f"{os.path.dirname(os.__file__)}/", "<frozen")
 
 
 @functools.lru_cache(maxsize=4096)

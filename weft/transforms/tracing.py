@@ -13,7 +13,7 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,17 +25,22 @@ from weft.graph.node import ArrayType, Node, next_id, reachable
 from weft.graph.overlay import HERE, Overlay, Running
 from weft.graph.scalars import Scalars
 from weft.graph.trace import finishing, trace
+from weft.lazy import lazy
 from weft.primitives.filling import fill_kind
 from weft.runtime.data import Buffer
 from weft.transforms import state
 from weft.transforms.bodies import OWN
 from weft.transforms.capture import Walk
 from weft.transforms.computed import CURRENT, CallSizes, Computed
-from weft.transforms.cut import CutVariant
 from weft.transforms.drawing import DRAWING, RANDOM_STATE
 from weft.transforms.replay import Recorder
 from weft.transforms.updating import Search, Updates
 from weft.transforms.variant import Effects, ShapelessVariant, SymbolicSizes, Trace, Variant, closed, fixed_program
+
+if TYPE_CHECKING:
+    from weft.transforms import cut
+else:
+    cut = lazy("weft.transforms.cut")
 
 DRAWS = "the global random state"
 """Why there is no trace of a function that draws random numbers, if that could not be seen."""
@@ -408,7 +413,7 @@ class Attempt:
         """A trace that computes sizes."""
         wants = [(scalars.want(c.scalar), c.dtype) for c in graph.constants]
         numbers = scalars.compiled() if scalars.leaves else None
-        made = CutVariant(graph, effects, numbers, wants, sizes, computed, len(self.kinds))
+        made = cut.CutVariant(graph, effects, numbers, wants, sizes, computed, len(self.kinds))
         given = () if numbers is None else numbers(*self.walk.scalars)
         made.recipe_for(self.kinds, self.buffers, given or ())
         return made

@@ -1,14 +1,17 @@
 """Operations with kernels of their own on the CPU: `LOWERINGS` has a function for each class of them.
 
 A function gets the operation, the layouts of its operands and those of its results, which are contiguous. The pointers
-of its launches count operands, then results, then temporaries. A class without an entry has its base's.
+of its launches count operands, then results, then temporaries. A class without an entry has its base's. What writes
+the kernels is loaded with the first operation that needs it: all of it takes as long as `import weft.core`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from weft.codegen.launch import Layout, Lowering, Pointer
+from weft.lazy import lazy
 from weft.primitives.attention import Attention, AttentionGradient
 from weft.primitives.base import Primitive
 from weft.primitives.bits import Reinterpret
@@ -38,22 +41,39 @@ from weft.primitives.scans import Cumulative, Scan
 from weft.primitives.sorting import ArgPartition, ArgSelect, ArgSort, Partition, SearchSorted, Sort
 from weft.primitives.views import Contiguous, SliceUpdate
 from weft.targets import copying
-from weft.targets.cpu import (
-    attention,
-    custom,
-    fft,
-    lapack,
-    matmul,
-    moves,
-    partition,
-    quantized,
-    scan,
-    selection,
-    small_matrices,
-    small_spectra,
-    sorting,
-)
-from weft.targets.cpu.matmul import windows
+
+if TYPE_CHECKING:
+    from weft.targets.cpu import (
+        attention,
+        custom,
+        fft,
+        lapack,
+        matmul,
+        moves,
+        partition,
+        quantized,
+        scan,
+        selection,
+        small_matrices,
+        small_spectra,
+        sorting,
+    )
+    from weft.targets.cpu.matmul import windows
+else:
+    attention = lazy("weft.targets.cpu.attention")
+    custom = lazy("weft.targets.cpu.custom")
+    fft = lazy("weft.targets.cpu.fft")
+    lapack = lazy("weft.targets.cpu.lapack")
+    matmul = lazy("weft.targets.cpu.matmul")
+    moves = lazy("weft.targets.cpu.moves")
+    partition = lazy("weft.targets.cpu.partition")
+    quantized = lazy("weft.targets.cpu.quantized")
+    scan = lazy("weft.targets.cpu.scan")
+    selection = lazy("weft.targets.cpu.selection")
+    small_matrices = lazy("weft.targets.cpu.small_matrices")
+    small_spectra = lazy("weft.targets.cpu.small_spectra")
+    sorting = lazy("weft.targets.cpu.sorting")
+    windows = lazy("weft.targets.cpu.matmul.windows")
 
 Operands = Sequence[Layout]
 
@@ -164,12 +184,14 @@ def _convolve_back(op: ConvolveBack, operands: Operands, out: Layout) -> Lowerin
 # ---- linear algebra ----
 
 
-def _by_size(
-    small: Callable[..., Lowering], library: Callable[..., Lowering], takes: Callable[[Layout], bool]
-) -> Callable[..., Lowering]:
-    """Small matrices have kernels of their own."""
+Ways = tuple[Callable[..., Lowering], Callable[..., Lowering], Callable[[Layout], bool]]
+
+
+def _by_size(ways: Callable[[], Ways]) -> Callable[..., Lowering]:
+    """Small matrices have kernels of their own. `ways`: those kernels, the library's, and which matrices are small."""
 
     def lower(op: Primitive, operands: Operands, *results: Layout) -> Lowering:
+        small, library, takes = ways()
         empty = any(0 in x.shape for x in (*operands, *results))
         chosen = small if not empty and takes(operands[0]) else library
         return chosen(op, operands, *results)
@@ -182,13 +204,13 @@ LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     Convolve: _convolve,
     ConvolveWeights: _convolve_weights,
     ConvolveBack: _convolve_back,
-    Quantized: quantized.lower,
-    Pack: quantized.repack,
-    Unpack: quantized.repack,
-    Dequantize: quantized.dequantize,
-    Quantize: quantized.quantize,
-    Attention: attention.lower,
-    AttentionGradient: attention.lower_gradient,
+    Quantized: lambda *given: quantized.lower(*given),
+    Pack: lambda *given: quantized.repack(*given),
+    Unpack: lambda *given: quantized.repack(*given),
+    Dequantize: lambda *given: quantized.dequantize(*given),
+    Quantize: lambda *given: quantized.quantize(*given),
+    Attention: lambda *given: attention.lower(*given),
+    AttentionGradient: lambda *given: attention.lower_gradient(*given),
     Barrier: _copied,
     Contiguous: _copied,
     Concatenate: _concatenate,
@@ -208,20 +230,20 @@ LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     FourierTransform: _fourier,
     RealFourierTransform: _real_fourier,
     RealFourierInverse: _real_inverse,
-    Cholesky: _by_size(small_matrices.cholesky, lapack.cholesky, small_matrices.takes),
-    Qr: _by_size(small_matrices.qr, lapack.qr, small_matrices.takes),
-    Lu: _by_size(small_matrices.lu, lapack.lu, small_matrices.takes),
-    Inverse: _by_size(small_matrices.inverse, lapack.inverse, small_matrices.takes),
-    Eigh: _by_size(small_spectra.eigh, lapack.eigh, small_spectra.takes),
+    Cholesky: _by_size(lambda: (small_matrices.cholesky, lapack.cholesky, small_matrices.takes)),
+    Qr: _by_size(lambda: (small_matrices.qr, lapack.qr, small_matrices.takes)),
+    Lu: _by_size(lambda: (small_matrices.lu, lapack.lu, small_matrices.takes)),
+    Inverse: _by_size(lambda: (small_matrices.inverse, lapack.inverse, small_matrices.takes)),
+    Eigh: _by_size(lambda: (small_spectra.eigh, lapack.eigh, small_spectra.takes)),
     HermitianEigenvalues: _by_size(
-        small_spectra.hermitian_eigenvalues, lapack.hermitian_eigenvalues, small_spectra.takes
+        lambda: (small_spectra.hermitian_eigenvalues, lapack.hermitian_eigenvalues, small_spectra.takes)
     ),
-    Svd: _by_size(small_spectra.svd, lapack.svd, small_spectra.takes),
-    SingularValues: _by_size(small_spectra.singular_values, lapack.singular_values, small_spectra.takes),
-    Eig: lapack.eig,
-    Eigenvalues: lapack.eigenvalues,
-    SolveTriangular: _by_size(small_matrices.solve_triangular, lapack.solve_triangular, small_matrices.takes),
-    CustomKernel: custom.lower,
+    Svd: _by_size(lambda: (small_spectra.svd, lapack.svd, small_spectra.takes)),
+    SingularValues: _by_size(lambda: (small_spectra.singular_values, lapack.singular_values, small_spectra.takes)),
+    Eig: lambda *given: lapack.eig(*given),
+    Eigenvalues: lambda *given: lapack.eigenvalues(*given),
+    SolveTriangular: _by_size(lambda: (small_matrices.solve_triangular, lapack.solve_triangular, small_matrices.takes)),
+    CustomKernel: lambda *given: custom.lower(*given),
 }
 
 

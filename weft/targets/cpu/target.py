@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from weft.codegen.launch import Launch, Layout, Lowering
 from weft.graph.node import ArrayType
+from weft.lazy import lazy
 from weft.llvm import engine
 from weft.llvm.code import Code
 from weft.passes.executable import Executable, assemble
 from weft.passes.fuse import Group
 from weft.passes.lower import Item, Lowerer
-from weft.passes.lower_loops import LoopLowering
 from weft.passes.memory import Plan
 from weft.passes.target import Target
 from weft.passes.views import Strides
@@ -21,10 +22,18 @@ from weft.runtime import buffer
 from weft.runtime.device import HOST
 from weft.runtime.program import Program
 from weft.targets import copying
-from weft.targets.cpu import forms, moves
-from weft.targets.cpu.forms.steps import lower_loop
+from weft.targets.cpu import forms
 from weft.targets.cpu.lowerings import lowering_of
-from weft.targets.cpu.matmul import epilogue
+
+if TYPE_CHECKING:
+    from weft.passes.lower_loops import LoopLowering
+    from weft.targets.cpu import moves
+    from weft.targets.cpu.forms import steps
+    from weft.targets.cpu.matmul import epilogue
+else:
+    moves = lazy("weft.targets.cpu.moves")
+    steps = lazy("weft.targets.cpu.forms.steps")
+    epilogue = lazy("weft.targets.cpu.matmul.epilogue")
 
 
 class Cpu(Target):
@@ -51,7 +60,7 @@ class Cpu(Target):
         return epilogue.lower(lowerer, group, after)
 
     def lower_loop(self, loop: LoopLowering) -> Item | None:
-        return lower_loop(loop)
+        return steps.lower_loop(loop)
 
     def load(self, launches: Sequence[Launch]) -> list[Code]:
         return engine.load([launch.source for launch in launches])

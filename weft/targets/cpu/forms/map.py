@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from weft.codegen.kernel import LANES, Kernel
 from weft.codegen.scope import Accesses, Scope, State
 from weft.config import config
+from weft.lazy import lazy
 from weft.llvm.builder import Value
 from weft.passes.lower import Item
 from weft.records import dataclass
 from weft.targets.axes import BLOCK, cut, product
 from weft.targets.cpu.forms.base import Form, grain_of, streams
 from weft.targets.cpu.kernel import Frame, vector_loop
-from weft.targets.cpu.matmul.machine import machine
 from weft.targets.nest import Nest
+
+if TYPE_CHECKING:
+    from weft.targets.cpu.matmul import machine
+else:
+    machine = lazy("weft.targets.cpu.matmul.machine")
 
 WIDE_COST = 16
 """Maps that cost more than this run on vectors of twice the length."""
@@ -25,7 +32,7 @@ ONCE_COST = 80
 def lanes_of(kernel: Kernel) -> int:
     """The length of vectors: long chains of dependent instructions leave the units idle; twice the lanes give them a
     second chain to work on. Where a register has 16 bytes, there are four chains already, and registers are few."""
-    return 2 * LANES if WIDE_COST <= kernel.cost() <= LONG_COST and machine(config.cpu).vector > 16 else LANES
+    return 2 * LANES if WIDE_COST <= kernel.cost() <= LONG_COST and machine.machine(config.cpu).vector > 16 else LANES
 
 
 def masks_all(kernel: Kernel) -> bool:
