@@ -130,7 +130,13 @@ def little_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_long_rows(dtype: Dtype, count: int, team: Callable[[int], None]) -> None:
     """Few rows are shared by threads, many are not."""
     team(count)
-    for rows, n, kind in ((1, 2000, "any"), (2, 1111, "special"), (1, 4096, "few"), (9, 1030, "any")):
+    for rows, n, kind in (
+        (1, 2000, "any"),
+        (2, 1111, "special"),
+        (1, 4096, "few"),
+        (9, 1030, "any"),
+        (1, 4999, "special"),
+    ):
         x = place(numbers(n, dtype, (rows, n), kind))
         order = np.stack([_numpy_order(row) for row in values_of(x)])
         assert same_bits(native(ArgSort(1), [x]), order.astype(np.uint32))
@@ -326,6 +332,14 @@ def test_long_rows_are_sorted_by_pivots(dtype: Dtype, kind: str) -> None:
     a = mx.array(x, dtype)
     assert same_bits(values_of(mx.sort(a)), Sort(1).reference(x))
     np.testing.assert_array_equal(values_of(mx.argsort(a)), ArgSort(1).reference(x))
+
+
+@pytest.mark.parametrize("dtype", [dt.int32, dt.float32, dt.uint64, dt.float64], ids=name_of)
+def test_parts_of_every_length_are_divided(dtype: Dtype) -> None:
+    """Whatever is left over where vectors are read from both ends, and nothing behind a row is written."""
+    for n in (*range(4097, 4097 + 70, 3), 5555, 8191, 9000):
+        x = np.random.default_rng(n).integers(0, 1 << (9 + n % 50), (2, n)).astype(dtype.np)
+        assert same_bits(values_of(mx.sort(mx.array(x, dtype))), np.sort(x, 1))
 
 
 def test_selection_along_other_axes_and_its_derivative() -> None:

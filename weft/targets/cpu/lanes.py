@@ -15,7 +15,8 @@ from weft.targets.cpu.matmul.machine import machine
 @dataclass(frozen=True, slots=True)
 class Lanes:
     """How some lanes of a vector are written one after the other: "compress" (one instruction), "table" (a permutation
-    that is looked up by the mask, AVX2), or "single" (all are written, each where the next one will be)."""
+    that is looked up by the mask: with AVX2, and for eight lanes), or "single" (all are written, each where the next
+    one will be)."""
 
     way: str
     count: int
@@ -84,14 +85,17 @@ class Lanes:
         return at
 
     def _permuted(self, b: Builder, x: Value, bits: Value) -> Value:
-        """The lanes of the mask in front, and the others behind them, by a permutation of eight 32-bit parts."""
+        """The lanes of the mask in front, and the others behind them, by a permutation of eight parts."""
         parts = 8 // self.count
+        whole = self.count * self.size == 64
         orders = []
         for mask in range(1 << self.count):
             order = sorted(range(self.count), key=lambda lane: not mask >> lane & 1)
             orders += [lane * parts + part for lane in order for part in range(parts)]
         table = b.table(f"compress{self.count}", dt.uint8, orders)
-        found = b.cast(vector_of(b.load(b.gep(table, bits << 3), dt.uint8, 8)), dt.uint32)
+        found = b.cast(vector_of(b.load(b.gep(table, bits << 3), dt.uint8, 8)), dt.uint64 if whole else dt.uint32)
+        if whole:
+            return b.call("llvm.x86.avx512.permvar.di.512", x.dtype, 8, x, found)
         if parts == 1:
             return b.call("llvm.x86.avx2.permd", x.dtype, 8, x, found)
         halves = b.op(f"bitcast {x.type} {x.text} to <8 x i32>", dt.uint32, 8)
@@ -110,4 +114,5 @@ def vector_of(x: AnyValue) -> Value:
 def lanes_of(dtype: Dtype) -> Lanes:
     """The lanes of this processor for keys of a dtype: 32 or 64 bits wide."""
     vector, size = machine(config.cpu).vector, 4 if dtype.size <= 4 else 8
-    return Lanes({64: "compress", 32: "table"}.get(vector, "single"), vector // size, size)
+    way = {64: "compress" if size == 4 else "table", 32: "table"}.get(vector, "single")
+    return Lanes(way, vector // size, size)

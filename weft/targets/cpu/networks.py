@@ -95,14 +95,18 @@ class Records:
         come last of all."""
         inside = b.iota(dt.int32, lanes) < b.cast(b.intrinsic("smin", count, b.i64(lanes)), dt.int32)
         kind = self.dtype if self.dtype.is_complex else bits_of(self.dtype)
-        words = self.keys(b, b.load(address, kind, lanes, inside), canonical=self.indexed)
+        word = self.words[-1]
+        places = b.iota(word, lanes) + b.splat(b.cast(first, word), lanes)
+        words = self.of(b, b.load(address, kind, lanes, inside), places)
+        return [b.choose(inside, word, -1) for word in words]
+
+    def of(self, b: Builder, x: AnyValue, places: Value) -> Record:
+        """The records of elements at some places."""
+        words = self.keys(b, x, canonical=self.indexed)
         if self.packed:
             (word,) = self.words
-            place = b.iota(word, lanes) + b.splat(b.cast(first, word), lanes)
-            words = [(b.cast(words[0], word) << self.packed) | place]
-        elif self.indexed:
-            words.append(b.iota(dt.uint32, lanes) + b.splat(b.cast(first, dt.uint32), lanes))
-        return [b.choose(inside, word, -1) for word in words]
+            return [(b.cast(words[0], word) << self.packed) | b.cast(places, word)]
+        return [*words, b.cast(places, dt.uint32)] if self.indexed else words
 
     def keys(self, b: Builder, x: AnyValue, canonical: bool) -> Record:
         """The words of the key. Complex numbers go by their real parts, then by their imaginary parts; any NaN makes
@@ -148,7 +152,7 @@ class Network:
     """
 
     def __init__(self, b: Builder, vectors: Sequence[Record]) -> None:
-        self.b, self.vectors = b, list(vectors)
+        self.b, self.vectors = b, _signed(b, vectors)
         self.lanes = vectors[0][0].lanes
         self.block = max(1, 16 // max(word.dtype.size for word in vectors[0]))
         """Lanes in 16 bytes: what stays within them moves at once on all processors."""
@@ -201,7 +205,7 @@ class Network:
         small = self._small_places(one, other, mask)
         large = [place ^ mask for place in small]
         x, y = self._gathered(one, other, small), self._gathered(one, other, large)
-        self.vectors[one], self.vectors[other] = self._ordered(x, y)
+        self.vectors[one], self.vectors[other] = _ordered(self.b, x, y)
         self.places[one], self.places[other] = small, large
 
     def _small_places(self, one: int, other: int, mask: int) -> list[int]:
@@ -228,17 +232,9 @@ class Network:
         top = 1 << (mask.bit_length() - 1)
         x = self.vectors[one]
         y = self._gathered(one, one, [place ^ mask for place in places])
-        small, large = self._ordered(x, y)
+        small, large = _ordered(self.b, x, y)
         order = [lane + (self.lanes if place & top else 0) for lane, place in enumerate(places)]
         self.vectors[one] = [b.shuffle(s, t, order) for s, t in zip(small, large, strict=True)]
-
-    def _ordered(self, x: Record, y: Record) -> tuple[Record, Record]:
-        b = self.b
-        if len(x) == 1:
-            return [b.intrinsic("umin", x[0], y[0])], [b.intrinsic("umax", x[0], y[0])]
-        swap = less(y, x)
-        both = list(zip(x, y, strict=True))
-        return [b.choose(swap, v, u) for u, v in both], [b.choose(swap, u, v) for u, v in both]
 
     def _gathered(self, one: int, other: int, places: Sequence[int]) -> Record:
         """The records of `places` in this order, from two vectors."""
@@ -254,4 +250,143 @@ class Network:
             wanted = list(range(k * self.lanes, (k + 1) * self.lanes))
             holders = [v for v, places in enumerate(self.places) if set(places) & set(wanted)]
             result.append(self._gathered(holders[0], holders[-1], wanted))
-        return result
+        return _unsigned(self.b, result)
+
+
+def _ordered(b: Builder, x: Record, y: Record) -> tuple[Record, Record]:
+    """The smaller and the larger record of every lane."""
+    if len(x) > 1:
+        swap = less(y, x)
+        both = list(zip(x, y, strict=True))
+        return [b.choose(swap, v, u) for u, v in both], [b.choose(swap, u, v) for u, v in both]
+    (u,), (v,) = x, y
+    if u.dtype is dt.int64:
+        other = (u ^ v) & b.choose(u > v, b.const(u.dtype, -1, u.lanes), b.const(u.dtype, 0, u.lanes))
+        return [u ^ other], [v ^ other]
+    small = b.intrinsic("umin", u, v)
+    if u.dtype.size == 8:  # one port has the minimum of 64 bits, two have `vpternlogq`
+        return [small], [u ^ v ^ small]
+    return [small], [b.intrinsic("umax", u, v)]
+
+
+def _signed(b: Builder, vectors: Sequence[Record]) -> list[Record]:
+    """Records as they are compared: AVX2 knows 64-bit integers with a sign alone, and neither minimum nor maximum."""
+    if len(vectors[0]) > 1 or vectors[0][0].dtype.size < 8 or machine(config.cpu).vector == 64:
+        return list(vectors)
+    return [[b.cast(word ^ (1 << 63), dt.int64)] for (word,) in vectors]
+
+
+def _unsigned(b: Builder, vectors: Sequence[Record]) -> list[Record]:
+    """The inverse of `_signed`."""
+    if vectors[0][0].dtype is not dt.int64:
+        return list(vectors)
+    return [[b.cast(word, dt.uint64) ^ (1 << 63)] for (word,) in vectors]
+
+
+class Columns:
+    """Records in a power of two of vectors, sorted column by column first, without a shuffle, and then by bitonic
+    merges of the columns.
+
+    Place p of the sequence is column by column at first: its low bits number the vectors, its high ones the lanes. An
+    exchange over bit t of the places is one between vectors where t is a bit that numbers vectors. Where it is not, it
+    changes places with the one of those bits that is needed last, by a shuffle of each vector. Runs that a merge needs
+    in falling order have their bits inverted, so that all lanes go the same way.
+    """
+
+    def __init__(self, b: Builder, vectors: Sequence[Record]) -> None:
+        self.b, self.vectors, self.lanes = b, _signed(b, vectors), vectors[0][0].lanes
+        self.block = max(1, 16 // max(word.dtype.size for word in vectors[0]))
+        """Lanes in 16 bytes: what stays within them moves at once on all processors."""
+        self.rows = len(vectors).bit_length() - 1
+        self.total = self.rows + self.lanes.bit_length() - 1
+        self.places = [[lane * len(vectors) + k for lane in range(self.lanes)] for k in range(len(vectors))]
+        self.between = set(range(self.rows))
+        """The bits of places that number vectors."""
+
+    def sort(self) -> list[Record]:
+        self._invert(1 << self.rows)
+        for one, other in _odd_even_merges(len(self.vectors)):
+            self._order(one, other)
+        levels = [list(reversed(range(size))) for size in range(self.rows + 1, self.total + 1)]
+        top = list(reversed(range(self.total - self.rows, self.total)))
+        uses = [bit for level in levels for bit in level] + top
+        done = 0
+        for size, level in enumerate(levels, self.rows + 1):
+            self._invert(1 << (size - 1) | 1 << size)
+            for bit in level:
+                self._need(bit, uses[done:])
+                for one, other in self._pairs(bit):
+                    self._order(one, other)
+                done += 1
+        for bit in top:
+            self._need(bit, [*top, *uses])
+        return self._restored()
+
+    def _order(self, one: int, other: int) -> None:
+        self.vectors[one], self.vectors[other] = _ordered(self.b, self.vectors[one], self.vectors[other])
+
+    def _invert(self, bits: int) -> None:
+        """Invert the records at whose places an odd number of some bits are set. There are no places past the end."""
+        chosen = [(place & bits & ((1 << self.total) - 1)).bit_count() & 1 for place in self.places[0]]
+        if any(chosen):
+            for k, record in enumerate(self.vectors):
+                self.vectors[k] = [w ^ self.b.vector(w.dtype, [-on for on in chosen]) for w in record]
+
+    def _pairs(self, bit: int) -> list[tuple[int, int]]:
+        """Vectors that differ in one of the bits that number them."""
+        mask = sum(1 << b for b in self.between)
+        at = {places[0] & mask: k for k, places in enumerate(self.places)}
+        return [(k, at[number ^ 1 << bit]) for number, k in at.items() if not number >> bit & 1]
+
+    def _need(self, bit: int, uses: Sequence[int]) -> None:
+        """Make a bit one that numbers vectors."""
+        if bit in self.between:
+            return
+        last = max(self.between, key=lambda b: uses.index(b) if b in uses else len(uses))
+        for one, other in self._pairs(last):
+            x, y = self.places[one], self.places[other]
+            within = self._is_within(x, bit)
+            parts = range(0, self.lanes, self.block if within else self.lanes)
+            width = self.block if within else self.lanes
+            new: list[Record] = []
+            for side, at in enumerate((one, other)):
+                found = [p for k in parts for p in (*x[k : k + width], *y[k : k + width]) if p >> bit & 1 == side]
+                lane = {place: k for k, place in enumerate((*x, *y))}
+                both = zip(self.vectors[one], self.vectors[other], strict=True)
+                new.append([self.b.shuffle(u, v, [lane[p] for p in found]) for u, v in both])
+                self.places[at] = found
+            self.vectors[one], self.vectors[other] = new
+        self.between = self.between - {last} | {bit}
+
+    def _is_within(self, places: Sequence[int], bit: int) -> bool:
+        """Whether both values of a bit come in the first 16 bytes of a vector."""
+        return len({place >> bit & 1 for place in places[: self.block]}) == 2
+
+    def _restored(self) -> list[Record]:
+        order = sorted(range(len(self.vectors)), key=lambda k: min(self.places[k]))
+        result = []
+        for k in order:
+            lane = {place: at for at, place in enumerate(self.places[k])}
+            result.append([self.b.shuffle(w, None, [lane[p] for p in sorted(lane)]) for w in self.vectors[k]])
+        return _unsigned(self.b, result)
+
+
+def _odd_even_merges(count: int) -> list[tuple[int, int]]:
+    """The exchanges of Batcher's sort of a power of two of elements."""
+    found = []
+    size = 1
+    while size < count:
+        step = size
+        while step:
+            for first in range(step % size, count - step, 2 * step):
+                for k in range(first, min(first + step, count - step)):
+                    if k // (2 * size) == (k + step) // (2 * size):
+                        found.append((k, k + step))
+            step //= 2
+        size *= 2
+    return found
+
+
+def sort_vectors(b: Builder, vectors: Sequence[Record]) -> list[Record]:
+    """Records in a power of two of vectors, sorted."""
+    return (Columns if len(vectors) >= 4 else Network)(b, vectors).sort()

@@ -26,8 +26,20 @@ from weft.targets.axes import Axis, axes_of, merged, product, row_major, scaled,
 from weft.targets.cpu.kernel import Frame, NativeKernel
 from weft.targets.cpu.lanes import Lanes
 from weft.targets.cpu.moves import bits_of, copy, weigh
-from weft.targets.cpu.networks import Network, Record, Records, from_key, is_nan, lanes_for, less, records_of, sign_of
-from weft.targets.cpu.pivots import FEW, STACK, Pivots, pivots_for
+from weft.targets.cpu.networks import (
+    Network,
+    Record,
+    Records,
+    from_key,
+    is_nan,
+    lanes_for,
+    less,
+    order_key,
+    records_of,
+    sign_of,
+    sort_vectors,
+)
+from weft.targets.cpu.pivots import NETWORK, SCRATCH, Elements, Pivots, pivots_for
 
 CACHED: Final = 1 << 17
 """Bytes of records that are sorted to the end before others are touched: with their copy, a part of a second-level
@@ -50,12 +62,13 @@ class Sequences:
     records: Records
     lanes: int
     vectors: int
+    """Of a network. A merge goes by some of them."""
     capacity: Value
 
     @property
     def step(self) -> int:
         """Records that one step of a merge takes and gives."""
-        return max(1, self.vectors // 2) * self.lanes
+        return max(1, min(4, self.vectors) // 2) * self.lanes
 
     def at(self, base: Value, word: int, index: Value) -> Value:
         """The address of a word of a record."""
@@ -143,11 +156,6 @@ class Sequences:
             level.carry(target, source, width + width)
         return level.carried[0]
 
-    def count_below(self, base: Value, n: Value, key: int, rounds: Value) -> Value:
-        """How many of n sorted records of one word are smaller than a key; n is smaller than 2 ** rounds."""
-        b, (word,) = self.b, self.records.words
-        return bisect(b, n, rounds, lambda i: self.load(base, i, 1)[0] < b.const(word, key, 1))
-
 
 def bisect(b: Builder, n: Value, rounds: Value, holds: Callable[[Value], Value]) -> Value:
     """The length of the part of [0, n) at whose indices a condition holds, which is its beginning.
@@ -198,8 +206,6 @@ class SortRows(NativeKernel):
 
     def emit(self, frame: Frame) -> None:
         b, n = frame.b, frame["n"]
-        memory = Sequences(b, self.records, self.lanes, self.vectors, frame["capacity"])
-        other = b.gep(frame.scratch, frame["capacity"] * self.records.size)
         with b.loop(frame.begin, frame.end, 1) as units:
             row, start, count = units.index, b.i64(0), n
             if self.parts:
@@ -207,19 +213,29 @@ class SortRows(NativeKernel):
                 start = part * frame["width"]
                 count = b.intrinsic("smin", frame["width"], n - start)
             x = frame.at(0, frame.indices(row))
-            found = self._sorted(frame, memory, other, x, start, count)
-            if self.result == "records":
-                everything = Sequences(b, self.records, self.lanes, self.vectors, frame["all"])
-                _copy_records(frame, memory, found, everything, row * frame["row"] + start, count)
+            if self.pivots is not None:
+                self._divided(frame, self.pivots, row, x, start, count)
             else:
-                self._finish(frame, memory, found, x, frame.at(1, frame.indices(row)))
+                self._merged(frame, row, x, start, count)
+
+    def _merged(self, frame: Frame, row: Value, x: Value, start: Value, count: Value) -> None:
+        """Sort elements in scratch memory, and write the result."""
+        b = frame.b
+        memory = Sequences(b, self.records, self.lanes, self.vectors, frame["capacity"])
+        other = b.gep(frame.scratch, frame["capacity"] * self.records.size)
+        found = self._sorted(frame, memory, other, x, start, count)
+        if self.result == "records":
+            everything = Sequences(b, self.records, self.lanes, self.vectors, frame["all"])
+            _copy_records(frame, memory, found, everything, row * frame["row"] + start, count)
+        else:
+            self._finish(frame, memory, found, x, frame.at(1, frame.indices(row)))
 
     def _finish(self, frame: Frame, memory: Sequences, found: Value, x: Value, out: Value) -> None:
         b, finish = frame.b, Finish(self.records, self.result, self.lanes, self.outer)
         unclear = finish.write(frame, memory, found, x, out, b.i64(0), frame["n"])
         if finish.settles:
             with b.when(unclear):
-                finish.settle(frame, memory, found, x, out, b.i64(0))
+                finish.settle(frame, x, out)
 
     def _sorted(self, frame: Frame, memory: Sequences, other: Value, x: Value, start: Value, count: Value) -> Value:
         """Where `count` elements of the row x from `start` on lie sorted.
@@ -230,15 +246,6 @@ class SortRows(NativeKernel):
         b, width = frame.b, frame["width"]
         if not self.merges:
             self._networks(frame, memory, x, start, b.i64(0), count, count)
-            return frame.scratch
-        if self.pivots is not None:
-            self._records(frame, memory, x, start, count)
-            stack = b.gep(other, frame["capacity"] * self.records.size)
-
-            def finish(keys: Value, few: Value, result: Value) -> None:
-                self._finish_few(memory, keys, few, b.gep(stack, STACK), result)
-
-            Pivots(frame, self.records.words[0], self.pivots, finish).sort((frame.scratch, other), stack, count)
             return frame.scratch
         pieces = frame.divide(count + width - 1, width)[0]
         odd = (frame["inner"] & 1).ne(0)
@@ -255,33 +262,32 @@ class SortRows(NativeKernel):
             turn.carry(memory.merge_levels(here, there, low, high, runs, levels, frame.look))
         return turn.carried[0]
 
-    def _finish_few(self, memory: Sequences, keys: Value, count: Value, spare: Value, result: Value) -> None:
-        """Few records, sorted by networks and merges in memory of their own; nothing behind them is written."""
-        b, lanes, network = memory.b, self.lanes, self.lanes * self.vectors
-        with b.loop(0, count, network) as loop:
-            vectors = []
-            for k in range(self.vectors):
-                at = loop.index + k * lanes
-                inside = b.iota(dt.int64, lanes) < b.splat(count - at, lanes)
-                vectors.append([b.choose(inside, word, -1) for word in memory.load(keys, at, lanes)])
-            for k, vector in enumerate(Network(b, vectors).sort()):
-                memory.store(vector, spare, loop.index + k * lanes)
-        runs = (count + (network - 1)) >> (network.bit_length() - 1)
-        levels = b.i64(64) - b.call("llvm.ctlz.i64", dt.int64, 1, runs - 1, "i1 false")
-        other = b.gep(spare, _padded(FEW, network) * self.records.size)
-        found = memory.merge_levels(spare, other, b.i64(0), count, b.i64(network), levels)
-        with b.loop(0, count, lanes) as loop:
-            inside = b.iota(dt.int64, lanes) < b.splat(count - loop.index, lanes)
-            (word,) = memory.load(found, loop.index, lanes)
-            b.store(word, memory.at(result, 0, loop.index), inside)
+    def _divided(self, frame: Frame, lanes: Lanes, row: Value, x: Value, start: Value, count: Value) -> None:
+        """Sort elements by pivots into the result, and in its memory if records are as large as what is there."""
+        b, records, (word,) = frame.b, self.records, self.records.words
+        finish = Finish(records, self.result, self.lanes, self.outer)
+        if self.result == "records":
+            out = b.gep(frame["p1"], (row * frame["row"] + start) * word.size)
+        else:
+            out = frame.at(1, frame.indices(row))
+        own = self.result == "records" or finish.size == word.size
+        memory = out if own else b.gep(frame.scratch, SCRATCH)
 
-    def _records(self, frame: Frame, memory: Sequences, x: Value, start: Value, count: Value) -> None:
-        """The records of what is sorted, as they come."""
-        b = frame.b
-        with frame.long_loop(0, count, self.lanes, BLOCK) as loop:
-            at = start + loop.index
-            place = b.gep(x, at * self.records.dtype.size)
-            memory.store(self.records.load(b, place, at, count - loop.index, self.lanes), frame.scratch, loop.index)
+        def read(index: Value, left: Value) -> Value:
+            at = start + index
+            return records.load(b, b.gep(x, at * records.dtype.size), at, left, self.lanes)[0]
+
+        def gather(places: Value) -> Value:
+            at = places + b.splat(start, self.lanes)
+            return records.of(b, b.lookup(x, at, bits_of(records.dtype)), at)[0]
+
+        def write(index: Value, keys: Value, inside: Value) -> None:
+            element = keys if self.result == "records" else finish.element(b, [keys])
+            b.store(element, b.gep(out, index * element.dtype.size), inside)
+
+        Pivots(frame, word, lanes, Elements(read, gather, write), memory, frame.scratch).sort(count)
+        if finish.settles:
+            finish.settle(frame, x, out)
 
     def _networks(
         self, frame: Frame, memory: Sequences, x: Value, start: Value, low: Value, high: Value, count: Value
@@ -294,7 +300,7 @@ class SortRows(NativeKernel):
                 at = loop.index + k * lanes
                 left = b.intrinsic("smax", count - at, b.i64(0))
                 vectors.append(self.records.load(b, b.gep(x, (start + at) * size), start + at, left, lanes))
-            for k, vector in enumerate(Network(b, vectors).sort()):
+            for k, vector in enumerate(sort_vectors(b, vectors)):
                 memory.store(vector, frame.scratch, loop.index + k * lanes)
 
 
@@ -391,7 +397,7 @@ class Finish(NativeKernel):
             at = frame.indices(row)
             x, out, first = frame.at(0, at), frame.at(2, at), row * frame["row"]
             if self.settled:
-                self.settle(frame, memory, frame["p1"], x, out, first)
+                self.settle(frame, x, out)
             else:
                 count = b.intrinsic("smin", frame["width"], frame["n"] - start)
                 self.write(frame, memory, frame["p1"], x, b.gep(out, start * self.size), first + start, count)
@@ -413,8 +419,7 @@ class Finish(NativeKernel):
 
         def body(index: Value, mask: Value | None, found: Value) -> Value:
             words = memory.load(base, first + index, self.lanes)
-            element = self.records.place(b, words) if self.result == "places" else from_key(b, words[0], dtype)
-            b.store(element, b.gep(out, index * self.size), mask)
+            b.store(self.element(b, words), b.gep(out, index * self.size), mask)
             if not self.settles:
                 return found
             unclear = (words[0] - (sign_of(dtype) - 1) <= 1) | words[0].eq(-1)
@@ -427,6 +432,12 @@ class Finish(NativeKernel):
             inside = b.iota(dt.int32, self.lanes) < b.cast(count - rest.index, dt.int32)
             rest.carry(body(rest.index, inside, rest.carried[0]))
         return b.any(rest.carried[0])
+
+    def element(self, b: Builder, words: Record) -> Value:
+        """Of the result, from records."""
+        if self.result == "places":
+            return self.records.place(b, words)
+        return from_key(b, words[0], self.records.dtype)
 
     @property
     def settles(self) -> bool:
@@ -444,20 +455,27 @@ class Finish(NativeKernel):
             element = b.load(b.gep(x, b.cast(place, dt.int64) * kind.size), kind, 1)  # type: ignore[arg-type]
             b.store(element, b.gep(out, loop.index * kind.size))
 
-    def settle(self, frame: Frame, memory: Sequences, base: Value, x: Value, out: Value, first: Value) -> None:
+    def settle(self, frame: Frame, x: Value, out: Value) -> None:
         """Zeros of both signs, and NaNs, in the order in which they stand in the row: keys alone do not tell. Seldom
         needed."""
         b, dtype, n, rounds = frame.b, self.records.dtype, frame["n"], frame["rounds"]
-        start, zero, ones = memory.at(base, 0, first), sign_of(dtype), (1 << dtype.bits) - 1
-        negative = memory.count_below(start, n, zero, rounds)
+        kind, zero, ones = bits_of(dtype), sign_of(dtype), (1 << dtype.bits) - 1
+        word = b.const(kind, zero, 1)
+
+        def key_at(index: Value) -> Value:
+            element = b.load(b.gep(out, index * kind.size), kind, 1)
+            assert isinstance(element, Value)
+            return order_key(b, element, dtype, canonical=False)
+
+        def count_below(key: int) -> Value:
+            return bisect(b, n, rounds, lambda index: key_at(index) < b.const(kind, key, 1))
+
+        negative = count_below(zero)
         last = b.intrinsic("smax", negative - 1, b.i64(0))
         following = b.intrinsic("smin", negative, n - 1)
-        word = b.const(self.records.words[0], zero, 1)
-        mixed = memory.load(start, last, 1)[0].eq(word - 1) & memory.load(start, following, 1)[0].eq(word)
-        with b.when(mixed | memory.load(start, n - 1, 1)[0].eq(-1)):
-            zeros = memory.count_below(start, n, zero - 1, rounds)
-            nans = memory.count_below(start, n, ones, rounds)
-            self._rewrite(frame, x, out, zeros, nans)
+        mixed = key_at(last).eq(word - 1) & key_at(following).eq(word)
+        with b.when(mixed | key_at(n - 1).eq(-1)):
+            self._rewrite(frame, x, out, count_below(zero - 1), count_below(ones))
 
     def _rewrite(self, frame: Frame, x: Value, out: Value, zeros: Value, nans: Value) -> None:
         """The zeros and NaNs of a row, one after the other."""
@@ -561,7 +579,8 @@ class _Rows:
     def launches(self, temporaries: list[int]) -> list[Launch]:
         """What sorts them; memory that it needs beside the scratch is added to the temporaries."""
         lanes = lanes_for(self.records)
-        vectors = next((v for v in (1, 2) if self.n <= v * lanes), 4)
+        most = 4 if len(self.records.words) > 1 else NETWORK
+        vectors = next((v for v in (1, 2, 4, 8) if self.n <= v * lanes and v < most), most)
         width, threads = _width(self.n, self.records, lanes * vectors), get_threads()
         if self._pivots() is not None:  # which do not need pieces for the caches, only some for every thread
             while 2 * threads * width < self.n:
@@ -578,7 +597,7 @@ class _Rows:
 
     def _pivots(self) -> Lanes | None:
         """How long rows are divided; None if they are merged."""
-        return pivots_for(self.records) if self.n > 4 * FEW else None
+        return pivots_for(self.records, self.n)
 
     def _padded_row(self, network: int) -> int:
         return _padded(self.n, max(network, 64))
@@ -592,8 +611,14 @@ class _Rows:
         capacity = _padded(self.n, network)
         numbers = {"width": width, "inner": _levels(width, network), "levels": _levels(self.n, width)}
         numbers |= {"capacity": capacity, "chunks": 1, "row": 0, "all": 0}
-        scratch = 2 * (capacity + _padded(FEW, network)) * self.records.size + STACK
-        return self._launch(kernel, self.count, [self.from_, self.to], COST, numbers, scratch)
+        return self._launch(kernel, self.count, [self.from_, self.to], COST, numbers, self._scratch(capacity))
+
+    def _scratch(self, capacity: int) -> int:
+        """Bytes: two memories of records, or, where rows are divided, one if records are larger than the result."""
+        size = self.records.size
+        if self._pivots() is None:
+            return 2 * capacity * size
+        return SCRATCH + (capacity * size if size != Finish(self.records, self.result, 1, 0).size else 0)
 
     def _shared(self, lanes: int, vectors: int, width: int, memories: list[Pointer]) -> list[Launch]:
         """Few long rows: threads sort parts of them, then merge blocks of two runs at a time, then write blocks of the
@@ -605,7 +630,7 @@ class _Rows:
         numbers = common | {"width": width, "inner": _levels(width, network), "levels": 0, "capacity": capacity}
         sort = SortRows(records, "records", lanes, vectors, len(self.outer), True, True, self._pivots())
         pointers = [self.from_, memories[0]]
-        scratch = 2 * (capacity + _padded(FEW, network)) * records.size + STACK
+        scratch = SCRATCH if self._pivots() else self._scratch(capacity)
         launches = [self._launch(sort, rows * parts, pointers, COST, numbers | {"chunks": parts}, scratch)]
 
         block = min(BLOCK, width)
