@@ -60,13 +60,23 @@ class Scratch:
 
 class FewRows:
     """Writes the kernel for elements of x, a packing, and scales in memory as `scales`. `lanes`: of vectors in
-    registers, a divisor of LANES. `together`: rows of codes that x is read for once. `single`: there is but one row of
-    x."""
+    registers, a divisor of LANES. `together`: rows of codes whose lanes are summed at once. `abreast`: so many of them
+    are read side by side, and x once for them; fewer than `together` only where `single`: there is but one row of x."""
 
     def __init__(
-        self, kind: Elements, codes: Codes, scales: Dtype, lanes: int, together: int, *, single: bool, gathered: bool
+        self,
+        kind: Elements,
+        codes: Codes,
+        scales: Dtype,
+        lanes: int,
+        together: int,
+        abreast: int,
+        *,
+        single: bool,
+        gathered: bool,
     ) -> None:
-        self.kind, self.codes, self.scales, self.lanes, self.together = kind, codes, scales, lanes, together
+        self.kind, self.codes, self.scales, self.lanes = kind, codes, scales, lanes
+        self.together, self.abreast = together, abreast
         self.single, self.gathered = single, gathered
         self.wide = el.summing(kind)
         self.size = kind.work.size
@@ -81,7 +91,8 @@ class FewRows:
     def name(self) -> str:
         kinds = f"{self.kind.memory.name}_{self.scales.name}"
         form = "_single" * self.single + "_gathered" * self.gathered
-        return f"qmm_few_{self.codes.name}_{kinds}_{self.together}x{self.lanes}{form}{'_overlapping' * self.overlaps}"
+        rows = f"{self.abreast}of{self.together}"
+        return f"qmm_few_{self.codes.name}_{kinds}_{rows}x{self.lanes}{form}{'_overlapping' * self.overlaps}"
 
     def scratch(self, rows: int, block: int) -> Scratch:
         """The layout of scratch memory for tasks of `block` outputs (a multiple of LANES) for each row of x."""
@@ -197,10 +208,13 @@ class FewRows:
         height = 1 if self.single else 4  # rows of x that codes are unpacked for once
         together = self.together
         with b.loop(0, self.many, together) as group:
-            codes = [part.moved(f, f.least(self.many - 1, group.index + r)) for r in range(together)]
+            codes = self._rows(part, group.index, together) if self.abreast == together else []
 
             def one(row: Value, height: int) -> None:
-                sums = self._strip(codes, row, height, depth)
+                if codes:
+                    sums = self._strip(codes, row, height, depth)
+                else:
+                    sums = self._one_after_another(part, group.index, depth)
                 for i in range(height):
                     at = b.gep(totals, ((row + i) * f["block"] + group.index) * self.size)
                     total = el.lane_sums(b, sums[i * together : (i + 1) * together])
@@ -213,6 +227,20 @@ class FewRows:
             for rest in range(1, height):
                 with b.when((rows - whole).eq(rest)):
                     one(whole, rest)
+
+    def _rows(self, part: Matrix, first: Value, count: int) -> list[Matrix]:
+        """Rows of codes from `first` on, the last one again where there are no more."""
+        return [part.moved(self.frame, self.frame.least(self.many - 1, first + r)) for r in range(count)]
+
+    def _one_after_another(self, part: Matrix, first: Value, depth: Value) -> list[Value]:
+        """The sums by lanes of the only row of x with `together` rows of codes. Memory is read in its order, as far as
+        that can be."""
+        b = self.b
+        none = [b.const(self.kind.work, 0, LANES)] * self.together
+        with b.loop(0, self.together, self.abreast, *none) as each:
+            codes = self._rows(part, first + each.index, self.abreast)
+            each.carry(*each.carried[self.abreast :], *self._strip(codes, b.i64(0), 1, depth))
+        return list(each.carried)
 
     def _strip(self, matrices: list[Matrix], row: Value, height: int, depth: Value) -> list[Value]:
         """The sums by lanes of `height` rows of x with each row of codes."""
