@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import itertools
 import os
 import random
 import resource
@@ -63,6 +64,40 @@ def test_block_is_aligned_and_all_of_it_usable(nbytes: int) -> None:
 
 def test_large_block_starts_on_a_huge_page() -> None:
     assert allocate(5 * MIB).address % (2 * MIB) == 0
+
+
+def flags_at(address: int) -> list[str]:
+    """What the system says of the mapping that holds this address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *values = line.split()
+        if "-" in name and not name.endswith(":"):
+            start, end = (int(part, 16) for part in name.split("-"))
+            inside = start <= address < end
+        elif inside and name == "VmFlags:":
+            return values
+    return []
+
+
+@pytest.mark.parametrize("nbytes", [64 << 10, 150_000, MIB, 2 * MIB - 1, 5 * MIB])
+def test_matrices_of_all_sizes_lie_where_there_may_be_huge_pages(nbytes: int) -> None:
+    if not Path("/sys/kernel/mm/transparent_hugepage").exists():
+        pytest.skip("this system has no huge pages")
+    storage = allocate(nbytes)
+    ctypes.memset(storage.address, 0xA5, storage.capacity)
+    assert "hg" in flags_at(storage.address)
+    assert "hg" in flags_at(storage.address + storage.capacity - 1)
+
+
+def test_blocks_of_medium_sizes_have_no_byte_in_common() -> None:
+    chosen = random.Random(0)
+    sizes = [chosen.randrange(60_000, 2 * MIB) for _ in range(100)]
+    blocks = [allocate(n) for n in sizes]
+    del blocks[::3]
+    buffer.clear_cache()
+    blocks += [allocate(n) for n in sizes]
+    places = sorted((x.address, x.address + x.capacity) for x in blocks)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(places))
 
 
 def test_empty_blocks_have_different_addresses() -> None:
@@ -156,6 +191,19 @@ def test_clear_cache_gives_memory_back_to_the_system() -> None:
     buffer.clear_cache()
     assert buffer.get_cache_memory() == 0
     assert not mapped(address)
+
+
+def test_clear_cache_gives_back_the_memory_of_blocks_that_share_pages() -> None:
+    kept, storage = allocate(MIB), allocate(MIB)
+    address = storage.address
+    for one in kept, storage:
+        ctypes.memset(one.address, 0xA5, one.capacity)
+    del one, storage
+    buffer.clear_cache()
+    assert buffer.get_cache_memory() == 0
+    assert ctypes.string_at(address, MIB) == bytes(MIB)  # the system has nothing but zeros there
+    assert ctypes.string_at(kept.address, MIB) == b"\xa5" * MIB
+    assert allocate(MIB).address == address
 
 
 # ---- limits ----
@@ -277,6 +325,17 @@ def scenario_refusal_empties_the_cache() -> None:
 
 def test_refusal_of_the_system_empties_the_cache_first() -> None:
     assert run_alone("scenario_refusal_empties_the_cache", WEFT_MEMORY_LIMIT="4G").split() == ["512", "0"]
+
+
+def scenario_little_address_space() -> None:
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (used + 8 * MIB, used + 8 * MIB))
+    blocks = [allocate(MIB) for _ in range(3)]
+    print(len({x.address for x in blocks}))
+
+
+def test_blocks_are_found_one_by_one_where_address_space_is_short() -> None:
+    assert run_alone("scenario_little_address_space").split() == ["3"]
 
 
 def scenario_print_limits() -> None:

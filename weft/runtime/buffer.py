@@ -25,10 +25,13 @@ from weft.runtime.device import Device
 
 ALIGNMENT: Final = 64
 _HUGE: Final = 2 << 20  # blocks from here on are mapped on their own, on huge pages where the system has them
+_MEDIUM: Final = 1 << 16  # blocks from here on share huge pages
+_REGION: Final = 16 * _HUGE  # what is mapped for them at a time; it takes memory when it is first written to
 _SMALL: Final = 1024  # up to here classes are 64 bytes apart; above, eight to a doubling
 
 _PROT_READ_WRITE: Final = 3
 _MAP_PRIVATE_ANONYMOUS: Final = 0x22
+_MADV_DONTNEED: Final = 4
 _MADV_HUGEPAGE: Final = 14
 _MAP_FAILED: Final = 2**64 - 1
 
@@ -79,15 +82,45 @@ def _map(size: int) -> int | None:
     return address
 
 
+_open: deque[tuple[int, int]] = deque()
+"""What is left of regions for blocks of a medium size, from where to where."""
+_vacant: dict[int, deque[int]] = {}
+"""By size: addresses of such blocks that were given back. There is no memory at them until they are written to."""
+
+
+def _cut(size: int) -> int | None:
+    """A block out of a region. Reading a matrix of a megabyte on huge pages takes up to a fifth less time."""
+    try:
+        return _vacant[size].pop()
+    except (KeyError, IndexError):
+        pass
+    try:
+        start, end = _open.pop()
+    except IndexError:  # the first one, or another thread is here
+        start = end = 0
+    if end - start < size:
+        region = _map(_REGION)
+        if region is None:
+            return _map(size)
+        start, end = region, region + _REGION
+    _open.append((start + size, end))
+    return start
+
+
 def _acquire(size: int) -> int | None:
-    return _map(size) if size >= _HUGE else _aligned_alloc(ALIGNMENT, size)
+    if size < _MEDIUM:
+        return _aligned_alloc(ALIGNMENT, size)
+    return _cut(size) if size < _HUGE else _map(size)
 
 
 def _release(address: int, size: int) -> None:
-    if size >= _HUGE:
-        _munmap(address, size)
-    else:
+    if size < _MEDIUM:
         _free(address)
+    elif size < _HUGE:
+        _madvise(address, size, _MADV_DONTNEED)
+        _vacant.setdefault(size, deque()).append(address)
+    else:
+        _munmap(address, size)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
