@@ -165,6 +165,8 @@ class Differentiated:
 
     def select(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The differentiated arguments: positional ones in order, then keywords in the order of the call."""
+        if not self.names and len(args) > self.nums[-1]:
+            return [args[n] for n in self.nums]
         if self.nums and self.nums[-1] >= len(args):
             raise ValueError(
                 f"[{self.name}] argnums has {self.nums[-1]}, but the function was called with {len(args)} positional "
@@ -183,6 +185,8 @@ class Differentiated:
 
     def call(self, fun: Function, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> Any:
         """What fun returns for the arguments of a call with others in place of those that are differentiated."""
+        if not kwargs and len(args) == len(self.nums):  # all of them
+            return fun(*values)
         rest = iter(values)  # those by position first, each in the order of the call
         new_args = [next(rest) if n in self.nums else second_name(x) for n, x in enumerate(args)]
         new_kwargs = {name: next(rest) if name in self.names else second_name(x) for name, x in kwargs.items()}
@@ -254,12 +258,15 @@ def grad(fun: Function, argnums: int | Sequence[int] | None = None, argnames: st
     return wrapper
 
 
+_ARRAYS = frozenset({array})
+
+
 def _differentiate(
     fun: Function, chosen: Differentiated, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
     """(what fun returns, the gradients)."""
     values = chosen.select(args, kwargs)
-    bare = all(value.__class__ is array for value in values)  # no containers: nothing to take apart or to put back
+    bare = _ARRAYS.issuperset(map(type, values))  # no containers: nothing to take apart or to put back
     leaves, structure = (values, tree.LEAF) if bare else array_leaves(chosen.name, "a differentiated argument", values)
     inputs, nodes = fresh_inputs(leaves)
     with trace():

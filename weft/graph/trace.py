@@ -28,6 +28,7 @@ class _Traces(threading.local):
 Change = tuple["ref[Any]", Any, str]
 """An array that was overwritten, the node that it had before, and where that happened in the user's program."""
 _traces = _Traces()
+_thread = threading.get_ident
 
 
 def keeps_inputs() -> int | None:
@@ -53,15 +54,17 @@ class trace:
 
     def __enter__(self) -> None:
         first = next_id()
-        if not _traces.open:
+        opened = _traces.open
+        if not opened:
             _traces.number += 1
-            OPEN[threading.get_ident()] = (_traces.number, first)
-        _traces.open.append(first)
+            OPEN[_thread()] = (_traces.number, first)
+        opened.append(first)
 
     def __exit__(self, *error: object) -> None:
-        _traces.open.pop()
-        if not _traces.open:
-            OPEN.pop(threading.get_ident(), None)
+        opened = _traces.open
+        opened.pop()
+        if not opened:
+            OPEN.pop(_thread(), None)
 
 
 OPEN: dict[int, tuple[int, int]] = {}
@@ -83,9 +86,10 @@ class Input(Node):
     __slots__ = ("_number", "_thread")
 
     def __init__(self, op: Any, inputs: tuple[Node, ...], kind: ArrayType, value: Any = None) -> None:
-        super().__init__(op, inputs, kind, value)
-        self._thread = threading.get_ident()
-        self._number = _traces.number + (not _traces.open)
+        Node.__init__(self, op, inputs, kind, value)
+        self._thread = _thread()
+        traces = _traces
+        self._number = traces.number + (not traces.open)
 
     def traced_by(self) -> int | None:
         """The id at which its trace opened, if that is open still, and another thread's."""

@@ -46,7 +46,7 @@ def zeros(kind: ArrayType) -> Node:
 def handed_out(node: Node) -> array:
     """A node that a rule made, for the user. Constants of rules are shared, and evaluation writes out what it is asked
     for: the user gets a copy."""
-    return wrap(Node(node.op, (), node.kind, node.value) if isinstance(node.op, Constant) else node)
+    return wrap(node if node.inputs or not isinstance(node.op, Constant) else Node(node.op, (), node.kind, node.value))
 
 
 def or_zeros(node: Node | None, kind: ArrayType) -> array:
@@ -63,15 +63,12 @@ def fresh_inputs(leaves: Sequence[array]) -> tuple[list[array], list[Node]]:
     know of a constant, and drop it.
     """
     inner = is_tracing()
-    nodes = [_fresh(leaf._node, inner) for leaf in leaves]
+    nodes: list[Node] = []
+    for leaf in leaves:
+        node = leaf._node
+        plain = not inner and node.op is DATA and node.value.__class__ is Buffer
+        nodes.append(Input(DATA, (), node.kind, node.value) if plain else Input(IDENTITY, (node,), node.kind))
     return [wrap(node) for node in nodes], nodes
-
-
-def _fresh(node: Node, inner: bool) -> Node:
-    value = node.value
-    if not inner and node.op is DATA and value.__class__ is Buffer:
-        return Input(DATA, (), node.kind, value)
-    return Input(IDENTITY, (node,), node.kind)
 
 
 def second_name(x: Any) -> Any:

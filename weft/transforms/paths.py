@@ -24,9 +24,12 @@ def between(inputs: Sequence[Node], outputs: Sequence[Node], rule: str | None = 
     seen = set(inputs)
     if not inputs:
         return [], seen
-    oldest = min([node.id for node in inputs])
-    found = [node for node in dict.fromkeys(outputs) if node.id >= oldest and node not in seen]
-    seen.update(found)
+    oldest = inputs[0].id if len(inputs) == 1 else min([node.id for node in inputs])
+    found = []
+    for node in outputs:
+        if node not in seen and node.id >= oldest:
+            seen.add(node)
+            found.append(node)
     done = _spread(found, seen, oldest, 0)
     while done < len(found):
         for operand in _operands(found[done], rule):
