@@ -288,9 +288,10 @@ class WindowGemm(Gemm):
 
 
 class RunsInPlace(WindowGemm):
-    """Reads the runs of rows where they lie: a tile goes from run to run, and finds out where those of its rows begin.
+    """Reads the runs of rows where they lie: a tile goes from run to run, and looks up where those of its rows begin.
 
-    What is ready of the left operand is its table of rows."""
+    Where windows may reach beyond the array, that is found out once for each chunk of a block, and not for each panel
+    of the right operand: `starts`, a line of addresses for each run. Elsewhere it is the sum of two offsets."""
 
     title = "windows_in_place"
 
@@ -299,6 +300,7 @@ class RunsInPlace(WindowGemm):
     ) -> None:
         super().__init__(kind, tile, read_b, rows, columns, checks, "runs", scattered=scattered)
         self.a_row = 0  # nothing is packed
+        self.words = (*self.words, "at_starts", "row_line")  # type: ignore[misc]
         self._base: Value
 
     def _operands(self, member: Value) -> tuple[Value, Any]:
@@ -306,31 +308,64 @@ class RunsInPlace(WindowGemm):
         _clear(self.frame)
         return self._base, right
 
+    def _row_line(self, number: int) -> Value:
+        """Where a line of the table of rows begins: first offsets, then coordinates along each axis."""
+        f = self.frame
+        return self.b.gep(f.scratch, f["at_rows"] + f["row_line"] * number)
+
+    def _from_row(self, left: Any, i: Value) -> Any:
+        f, b = self.frame, self.b
+        first = [f["base"], *(f[f"first{axis}"] for axis in range(self.checks))]
+        with self._walk(i, f.least(f["m"] - i, f["block_m"]), "r", len(self.rows)) as (row, indices):
+            for number, value in enumerate(self._located(indices, "r", self.rows, first)):
+                b.store(value, b.gep(self._row_line(number), row * 8))
+        return left
+
     def _pack_left(self, chunk: Chunk) -> Value:
-        return self.b.gep(self.frame.scratch, self.frame["at_rows"])
+        f, b, lanes = self.frame, self.b, self.tile.turn
+        if not self.checks:
+            return self._row_line(0)
+        starts, table = b.gep(f.scratch, f["at_starts"]), b.gep(f.scratch, f["at_columns"])
+        address, nowhere = (
+            b.op(f"ptrtoint ptr {at.text} to i64", dt.int64, 1)
+            for at in (self._base, b.gep(f.scratch, f["at_zeros"]))
+        )
+        with b.loop(0, self._runs, 1) as run:
+            column = self._got(b.gep(table, run.index * self._column_entry))
+            target = b.gep(starts, run.index * f["row_line"])
+            ahead = [b.splat(value, lanes) for value in (address + column[0], *column[1:])]
+            with b.loop(0, chunk.rows, lanes) as row:  # there is room for rows past the last
+                places = [b.load(b.gep(self._row_line(n), row.index * 8), dt.int64, lanes) for n in range(1 + self.checks)]
+                exists = self._exists(el.flat(places), ahead)
+                assert exists is not None
+                at = b.choose(exists, el.flat(places)[0] + ahead[0], b.splat(nowhere, lanes))
+                b.store(at, b.gep(target, row.index * 8))
+        return starts
 
     def _below(self, left: Any, i: Value) -> Any:
-        return self.b.gep(left, i * self._row_entry)
+        return self.b.gep(left, i * 8)
 
     def _products(self, chunk: Chunk, rows: int, columns: gemm.Columns) -> list[AnyValue]:
         f, b, kind, lanes = self.frame, self.b, self.kind, self.tile.lanes
-        table, zeros = b.gep(f.scratch, f["at_columns"]), b.gep(f.scratch, f["at_zeros"])
-        places = [self._got(b.gep(chunk.left, self._row_entry * i)) for i in range(rows)]
+        table = b.gep(f.scratch, f["at_columns"])
+        offsets = [] if self.checks else [b.word(chunk.left, i) for i in range(rows)]
         sums = el.flat([el.zero(b, kind, lanes)] * (rows * len(columns)))
-        with b.loop(0, self._runs, 1, chunk.right, *sums) as run:
+        with b.loop(0, self._runs, 1, chunk.left, chunk.right, *sums) as run:
+            line, *before = run.carried
             entry = b.gep(table, run.index * self._column_entry)
-            column, count = self._got(entry), b.word(entry, 2 + self.checks)
-            starts = []
-            for place in places:
-                at, exists = b.gep(self._base, place[0] + column[0]), self._exists(place, column)
-                starts.append(at if exists is None else b.choose(exists, at, zeros))
-            with b.loop(0, count, 1, *run.carried) as k:
+            count = b.word(entry, 2 + self.checks)
+            if self.checks:
+                starts = [b.word(line, i, PTR) for i in range(rows)]
+            else:
+                ahead = b.gep(self._base, b.word(entry, 0))
+                starts = [b.gep(ahead, offset) for offset in offsets]
+            with b.loop(0, count, 1, *before) as k:
                 at_b, *carried = k.carried
                 y = self._row_of_right(at_b, columns)
                 here = [b.gep(start, k.index * self.size) for start in starts]
                 k.carry(b.gep(at_b, self._right_step), *el.flat(self._added(el.unflat(kind, carried), here, y)))
-            run.carry(*k.carried)
-        return el.unflat(kind, run.carried[1:])
+            run.carry(b.gep(line, f["row_line"]), *k.carried)
+        return el.unflat(kind, run.carried[2:])
 
 
 class PlacesInPlace(WindowGemm):
@@ -719,16 +754,18 @@ def _launch(
         block_n = n
     blocks_m, blocks_n = -(-m // block_m), -(-n // block_n)
     scratch = kernel.scratch(block_m, block_n, k)
-    at_rows = -(-scratch.size // 64) * 64
-    at_columns = at_rows + max(block_m, CHUNK) * (8 + 8 * len(over))
+    at_rows, row_line = -(-scratch.size // 64) * 64, 8 * gemm.round_up(dim_max(block_m, CHUNK), tile.turn)
+    at_columns = at_rows + row_line * (1 + len(over))
     table = 8 * (3 + len(over)) * (CHUNK + 2)
-    zeros = 0
+    zeros = starts = 0
     if isinstance(kernel, RunsInPlace):
         zeros = min(run, CHUNK) * size
+        starts = row_line * (-(-(CHUNK - 1) // run) + 1) if over else 0
     elif isinstance(kernel, PlacesInPlace):
         table, zeros = (block_m // run + 2) * 8 * CHUNK, run * size
     at_zeros, zeros = at_columns + table, -(-zeros // 8) * 8
-    at_places = at_zeros + zeros
+    at_starts = at_zeros + zeros
+    at_places = at_starts + starts
     steps = scaled(x)[-d - 1 : -1]
     values: dict[str, Word] = {
         "tasks": members * blocks_m * blocks_n, "a": left.pointer, "b": right.pointer, "out": to,
@@ -737,6 +774,7 @@ def _launch(
         "panel": scratch.panel, "at_a": scratch.at_a, "at_total": scratch.at_total,
         "out_row": places[0].strides[0] if places else 0, "at_places": at_places, "at_rows": at_rows,
         "at_columns": at_columns, "at_zeros": at_zeros, "zeros": zeros, "run": run, "piece": step,
+        "at_starts": at_starts, "row_line": row_line,
         "base": -sum(window.low * step for window, step in zip(windows, steps, strict=True)),
     }  # fmt: skip
     for letter, axes in (("r", rows), ("c", columns)):
