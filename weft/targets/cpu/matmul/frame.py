@@ -5,7 +5,8 @@ Only the kernels of this package come here. All strides in argument blocks are i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from weft import dtypes as dt
 from weft.codegen.launch import Pointer
@@ -45,6 +46,23 @@ class ProductFrame(Frame):
             moved = [offset + at * b.word(entry, 1 + i) for i, offset in enumerate(offsets)]
             axis.carry(rest, b.gep(entry, 8 * (1 + operands)), *moved)
         return axis.carried[2:]
+
+    @contextmanager
+    def walk(self, start: Value, count: Value, letter: str, axes: int) -> Iterator[tuple[Value, list[Value]]]:
+        """For `count` numbers from `start` on: which it is, and its index along each axis. Only the first is divided by
+        their sizes."""
+        b = self.b
+        with b.loop(0, count, 1, *self.indices(start, letter, axes)) as loop:
+            yield loop.index, list(loop.carried)
+            following = list(loop.carried)
+            more = b.i64(1)
+            for axis in range(axes - 1, -1, -1):
+                index = following[axis] + more
+                if axis > 0:
+                    over = index.eq(self[f"{letter}{axis}"])
+                    index, more = b.choose(over, 0, index), b.cast(over, dt.int64)
+                following[axis] = index
+            loop.carry(*following)
 
     # ---- vectors ----
 

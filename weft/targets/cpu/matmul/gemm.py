@@ -38,8 +38,9 @@ _LINE: Final = 64  # bytes of a line of the caches
 Columns = Sequence[tuple[int, Part | None]]
 """The vectors of a tile: where each begins, in bytes, and the part of it that there is."""
 
-Read = Literal["direct", "rows", "columns", "any"]
-"""How an operand is read: where it lies, or packed from contiguous rows, from contiguous columns, from any strides."""
+Read = Literal["direct", "rows", "columns", "any", "ready"]
+"""How an operand is read: where it lies; packed from contiguous rows, from contiguous columns, from any strides; or
+in panels that were packed before (panels.py)."""
 
 WORDS: Final = (
     "tasks", "*a", "*b", "*out", "m", "n", "k", "a_row", "a_k", "b_k", "b_column", "chunks",
@@ -183,7 +184,7 @@ class Gemm:
         rows = round_up(block_m, self.tile.turn)
         panels = -(-block_n // self.tile.columns)
         panel = round_up(min(k, CHUNK), self.tile.turn) * self.panel_row
-        at_a = panels * panel if self.read_b != "direct" else 0
+        at_a = panels * panel if self.read_b not in ("direct", "ready") else 0
         at_total = at_a + (rows * self.a_row if self.read_a != "direct" else 0)
         totals = rows * panels * self.panel_row if self.apart else 0
         return Scratch(panel, at_a, at_total, at_total + totals)
@@ -258,7 +259,7 @@ class Gemm:
         """The chunk with those operands packed that are not read where they lie."""
         if self.read_a != "direct":
             chunk = replace(chunk, left=self._pack_left(chunk))
-        if self.read_b != "direct":
+        if self.read_b not in ("direct", "ready"):
             chunk = replace(chunk, right=self._pack_right(chunk))
         return chunk
 
@@ -289,13 +290,17 @@ class Gemm:
 
     def _in_panel(self, j: Value) -> Value:
         """Where column j begins in the packed panels."""
-        f, lanes = self.frame, self.tile.lanes
+        f = self.frame
         panel, inside = f.divide(j, self.tile.columns)
-        place = inside * self.size
-        if self.kind.parts == 2:
-            vector, lane = f.divide(inside, lanes)
-            place = vector * (2 * lanes * self.kind.part.size) + lane * self.kind.part.size
-        return self.b.gep(f.scratch, panel * f["panel"] + place)
+        return self.b.gep(f.scratch, panel * f["panel"] + self._in_row(inside))
+
+    def _in_row(self, j: Value) -> Value:
+        """Where column j of a panel lies in each of its rows, in bytes."""
+        lanes = self.tile.lanes
+        if self.kind.parts == 1:
+            return j * self.size
+        vector, lane = self.frame.divide(j, lanes)
+        return vector * (2 * lanes * self.kind.part.size) + lane * self.kind.part.size
 
     def _copy(self, source: Value, row: Value, step: Value | None, rows: Value, columns: Value, to: _Packed) -> None:
         """Pack a source whose rows are contiguous, or have elements `step` bytes apart."""

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from weft import dtypes as dt
@@ -28,12 +27,13 @@ from weft.records import dataclass, replace
 from weft.targets.axes import Axis, axes_of, merged, row_major, scaled
 from weft.targets.cpu import moves
 from weft.targets.cpu.matmul import elements as el
-from weft.targets.cpu.matmul import few_outputs, gemm, groups, residues
+from weft.targets.cpu.matmul import few_outputs, gemm, groups, panels, residues
 from weft.targets.cpu.matmul.elements import Elements, elements_of
 from weft.targets.cpu.matmul.frame import Part, ProductFrame, Word, block
 from weft.targets.cpu.matmul.gemm import CHUNK, Chunk, Gemm, Sums, Tile
 from weft.targets.cpu.matmul.lowering import output_blocks
 from weft.targets.cpu.matmul.machine import machine
+from weft.targets.cpu.matmul.panels import Matrix
 from weft.targets.cpu.matmul.residues import ConvolutionPart, Placed
 from weft.targets.cpu.matmul.tasks import grain_of
 
@@ -45,7 +45,6 @@ _TOGETHER: Final = 4
 _WIDE: Final = 128  # columns of the right operand, more of which make packing rows that lie together worth it
 _ACROSS: Final = 1.15  # how much longer a tile takes whose rows are of several runs, with an address for each
 _LONGEST: Final = 512  # rows of a run that are multiplied with a packed block of the right operand
-_ROWS: Final = 1024  # rows, more of which make turning the right operand round worth it
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ class WindowGemm(Gemm):
         if not self.scattered:
             return Sums(b.gep(start, i * f["out_row"]), f["out_row"])
         table = b.gep(f.scratch, f["at_places"])
-        with self._walk(i, f.least(f["m"] - i, f["block_m"]), "o", self.scattered) as (row, indices):
+        with f.walk(i, f.least(f["m"] - i, f["block_m"]), "o", self.scattered) as (row, indices):
             place = b.i64(0)
             for axis, index in enumerate(indices):
                 place = place + index * f[f"os{axis}"]
@@ -133,23 +132,6 @@ class WindowGemm(Gemm):
     def _column_entry(self) -> int:
         """Bytes of an entry of the table of columns: the same; of a run also where it goes, and its length."""
         return 8 * (1 + self.checks + 2 * (self.way == "runs"))
-
-    @contextmanager
-    def _walk(self, start: Value, count: Value, letter: str, axes: int) -> Iterator[tuple[Value, list[Value]]]:
-        """For `count` numbers from `start` on: which it is, and its index along each axis. Only the first is divided by
-        their sizes."""
-        f, b = self.frame, self.b
-        with b.loop(0, count, 1, *f.indices(start, letter, axes)) as loop:
-            yield loop.index, list(loop.carried)
-            following = list(loop.carried)
-            more = b.i64(1)
-            for axis in range(axes - 1, -1, -1):
-                index = following[axis] + more
-                if axis > 0:
-                    over = index.eq(f[f"{letter}{axis}"])
-                    index, more = b.choose(over, 0, index), b.cast(over, dt.int64)
-                following[axis] = index
-            loop.carry(*following)
 
     def _located(
         self, indices: Sequence[Value], letter: str, axes: Sequence[int], first: Sequence[Value]
@@ -174,7 +156,7 @@ class WindowGemm(Gemm):
         """Write the table of the block's rows."""
         f, b = self.frame, self.b
         first = [f["base"], *(f[f"first{axis}"] for axis in range(self.checks))]
-        with self._walk(i, f.least(f["m"] - i, f["block_m"]), "r", len(self.rows)) as (row, indices):
+        with f.walk(i, f.least(f["m"] - i, f["block_m"]), "r", len(self.rows)) as (row, indices):
             found = self._located(indices, "r", self.rows, first)
             self._put(b.gep(f.scratch, f["at_rows"] + row * self._row_entry), found)
         return left
@@ -188,13 +170,13 @@ class WindowGemm(Gemm):
         first = [b.i64(0)] * (1 + self.checks)
         table = b.gep(f.scratch, f["at_columns"])
         if self.way != "runs":
-            with self._walk(begin, depth, "c", len(self.columns)) as (column, indices):
+            with f.walk(begin, depth, "c", len(self.columns)) as (column, indices):
                 found = self._located(indices, "c", self.columns, first)
                 self._put(b.gep(table, column * self._column_entry), found)
             return left
         number, skip = f.divide(begin, f["run"])
         self._runs = f.divide(skip + depth + (f["run"] - 1), f["run"])[0]
-        with self._walk(number, self._runs, "c", len(self.columns)) as (run, indices):
+        with f.walk(number, self._runs, "c", len(self.columns)) as (run, indices):
             start = run * f["run"] - skip
             before = b.choose(start < 0, -start, 0)
             to = start + before
@@ -316,7 +298,7 @@ class RunsInPlace(WindowGemm):
     def _from_row(self, left: Any, i: Value) -> Any:
         f, b = self.frame, self.b
         first = [f["base"], *(f[f"first{axis}"] for axis in range(self.checks))]
-        with self._walk(i, f.least(f["m"] - i, f["block_m"]), "r", len(self.rows)) as (row, indices):
+        with f.walk(i, f.least(f["m"] - i, f["block_m"]), "r", len(self.rows)) as (row, indices):
             for number, value in enumerate(self._located(indices, "r", self.rows, first)):
                 b.store(value, b.gep(self._row_line(number), row * 8))
         return left
@@ -327,15 +309,16 @@ class RunsInPlace(WindowGemm):
             return self._row_line(0)
         starts, table = b.gep(f.scratch, f["at_starts"]), b.gep(f.scratch, f["at_columns"])
         address, nowhere = (
-            b.op(f"ptrtoint ptr {at.text} to i64", dt.int64, 1)
-            for at in (self._base, b.gep(f.scratch, f["at_zeros"]))
+            b.op(f"ptrtoint ptr {at.text} to i64", dt.int64, 1) for at in (self._base, b.gep(f.scratch, f["at_zeros"]))
         )
         with b.loop(0, self._runs, 1) as run:
             column = self._got(b.gep(table, run.index * self._column_entry))
             target = b.gep(starts, run.index * f["row_line"])
             ahead = [b.splat(value, lanes) for value in (address + column[0], *column[1:])]
             with b.loop(0, chunk.rows, lanes) as row:  # there is room for rows past the last
-                places = [b.load(b.gep(self._row_line(n), row.index * 8), dt.int64, lanes) for n in range(1 + self.checks)]
+                places = [
+                    b.load(b.gep(self._row_line(n), row.index * 8), dt.int64, lanes) for n in range(1 + self.checks)
+                ]
                 exists = self._exists(el.flat(places), ahead)
                 assert exists is not None
                 at = b.choose(exists, el.flat(places)[0] + ahead[0], b.splat(nowhere, lanes))
@@ -414,7 +397,7 @@ class PlacesInPlace(WindowGemm):
         begin, zeros = chunk * CHUNK, b.gep(f.scratch, f["at_zeros"])
         depth = f.least(f["k"] - begin, CHUNK)
         lines = [b.gep(f.scratch, f["at_rows"] + 8 * CHUNK * i) for i in range(1 + self.checks)]
-        with self._walk(begin, depth, "c", len(self.columns)) as (column, indices):
+        with f.walk(begin, depth, "c", len(self.columns)) as (column, indices):
             found = self._located(indices, "c", self.columns, [b.i64(0)] * (1 + self.checks))
             for line, value in zip(lines, found, strict=True):
                 b.store(value, b.gep(line, column * 8))
@@ -422,7 +405,7 @@ class PlacesInPlace(WindowGemm):
         start, last = self._together
         address = b.op(f"ptrtoint ptr {left.text} to i64", dt.int64, 1)
         nowhere = b.op(f"ptrtoint ptr {zeros.text} to i64", dt.int64, 1)
-        with self._walk(start, last + 1 - start, "r", len(self.rows)) as (run, indices):
+        with f.walk(start, last + 1 - start, "r", len(self.rows)) as (run, indices):
             row = self._located(indices, "r", self.rows, [address + first[0], *first[1:]])
             target = b.gep(f.scratch, f["at_columns"] + run * (8 * CHUNK))
             with b.loop(0, depth, lanes) as column:
@@ -644,28 +627,24 @@ def _lowering(
     depth: slice,
     n: int,
 ) -> Lowering:
-    """The launches for a right operand whose axes `depth` are summed over, and whose axis `n` remains. They have to be
-    walked as one: else it is copied first. So it is if many blocks would each have to turn it round."""
+    """The launches for a right operand whose axes `depth` are summed over, and whose axis `n` remains. Of those axes
+    there may be several if the columns lie together, or else it is copied first."""
     launches: list[Launch] = []
-    temporaries: tuple[int, ...] = ()
-    y, at = right.layout, right.pointer
-    turns = y.strides[n] != 1 and math.prod(axis.size for axis in rows) > _ROWS
-    if turns or len(merged(axes_of(y.shape[depth], scaled(y)[depth]))) > 1:
+    y, at, copied = right.layout, right.pointer, 0
+    if y.strides[n] != 1 and len(merged(axes_of(y.shape[depth], scaled(y)[depth]))) > 1:
         plain = _with_last(y, n)
         launches += moves.copy(y, plain, at, Pointer(3))
-        y, at, temporaries = plain, Pointer(3), (math.prod(y.shape) * y.dtype.size,)
-    inside, strides = merged(axes_of(y.shape[depth], scaled(y)[depth])), scaled(y)
-    b_k = inside[0].strides[0] if inside else y.dtype.size
+        y, at, copied = plain, Pointer(3), math.prod(y.shape) * y.dtype.size
+    d, strides = len(windows), scaled(y)
     each, per = x.layout.shape[-1] // groups, y.shape[n] // groups
-    d, size = len(windows), y.dtype.size
+    matrix = Matrix(at, merged(axes_of(y.shape[depth], strides[depth])), per, strides[n])
     lead = [scaled(layout)[: -d - 2] for layout in (x.layout, y, out.layout)]
     batch = axes_of(x.layout.shape[: -d - 2], *lead)
-    batch.append(Axis(groups, (each * scaled(x.layout)[-1], per * strides[n], per * size)))
+    batch.append(Axis(groups, (each * scaled(x.layout)[-1], per * strides[n], per * y.dtype.size)))
     # All axes but those of members and of columns are rows of the output.
     places = merged(axes_of(out.layout.shape[-d - 2 : -1], scaled(out.layout)[-d - 2 : -1]))
-    matrix = _Right(at, per, b_k, strides[n])
-    launch = _launch(windows, x, over, rows, columns, matrix, merged(batch), out.pointer, places)
-    return Lowering((*launches, launch), temporaries)
+    made, packed = _launches(windows, x, over, rows, columns, matrix, merged(batch), out.pointer, places)
+    return Lowering((*launches, *made), (copied, packed))
 
 
 def _with_last(layout: Layout, last: int) -> Layout:
@@ -673,16 +652,6 @@ def _with_last(layout: Layout, last: int) -> Layout:
     order = [axis for axis in range(len(layout.shape)) if axis != last % len(layout.shape)] + [last % len(layout.shape)]
     steps = row_major([layout.shape[axis] for axis in order], 1)
     return Layout(layout.shape, tuple([steps[order.index(axis)] for axis in range(len(order))]), layout.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class _Right:
-    """The right operand: a matrix of (columns of the left one, n)."""
-
-    pointer: Pointer
-    n: int
-    b_k: int
-    b_column: int
 
 
 def _over(windows: Windows, x: Layout, places: Sequence[Any], kernel: Sequence[Any]) -> list[int]:
@@ -719,17 +688,19 @@ def _joined(axes: Sequence[_Place]) -> list[_Place]:
     return found
 
 
-def _launch(
+def _launches(
     windows: Windows,
     left: Placed,
     over: Sequence[int],
     rows: list[_Place],
     columns: list[_Place],
-    right: _Right,
+    right: Matrix,
     members_of: Sequence[Axis],
     to: Pointer,
     places: Sequence[Axis],
-) -> Launch:
+) -> tuple[list[Launch], Any]:
+    """The launch, after one that packs the right operand if that is worth it, and how many bytes that takes (of what
+    pointer 4 is)."""
     x = left.layout
     kind, size, d = elements_of(x.dtype), x.dtype.size, len(windows)
     rows, columns = _joined(rows), _joined(columns)
@@ -741,7 +712,8 @@ def _launch(
     members = math.prod(axis[0] for axis in batch)
     terms = members * m * n * k
     tile = machine(config.cpu).tile(kind, n)
-    read_b: gemm.Read = "rows" if right.b_column == size else "columns" if right.b_k == size else "any"
+    b_k, b_column = right.inside[0].strides[0] if right.inside else size, right.column
+    read_b: gemm.Read = "rows" if b_column == size else "columns" if b_k == size else "any"
     kernel, run = _kernel(kind, tile, read_b, rows, columns, len(over), n, scattered)
     tile = kernel.tile
     step = math.lcm(tile.rows, kernel.span)
@@ -753,8 +725,15 @@ def _launch(
     if isinstance(kernel, FewColumns):
         block_n = n
     blocks_m, blocks_n = -(-m // block_m), -(-n // block_n)
+    launches, packed, panel, at = [], 0, 0, right.pointer
+    if k != 0 and (len(right.inside) > 1 or (b_column != size if kernel.read_b == "direct" else blocks_m > 1)):
+        ready = panels.packed(kind, tile, right, [(axis[0], axis[2]) for axis in batch], Pointer(4))
+        launches, packed, panel, at = [ready.launch], ready.size, ready.panel, Pointer(4)
+        kernel.read_b = "direct" if kernel.read_b == "direct" else "ready"
+        b_k, b_column = kernel.panel_row, panel // tile.columns
+        batch = [(*axis[:2], stride, axis[3]) for axis, stride in zip(batch, ready.strides, strict=True)]
     scratch = kernel.scratch(block_m, block_n, k)
-    at_rows, row_line = -(-scratch.size // 64) * 64, 8 * gemm.round_up(dim_max(block_m, CHUNK), tile.turn)
+    at_rows, row_line = -(-scratch.size // 64) * 64, 8 * gemm.round_up(max(block_m, CHUNK), tile.turn)
     at_columns = at_rows + row_line * (1 + len(over))
     table = 8 * (3 + len(over)) * (CHUNK + 2)
     zeros = starts = 0
@@ -768,10 +747,10 @@ def _launch(
     at_places = at_starts + starts
     steps = scaled(x)[-d - 1 : -1]
     values: dict[str, Word] = {
-        "tasks": members * blocks_m * blocks_n, "a": left.pointer, "b": right.pointer, "out": to,
-        "m": m, "n": n, "k": k, "chunks": max(1, -(-k // CHUNK)), "a_row": 0, "a_k": 0, "b_k": right.b_k,
-        "b_column": right.b_column, "block_m": block_m, "block_n": block_n, "blocks_m": blocks_m, "blocks_n": blocks_n,
-        "panel": scratch.panel, "at_a": scratch.at_a, "at_total": scratch.at_total,
+        "tasks": members * blocks_m * blocks_n, "a": left.pointer, "b": at, "out": to,
+        "m": m, "n": n, "k": k, "chunks": max(1, -(-k // CHUNK)), "a_row": 0, "a_k": 0, "b_k": b_k,
+        "b_column": b_column, "block_m": block_m, "block_n": block_n, "blocks_m": blocks_m, "blocks_n": blocks_n,
+        "panel": panel or scratch.panel, "at_a": scratch.at_a, "at_total": scratch.at_total,
         "out_row": places[0].strides[0] if places else 0, "at_places": at_places, "at_rows": at_rows,
         "at_columns": at_columns, "at_zeros": at_zeros, "zeros": zeros, "run": run, "piece": step,
         "at_starts": at_starts, "row_line": row_line,
@@ -786,12 +765,9 @@ def _launch(
     for number, spatial in enumerate(over):
         values[f"first{number}"], values[f"size{number}"] = -windows[spatial].low, x.shape[spatial - d - 1]
     tasks = members * blocks_m * blocks_n
-    return Launch(
-        Source(f"convolve:{kernel.name}", kernel.name, kernel.ir),
-        block(kernel.words, values, batch),
-        grain_of(terms, tasks),
-        at_places + (8 * block_m if scattered else 0),
-    )
+    source = Source(f"convolve:{kernel.name}", kernel.name, kernel.ir)
+    words, bytes_of = block(kernel.words, values, batch), at_places + (8 * block_m if scattered else 0)
+    return [*launches, Launch(source, words, grain_of(terms, tasks), bytes_of)], packed
 
 
 def _piece(run: int) -> int:
@@ -863,7 +839,7 @@ def _kernel(
     if in_rows and not kind.narrow and rows[-1].size >= _TOGETHER and (span == 1 or n <= _WIDE):
         run = rows.pop().size
         runs, inside = tuple(marks[0][:-1]), tuple(marks[1])
-        if type(n) is int and 2 * n <= tile.lanes <= run and read_b == "rows" and not scattered:
+        if type(n) is int and 2 * n <= tile.lanes <= run and kind.parts == 1 and not scattered:
             together, vectors = _few_columns(n, run, tile.lanes, math.prod(axis.size for axis in rows))
             return FewColumns(kind, Tile(1, vectors, tile.lanes), n, together, runs, inside, checks), run
         tile, aligned = _tile_of_runs(tile, n, run)
