@@ -21,7 +21,7 @@ from weft.targets.cpu.matmul.frame import Part, Word, block
 from weft.targets.cpu.matmul.gemm import Chunk, Gemm, Tile, round_up
 from weft.targets.cpu.matmul.tasks import STREAM, grain_of
 
-_DEPTH: Final = 64  # terms of a panel that are a task
+_DEPTH: Final = 256  # terms of a panel that are a task
 
 
 @dataclass(frozen=True, slots=True)
