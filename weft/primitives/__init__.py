@@ -88,6 +88,7 @@ REGISTRY: tuple[type[Primitive], ...] = (
     linalg.Cholesky, linalg.Qr, linalg.Lu, linalg.SolveTriangular, linalg.Inverse,
     linalg.Solution, linalg.PseudoInverse, linalg.LogAbsDet, linalg.DetSign, linalg.Determinant, linalg.Adjugate,
     linalg.Eigh, linalg.HermitianEigenvalues, linalg.Svd, linalg.SingularValues, linalg.Eig, linalg.Eigenvalues,
+    linalg.Schur, linalg.GeneralizedSchur, linalg.Sylvester,
     # Fourier transforms
     fourier.FourierTransform, fourier.RealFourierTransform, fourier.RealFourierInverse,
     # barrier, memory

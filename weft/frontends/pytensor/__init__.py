@@ -9,6 +9,7 @@ from __future__ import annotations
 # Each of these registers its rules.
 from weft.frontends.pytensor import (
     extras,
+    factors,
     graphs,
     linear,
     random,

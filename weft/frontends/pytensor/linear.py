@@ -18,7 +18,7 @@ from pytensor.tensor.linalg.decomposition.lu import PivotToPermutations
 import weft.core as mx
 from weft.array import array, wrap
 from weft.frontends.pytensor.convert import RULES, converts, refusal, rule_of, typed
-from weft.frontends.pytensor.values import Known, NotConverted, Value, cast, to_array
+from weft.frontends.pytensor.values import Known, Value, cast, to_array
 from weft.frontends.pytensor.versions import found
 from weft.primitives import linalg as primitives
 from weft.primitives.linalg import implicit
@@ -97,12 +97,13 @@ MATRIXWISE[ptm.Dot] = lambda op, x, y: product(x, y)
 @matrixwise(ptl.Cholesky)
 def cholesky(op: Any, a: array) -> array:
     """The factor; NaN where there is none."""
-    _square(a)
+    check_square(a)
     made: array = apply(primitives.Cholesky(not op.lower, quiet=True), a)
     return made
 
 
-def _square(a: array) -> None:
+def check_square(a: array) -> None:
+    """Say what is wrong with a matrix that is not square."""
     if a.shape[-1] != a.shape[-2]:
         raise ValueError(f"Input array is expected to be square but has the shape: {a.shape}.")
 
@@ -150,23 +151,6 @@ def permutation_of_pivots(op: Any, node: Apply, pivots: Value) -> array:
     n = places.shape[0]
     order = mx.fori_loop(0, n, exchange, mx.arange(n, dtype=mx.int64))
     return order if op.inverse else mx.argsort(order)
-
-
-def _refuses_qr(op: Any) -> str | None:
-    return "pivoting and raw factors have no translation" if op.pivoting or op.mode == "raw" else None
-
-
-@matrixwise(ptl.QR, refuses=_refuses_qr)
-def qr(op: Any, a: array) -> Any:
-    m, n = a.shape[-2:]
-    if op.mode == "full" and m > n:
-        raise NotConverted("factors that are completed to square ones")
-    q, r = mx.linalg.qr(a)
-    if op.mode != "r":
-        return q, r
-    if m > n:
-        r = mx.concatenate([r, mx.zeros((*r.shape[:-2], m - n, n), r.dtype)], axis=-2)
-    return r
 
 
 @matrixwise(ptl.SVD)

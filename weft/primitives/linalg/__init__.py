@@ -8,5 +8,6 @@ products.
 from weft.primitives.linalg.determinants import Adjugate, Determinant, DetSign, LogAbsDet
 from weft.primitives.linalg.factors import Cholesky, Lu, Qr
 from weft.primitives.linalg.implicit import Implicit, PseudoInverse, Solution
+from weft.primitives.linalg.schur import GeneralizedSchur, Schur, Sylvester
 from weft.primitives.linalg.spectral import Eig, Eigenvalues, Eigh, HermitianEigenvalues, SingularValues, Svd
 from weft.primitives.linalg.systems import Inverse, SolveTriangular

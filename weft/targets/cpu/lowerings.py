@@ -28,13 +28,16 @@ from weft.primitives.linalg import (
     Eig,
     Eigenvalues,
     Eigh,
+    GeneralizedSchur,
     HermitianEigenvalues,
     Inverse,
     Lu,
     Qr,
+    Schur,
     SingularValues,
     SolveTriangular,
     Svd,
+    Sylvester,
 )
 from weft.primitives.quantized import Dequantize, Pack, Quantize, Quantized, Unpack
 from weft.primitives.scans import Cumulative, Scan
@@ -242,6 +245,9 @@ LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     SingularValues: _by_size(lambda: (small_spectra.singular_values, lapack.singular_values, small_spectra.takes)),
     Eig: lambda *given: lapack.eig(*given),
     Eigenvalues: lambda *given: lapack.eigenvalues(*given),
+    Schur: lambda *given: lapack.schur(*given),
+    GeneralizedSchur: lambda *given: lapack.generalized_schur(*given),
+    Sylvester: lambda *given: lapack.sylvester(*given),
     SolveTriangular: _by_size(lambda: (small_matrices.solve_triangular, lapack.solve_triangular, small_matrices.takes)),
     CustomKernel: lambda *given: custom.lower(*given),
 }

@@ -19,24 +19,30 @@ from weft.targets.cpu.lapack.calls import CallFrame, Calls, number
 from weft.targets.cpu.lapack.factors import BLOCK
 
 
-def _guarded(f: CallFrame, a: str, results: Sequence[tuple[str, Value, Dtype]], call: Callable[[], None]) -> None:
-    """Make a call for a matrix that is finite; for another one all results (name, elements, dtype) are NaNs."""
+def guarded(
+    f: CallFrame, operands: Sequence[str], results: Sequence[tuple[str, Value, Dtype]], call: Callable[[], None]
+) -> None:
+    """Make a call for matrices that are finite; for others all results (name, elements, dtype) are NaNs."""
     b, real = f.b, dt.real_of(f.dtype)
     parts = 2 if f.dtype.is_complex else 1
-    at, zero = f.place(a), b.const(real, 0.0, 1)
-    with b.loop(0, f["elements"] * parts, 1, zero) as loop:
-        x = number(b, b.gep(at, loop.index * real.size), real)
-        loop.carry(loop.carried[0] + x * zero)  # NaN as soon as one of them is not finite
-    finite = loop.carried[0].eq(zero)
+    zero = total = b.const(real, 0.0, 1)
+    for a in operands:
+        at = f.place(a)
+        with b.loop(0, f["elements"] * parts, 1, total) as loop:
+            x = number(b, b.gep(at, loop.index * real.size), real)
+            loop.carry(loop.carried[0] + x * zero)  # NaN as soon as one of them is not finite
+        (total,) = loop.carried
+    finite = total.eq(zero)
     with b.when(finite):
         call()
     with b.when(~finite):
         b.store(b.const(dt.int32, 0, 1), f.place("info"))
         for name, count, dtype in results:
-            _fill(b, f.place(name), count, dtype)
+            fill_nan(b, f.place(name), count, dtype)
 
 
-def _fill(b: Builder, at: Value, count: Value, dtype: Dtype) -> None:
+def fill_nan(b: Builder, at: Value, count: Value, dtype: Dtype) -> None:
+    """NaNs in memory."""
     nan = b.const(dt.real_of(dtype), float("nan"), 1)
     with b.loop(0, count, 1) as loop:
         b.store(Complex(nan, nan) if dtype.is_complex else nan, b.gep(at, loop.index * dtype.size))
@@ -92,7 +98,7 @@ def _eigh(f: CallFrame, letters: tuple[str, str]) -> None:
         else:
             f.call("syevd", *letters, "n", "a", "n", "w", "work", "lwork", "iwork", "liwork", "info")
 
-    _guarded(f, "a", results, call)
+    guarded(f, ["a"], results, call)
 
 
 # ---- singular values ----
@@ -154,7 +160,7 @@ def _svd(f: CallFrame, letter: str) -> None:
         results += [("u", f["of_u"], f.dtype), ("vt", f["of_vt"], f.dtype)]
     rwork = ["rwork"] if f.dtype.is_complex else []
     arguments = ["m", "n", "a", "m", "s", "u", "m", "vt", "ldvt", "work", "lwork", *rwork, "iwork", "info"]
-    _guarded(f, "a", results, lambda: f.call("gesdd", letter, *arguments))
+    guarded(f, ["a"], results, lambda: f.call("gesdd", letter, *arguments))
 
 
 def _identities(calls: Calls) -> Lowering:
@@ -231,7 +237,7 @@ def _eig(f: CallFrame, vectors: bool) -> None:
         if vectors:
             _unpack_pairs(f, im, packed)
 
-    _guarded(f, "a", results, call)
+    guarded(f, ["a"], results, call)
 
 
 def _unpack_pairs(f: CallFrame, im: Value, packed: Value) -> None:
