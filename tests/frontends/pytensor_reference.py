@@ -31,7 +31,7 @@ def both(inputs: Sequence[Any], outputs: Any, left_to_pytensor: bool = False, **
             warnings.filterwarnings("ignore", message="WEFT leaves")
         under_test = pytensor.function(inputs, outputs, mode="WEFT", **options)
     plan = under_test.vm.jit_fn
-    left = [step.node for step in plan.steps if type(step).__name__ == "Performed"]
+    left = [step.node for step in plan.steps if type(step).__name__ in ("Performed", "Stepped")]
     assert bool(left) == left_to_pytensor, f"left to PyTensor: {left}"
     return under_test, reference(inputs, outputs, **options)
 

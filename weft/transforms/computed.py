@@ -41,7 +41,8 @@ class ComputedSizes:
         """By number of the node, as below."""
         self._numbers: dict[Any, int] = {}
         """Numbers for nodes, by what they are: nodes that compute the same have the same one."""
-        self._kept: list[Node] = []
+        self._known: dict[Node, int] = {}
+        """Nodes that have one. Some of them get a value while the trace goes on, and stay what they were."""
 
     def owns(self, unknown: Node) -> bool:
         """Whether a node without a value is an input of this trace."""
@@ -68,9 +69,10 @@ class ComputedSizes:
 
     def _number(self, root: Node) -> int:
         """A number that all nodes have which compute the same."""
-        numbers: dict[Node, int] = {}
+        numbers = self._known
         for node in _unvalued([root]):
-            numbers[node] = self._numbers.setdefault(self._key(node, numbers), len(self._numbers))
+            if node not in numbers:
+                numbers[node] = self._numbers.setdefault(self._key(node, numbers), len(self._numbers))
         return numbers[root]
 
     def _key(self, node: Node, numbers: dict[Node, int]) -> Any:
@@ -78,8 +80,7 @@ class ComputedSizes:
             return node.op, node.kind, node.value.words
         if node.value is None and node.inputs:
             return node.op, node.kind, *[numbers[x] for x in node.inputs]
-        self._kept.append(node)  # so that its id stays its own
-        return id(node)
+        return id(node)  # which stays its own, because the node is kept
 
 
 class CallSizes(ComputedSizes):

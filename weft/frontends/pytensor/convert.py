@@ -35,6 +35,8 @@ class Rule:
     """The positions of inputs whose values must be known before anything runs."""
     refuses: Refusal
     """Why a node cannot be translated, or None."""
+    sized: Callable[[Apply], bool]
+    """Whether how many elements a node gives depends on data."""
 
 
 RULES: dict[type, Rule] = {}
@@ -48,12 +50,21 @@ def _fits(node: Apply) -> str | None:
     return None
 
 
-def converts(*classes: type, known: Positions = _none, refuses: Refusal = _fits) -> Callable[[Convert], Convert]:
+def _never(node: Apply) -> bool:
+    return False
+
+
+def converts(
+    *classes: type,
+    known: Positions = _none,
+    refuses: Refusal = _fits,
+    sized: Callable[[Apply], bool] = _never,
+) -> Callable[[Convert], Convert]:
     """Say that a function translates the nodes of some classes of operations."""
 
     def register(convert: Convert) -> Convert:
         for cls in classes:
-            RULES[cls] = Rule(convert, known, refuses)
+            RULES[cls] = Rule(convert, known, refuses, sized)
         return convert
 
     return register
@@ -65,6 +76,12 @@ def rule_of(op: Any) -> Rule | None:
         if cls in RULES:
             return RULES[cls]
     return None
+
+
+def has_computed_size(node: Apply) -> bool:
+    """Whether how many elements a node gives depends on data."""
+    rule = rule_of(node.op)
+    return rule is not None and rule.sized(node)
 
 
 def refusal(node: Apply) -> str | None:

@@ -20,7 +20,7 @@ FAMILIES = {
     "graphs": "graphs, branches, checks",
     "scan": "loops",
     "random": "random variables",
-    "sparse": "sparse constants",
+    "sparse": "sparse matrices",
 }
 
 

@@ -247,7 +247,7 @@ def convolve2d(op: Any, node: Apply, x: Value, y: Value, full: Value) -> array:
 # ---- distinct elements ----
 
 
-@converts(pte.Unique)
+@converts(pte.Unique, sized=lambda node: True)
 def unique(op: Any, node: Apply, x: Value) -> list[array]:
     """The distinct elements in their order, or the distinct parts along an axis; where each comes first, which of them
     each element is, how often each comes. How many there are is known when the program has run."""

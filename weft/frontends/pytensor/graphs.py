@@ -21,13 +21,14 @@ from weft.frontends.pytensor.convert import (
     collecting,
     converts,
     effects,
+    has_computed_size,
     readers_of,
     refusal,
     rule_of,
     typed,
 )
 from weft.frontends.pytensor.sizes import is_known
-from weft.frontends.pytensor.subtensors import counts_places, has_computed_size
+from weft.frontends.pytensor.subtensors import counts_places
 from weft.frontends.pytensor.values import Known, NotConverted, Value, cast, to_array
 from weft.frontends.pytensor.versions import found, inner_graph
 

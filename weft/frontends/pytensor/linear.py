@@ -88,6 +88,14 @@ def batched_dot(op: Any, node: Apply, x: Value, y: Value) -> array:
     return product(to_array(x, dtype), to_array(y, dtype))
 
 
+@converts(*found("tensor.blas", "Gemv", "Gemm"))
+def scaled_product(op: Any, node: Apply, y: Value, alpha: Value, x: Value, v: Value, beta: Value) -> array:
+    """beta y + alpha (x v)."""
+    dtype = node.outputs[0].type.dtype
+    left, right = to_array(x, dtype), to_array(v, dtype)
+    return to_array(beta, dtype) * to_array(y, dtype) + to_array(alpha, dtype) * product(left, right)
+
+
 MATRIXWISE[ptm.Dot] = lambda op, x, y: product(x, y)
 
 

@@ -16,8 +16,9 @@ import pytensor
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.scalar.basic import ScalarType
+from pytensor.scan.op import Scan
 from pytensor.tensor.random.type import RandomType
-from pytensor.tensor.type import DenseTensorType
+from pytensor.tensor.type import DenseTensorType, tensor
 
 import weft.core as mx
 from weft.array import array
@@ -26,6 +27,8 @@ from weft.frontends.pytensor.convert import Graph, Refused, collecting, readers_
 from weft.frontends.pytensor.generators import key_of
 from weft.frontends.pytensor.graphs import stops_short
 from weft.frontends.pytensor.sizes import is_known
+from weft.frontends.pytensor.sparse_values import PackedGraph, is_sparse
+from weft.frontends.pytensor.stepped import Stepped
 from weft.frontends.pytensor.values import Known, Partial, Value, to_array, weft_dtype
 from weft.program import DependsOnData, Input, Program
 
@@ -36,12 +39,11 @@ MOST_CALLS = 256
 class Performed:
     """A node that PyTensor computes."""
 
-    def __init__(self, node: Apply, reason: str) -> None:
+    def __init__(self, node: Apply) -> None:
         self.node = node
         self.inputs = [x for x in dict.fromkeys(node.inputs) if not isinstance(x, Constant)]
         self.outputs = list(node.outputs)
         self._fun: Any = None
-        warn_once(node, reason)
 
     def __call__(self, given: Sequence[Any]) -> Sequence[Any]:
         if self._fun is None:
@@ -60,17 +62,17 @@ def warn_once(node: Apply, reason: str) -> None:
     name = f"{name} of {type(scalar).__name__}" if scalar is not None else name
     if name not in _WARNED:
         _WARNED.add(name)
-        warnings.warn(f"WEFT leaves {name} to PyTensor's own implementation: {reason}.", UserWarning, stacklevel=2)
+        whom = "the loop of Scan to Python" if isinstance(node.op, Scan) else f"{name} to PyTensor's own implementation"
+        warnings.warn(f"WEFT leaves {whom}: {reason}.", UserWarning, stacklevel=2)
 
 
 class Segment:
     """Nodes that are one program for each set of shapes and of numbers that sizes are made of."""
 
     def __init__(
-        self, inputs: Sequence[Variable], outputs: Sequence[Variable], nodes: Sequence[Apply], static: set[Variable]
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], graph: Graph, static: set[Variable]
     ) -> None:
-        self.inputs, self.outputs, self.static = list(inputs), list(outputs), static
-        self.graph = Graph(self.inputs, self.outputs, nodes, is_whole=True)
+        self.inputs, self.outputs, self.static, self.graph = list(inputs), list(outputs), static, graph
         self._at = [i for i, x in enumerate(self.inputs) if x not in static]
         self._known_at = [i for i, x in enumerate(self.inputs) if x in static]
         self._random = [i for i, x in enumerate(self.inputs) if isinstance(x.type, RandomType)]
@@ -166,6 +168,58 @@ def _flat(made: Sequence[Any], outputs: Sequence[Variable], checks: Sequence[Any
     return [*arrays, *counts, *(value for value, _ in checks)]
 
 
+class SparseSegment:
+    """A segment with sparse matrices among its inputs or results: the program has their parts."""
+
+    def __init__(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], nodes: Sequence[Apply], static: set[Variable]
+    ) -> None:
+        self.inputs, self.outputs = list(inputs), list(outputs)
+        graph = PackedGraph(inputs, outputs, nodes, is_whole=True)
+        parts = {x: _parts_of(x) for x in (*inputs, *outputs) if is_sparse(x)}
+        shapes = {made[3] for x, made in parts.items() if x in set(inputs)}
+        taken = [part for x in inputs for part in parts.get(x, [x])]
+        given = [part for x in outputs for part in parts.get(x, [x])]
+        self._inner = Segment(taken, given, graph, static | shapes)
+
+    def __call__(self, given: Sequence[Any]) -> Sequence[Any]:
+        values: list[Any] = []
+        for x, value in zip(self.inputs, given, strict=True):
+            values += _unpacked(x, value) if is_sparse(x) else [value]
+        made = list(self._inner(values))
+        results: list[Any] = []
+        for x in self.outputs:
+            results.append(_packed(x, [made.pop(0) for _ in range(4)]) if is_sparse(x) else made.pop(0))
+        return results
+
+
+def _parts_of(x: Variable) -> list[Variable]:
+    """Elements, where they are, where each row or column begins, and the shape."""
+    kinds = [(x.type.dtype, (None,)), ("int32", (None,)), ("int32", (None,)), ("int64", (2,))]
+    return [tensor(dtype=dtype, shape=shape) for dtype, shape in kinds]
+
+
+def _unpacked(x: Variable, matrix: Any) -> list[np.ndarray]:
+    if matrix.format != x.type.format:
+        raise TypeError(f"an input of type {x.type} got a matrix in the format {matrix.format}")
+    indices, indptr = matrix.indices.astype(np.int32, copy=False), matrix.indptr.astype(np.int32, copy=False)
+    return [np.asarray(matrix.data, x.type.dtype), indices, indptr, np.array(matrix.shape, np.int64)]
+
+
+def _packed(x: Variable, parts: Sequence[np.ndarray]) -> Any:
+    data, indices, indptr, shape = parts
+    return x.type.format_cls[x.type.format]((data, indices, indptr), tuple(int(n) for n in shape), copy=False)
+
+
+def segment_of(
+    inputs: Sequence[Variable], outputs: Sequence[Variable], nodes: Sequence[Apply], static: set[Variable]
+) -> Segment | SparseSegment:
+    """A segment of these nodes."""
+    if any(is_sparse(x) for x in (*inputs, *outputs)):
+        return SparseSegment(inputs, outputs, nodes, static)
+    return Segment(inputs, outputs, Graph(inputs, outputs, nodes, is_whole=True), static)
+
+
 class Plan:
     """The steps of a graph in their order, and how values get from one to the next."""
 
@@ -180,8 +234,9 @@ class Plan:
         self.single: Segment | None = None
         self.call: Callable[[list[Any]], Sequence[Any]] = self._any
         """Takes a list of values, and gives a list."""
-        if isinstance(only, Segment) and all(_is_array(x) for x in self.inputs):
-            only = self.single = Segment(self.inputs, self.outputs, only.graph.nodes, only.static)
+        if isinstance(only, Segment) and all(_is_array(x) for x in [*self.inputs, *self.outputs]):
+            whole = Graph(self.inputs, self.outputs, only.graph.nodes, is_whole=True)
+            only = self.single = Segment(self.inputs, self.outputs, whole, only.static)
             self.steps = [only]
             if only.is_plain:
                 self.call = self._again(only)
@@ -275,6 +330,12 @@ def _level_of(
         level += 1
 
 
+def _left(node: Apply, reason: str) -> Performed | Stepped:
+    """A node that is no part of a program."""
+    warn_once(node, reason)
+    return Stepped(node, Plan) if isinstance(node.op, Scan) else Performed(node)
+
+
 def _steps(
     outputs: Sequence[Variable],
     nodes: Sequence[Apply],
@@ -299,6 +360,6 @@ def _steps(
             taken = dict.fromkeys(
                 x for node in inside for x in node.inputs if x not in made and not isinstance(x, Constant)
             )
-            steps.append(Segment(list(taken), wanted, inside, static.get(level, set()) & set(taken)))
-        steps += [Performed(node, reasons[node]) for node in nodes if stage[node] == level and node in reasons]
+            steps.append(segment_of(list(taken), wanted, inside, static.get(level, set()) & set(taken)))
+        steps += [_left(node, reasons[node]) for node in nodes if stage[node] == level and node in reasons]
     return steps

@@ -40,7 +40,7 @@ def _rest(node: Apply) -> Iterable[int]:
 
 
 def _shape_of(x: Value) -> tuple[Any, ...]:
-    return x.shape if isinstance(x, array) else np.shape(x.value)
+    return np.shape(x.value) if isinstance(x, Known) else x.shape
 
 
 @converts(Shape)

@@ -31,6 +31,8 @@ from weft.graph.dims import Dim
 
 MOST = 64
 """Elements of what is computed before anything runs."""
+SIZES: dict[type, frozenset[int]] = {Shape: frozenset({0}), Shape_i: frozenset({0})}
+"""Results that are sizes, whatever is known of the inputs, by class of operations."""
 PLAIN = (
     Alloc, CAReduce, CheckAndRaise, DimShuffle, Elemwise, IncSubtensor, Join, MakeVector, Reshape, ScalarFromTensor,
     Subtensor, TensorFromScalar, ps.ScalarOp,
@@ -59,7 +61,7 @@ def is_known(x: Variable, inputs: set[Variable], given: set[Variable]) -> bool:
     node = x.owner
     if node is None:
         return False
-    if isinstance(node.op, (Shape, Shape_i)):
+    if node.outputs.index(x) in SIZES.get(type(node.op), ()):
         return True
     found: set[Variable] = set()
     if not may_compute(node) or not all(is_known(y, inputs, found) for y in node.inputs):

@@ -9,7 +9,6 @@ import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor import subtensor as pts
 from pytensor.tensor.basic import Nonzero
-from pytensor.tensor.extra_ops import Unique
 
 import weft.core as mx
 from weft.array import array
@@ -120,11 +119,9 @@ def _is_computed_mask(x: Variable) -> bool:
     return _is_mask(x) and not isinstance(x, Constant)
 
 
-def has_computed_size(node: Apply) -> bool:
-    """Whether how many elements a node gives depends on data."""
-    if isinstance(node.op, (Nonzero, Unique)):
-        return True
-    return isinstance(node.op, pts.AdvancedSubtensor) and any(_is_computed_mask(x) for x in node.inputs[1:])
+def _reads_by_mask(node: Apply) -> bool:
+    """Whether a node reads the elements that a computed mask selects."""
+    return any(_is_computed_mask(x) for x in node.inputs[1:])
 
 
 def _refuses_masks_beside_others(node: Apply) -> str | None:
@@ -178,7 +175,7 @@ def _selected(x: array, axis: int, mask: np.ndarray) -> list[array]:
     return [constant(places) for places in np.nonzero(mask)]
 
 
-@converts(pts.AdvancedSubtensor, known=_known_advanced(1))
+@converts(pts.AdvancedSubtensor, known=_known_advanced(1), sized=_reads_by_mask)
 def advanced_subtensor(op: Any, node: Apply, x: Value, *given: Value) -> array:
     """Elements by arrays of indices, beside slices."""
     x = to_array(x)
@@ -188,7 +185,7 @@ def advanced_subtensor(op: Any, node: Apply, x: Value, *given: Value) -> array:
     return made
 
 
-@converts(Nonzero)
+@converts(Nonzero, sized=lambda node: True)
 def nonzero(op: Any, node: Apply, x: Value) -> list[array]:
     """The places of the elements that are not 0, along each axis."""
     return list(mx.nonzero(to_array(x)))
