@@ -86,8 +86,12 @@ class NativeKernel(ABC):
             name = f"weft_{self.title}_{digest(key.encode()).hexdigest()[:16]}"
             if len(_SOURCES) >= config.programs:
                 _SOURCES.clear()
-            found = _SOURCES[self] = Source(key, name, lambda: self.text(name))
+            found = _SOURCES[self] = Source(key, name, lambda: self.text(name), self.calls())
         return found
+
+    def calls(self) -> tuple[Source, ...]:
+        """The functions that it calls, which other kernels may call too."""
+        return ()
 
     def text(self, name: str) -> str:
         """LLVM IR of the function."""

@@ -7,15 +7,20 @@ fixes the order of all arithmetic, and so the bits (docs/numerics.md).
 from __future__ import annotations
 
 import functools
+import math
+from typing import Final
 
 import numpy as np
 
 from weft.records import dataclass
 
 PRIMES = (2, 3, 5, 7, 11, 13)
-"""The primes that have butterflies. A length with another one is a convolution (Bluestein)."""
+"""The primes that have butterflies of their own."""
+SUMMED = (17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61)
+"""Those whose transforms are sums of products, one stage for all of them."""
 SINGLE = 64
 """Shorter transforms are not split in two."""
+_MANY: Final = 4096
 LONG = 1 << 15
 """Longer ones are made in two kernels, and the factors between their halves are products of two roots."""
 
@@ -47,7 +52,7 @@ class Split:
 def prime_factors(n: int) -> list[int] | None:
     """Those of a length that has only small ones."""
     found = []
-    for prime in PRIMES:
+    for prime in (*PRIMES, *SUMMED):
         while n % prime == 0:
             found.append(prime)
             n //= prime
@@ -69,7 +74,7 @@ def radices(n: int) -> tuple[int, ...]:
 def _cost(n1: int, n2: int, lanes: int) -> int:
     """Vectors that the stages and the exchange between the halves touch."""
     across, along = -(-n2 // lanes), -(-n1 // lanes)
-    weigh = {2: 3, 3: 4, 4: 4, 5: 7, 7: 10, 8: 6, 11: 17, 13: 22}
+    weigh = {2: 3, 3: 4, 4: 4, 5: 7, 7: 10, 8: 6, 11: 17, 13: 22, **{p: p * p // 8 for p in SUMMED}}
     halves = n1 * across * sum(weigh[r] for r in radices(n1)) + n2 * along * sum(weigh[r] for r in radices(n2))
     return halves + 6 * lanes * across * along
 
@@ -88,6 +93,8 @@ def split(n: int, size: int) -> Split | None:
         return Split(n, 1, radices(n), ())
     pairs = [(a, n // a) for a in range(4, int(n**0.5) + 1) if n % a == 0]
     pairs += [(b, a) for a, b in pairs]
+    if not pairs:  # twice or three times a prime
+        return Split(n, 1, radices(n), ())
     lanes = _lanes(size)
     n1, n2 = min(pairs, key=lambda pair: (_cost(pair[0], pair[1], lanes), pair))
     return Split(n1, n2, radices(n1), radices(n2))
@@ -115,6 +122,55 @@ def convolution_length(n: int, size: int) -> Split:
     return chosen
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a length is done: "stages" of its own factors; "powers" is Rader's algorithm (a prime's elements but the
+    first, in the order of the powers of a generator, are a cyclic convolution); "wave" is Bluestein's (any length is
+    part of a longer convolution). `split` is that of the length itself, or of the convolution's."""
+
+    way: str
+    split: Split
+
+
+@functools.lru_cache(1024)
+def plan(n: int, size: int) -> Plan:
+    """Stages where the length has small factors; powers for a prime that is one more than such a length."""
+    found = split(n, size)
+    if found is not None:
+        return Plan("stages", found)
+    if n <= LONG and _is_prime(n) and max(_factors(n - 1)) <= PRIMES[-1]:
+        found = split(n - 1, size)
+        assert found is not None
+        return Plan("powers", found)
+    return Plan("wave", convolution_length(n, size))
+
+
+def _factors(n: int) -> list[int]:
+    """The prime factors of any number from 2 on."""
+    found, prime = [], 2
+    while prime * prime <= n:
+        while n % prime == 0:
+            found.append(prime)
+            n //= prime
+        prime += 1
+    return found + [n] * (n > 1)
+
+
+def _is_prime(n: int) -> bool:
+    return _factors(n) == [n]
+
+
+@functools.lru_cache(64)
+def powers(p: int) -> np.ndarray:
+    """The powers, from 0 on, of the least generator modulo a prime."""
+    odd = sorted(set(_factors(p - 1)))
+    generator = next(g for g in range(2, p) if all(pow(g, (p - 1) // q, p) != 1 for q in odd))
+    found = [1]
+    while len(found) < p - 1:
+        found.append(found[-1] * generator % p)
+    return np.array(found, np.int64)
+
+
 # ---- roots of unity ----
 
 
@@ -122,15 +178,26 @@ def roots(n: int, powers: np.ndarray) -> np.ndarray:
     """exp(-2 pi i k / n) for integers k, to (almost always) the last bit of any dtype that it is then rounded to."""
     k = powers.astype(np.int64) % n
     turns = (8 * k + n) // (2 * n)  # to the nearest quarter
-    rest = (4 * k - turns * n).astype(np.longdouble)
-    angle = rest * (2 * np.arctan(np.longdouble(1))) / n
-    c, s = np.cos(angle), np.sin(angle)
+    c, s = _cos_sin(4 * k - turns * n, n)
     quarter = turns % 4
     re = np.choose(quarter, [c, -s, -c, s])
     im = np.choose(quarter, [s, c, -s, -c])
     found = np.empty(k.shape, np.clongdouble)
     found.real, found.imag = re, -im
     return found
+
+
+def _cos_sin(k: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Those of k / n quarters of a turn, for k from -n / 2 to n / 2. Of many, each is the product of two: extended
+    precision has bits to spare for that, and takes long for sines."""
+    if k.size < _MANY:
+        angle = k.astype(np.longdouble) * (2 * np.arctan(np.longdouble(1))) / n
+        return np.cos(angle), np.sin(angle)
+    step = math.isqrt(n) + 1
+    high, low = np.divmod(np.abs(k), step)
+    (a, b), (c, d) = _cos_sin(np.arange(n // 2 // step + 1) * step, n), _cos_sin(np.arange(step), n)
+    a, b, c, d = a[high], b[high], c[low], d[low]
+    return a * c - b * d, np.where(k < 0, -1, 1) * (b * c + a * d)
 
 
 def stage_roots(radices: tuple[int, ...]) -> list[np.ndarray]:
@@ -162,3 +229,17 @@ def chirp_spectrum(n: int, m: int, size: int) -> np.ndarray:
     b[:n] = wave
     b[m - n + 1 :] = wave[:0:-1]
     return np.fft.fft(b) / m
+
+
+def power_spectrum(p: int, size: int) -> np.ndarray:
+    """What the spectrum of a prime's elements in the order of `powers` is multiplied by, for Rader's algorithm: with
+    it, a second transform gives the results in that order."""
+    backwards = np.roll(powers(p)[::-1], 1)
+    wave = roots(p, backwards).astype(np.complex128 if size == 4 else np.clongdouble)
+    return np.fft.fft(wave) / (p - 1)
+
+
+def sum_roots(p: int) -> np.ndarray:
+    """cos + i sin of 2 pi q k / p, for q and k from 1 to half of an odd prime."""
+    k = np.arange(1, p // 2 + 1, dtype=np.int64)
+    return np.conj(roots(p, k[:, None] * k[None, :]))

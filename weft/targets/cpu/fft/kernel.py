@@ -1,8 +1,8 @@
 """The kernel of transforms: it runs a list of steps, which is data, over vectors of complex numbers.
 
 One piece of machine code serves every length that needs the same radices: lengths, strides and tables of factors stand
-in the steps (`steps.py` writes them). Between the first step, which loads, and the last, which stores, the numbers lie
-in scratch memory as *cells*: a vector of real parts, then one of imaginary parts. What the lanes of a cell are is the
+in the steps (`steps.py` writes them). Between a first step, which loads, and a last, which stores, the numbers lie in
+scratch memory as *cells*: a vector of real parts, then one of imaginary parts. What the lanes of a cell are is the
 kernel's form:
 
 along    neighbouring elements of one transform, whose axis is contiguous. A transform of n1 * n2 begins with cells of
@@ -10,23 +10,26 @@ along    neighbouring elements of one transform, whose axis is contiguous. A tra
 columns  the first half of a long transform: a unit is a block of its columns, which it leaves turned in memory
 rows     the second half: a unit is one column of cells of what the first half left
 across   one element each of neighbouring transforms
+
+Stages, and the exchange of lanes and rows, are functions that all kernels share (`cells.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
 from weft import dtypes as dt
-from weft.codegen.scope import State
-from weft.codegen.transposes import transposed
 from weft.codegen.words import fields_of
 from weft.dtypes import Dtype
 from weft.llvm.builder import PTR, AnyValue, Complex, Value
+from weft.llvm.engine import Source
 from weft.records import dataclass
-from weft.targets.cpu.fft.butterflies import butterfly, times
-from weft.targets.cpu.kernel import Frame, NativeKernel, vector_loop
+from weft.targets.cpu.fft.butterflies import times
+from weft.targets.cpu.fft.cells import Cells, Shared, Stage, SummedStage, Turn, TurnBy
+from weft.targets.cpu.kernel import Frame, NativeKernel
 
 
 class TransformCode(IntEnum):
@@ -38,6 +41,10 @@ class TransformCode(IntEnum):
     SPREAD = 4  # by a table of numbers, each for all lanes of a cell; cells may be exchanged meanwhile
     TURN = 5  # by a table of cells, and squares of cells exchange lanes and rows
     TURN_LONG = 6  # the same by products of two tables
+    PICK = 7  # elements in the order of a table, from memory to scratch memory, for LOAD
+    PUT = 8  # elements in the order of a table, from where STORE left them to memory
+    CENTER = 9  # adds the first element of a prime's transform to the convolution of the others
+    SUMMED = 10  # a stage of any odd prime
     STAGE = 16
 
 
@@ -48,7 +55,8 @@ WORDS: Final = 12
 @dataclass(frozen=True, slots=True)
 class Transform(NativeKernel):
     """`part` is the dtype of the parts of the numbers. `load` and `store` say what memory holds: "complex" numbers,
-    "real" ones, or "pairs" of reals along the axis that are the parts of a complex number. `lies` says of a kernel
+    "real" ones, or "pairs" of reals along the axis that are the parts of a complex number (along it, where these are
+    picked one by one). `lies` says of a kernel
     across transforms how these lie in the operand and in the result: "near" (neighbours next to each other), "turned"
     (each one contiguous, so that squares are turned in registers) or "far"."""
 
@@ -74,6 +82,21 @@ class Transform(NativeKernel):
             "chunk", "j0", "j1",
         )  # fmt: skip
 
+    def shared(self) -> dict[int, Shared]:
+        """The functions that stand for steps, by their codes, and that which turns squares, as 0."""
+        part, lanes = self.part, self.lanes
+        found: dict[int, Shared] = {TransformCode.STAGE + r: Stage(part, lanes, r) for r in self.radices}
+        if TransformCode.SUMMED in self.codes:
+            found[TransformCode.SUMMED] = SummedStage(part, lanes)
+        for code in {TransformCode.TURN, TransformCode.TURN_LONG} & set(self.codes):
+            found[code] = TurnBy(part, lanes, code is TransformCode.TURN_LONG)
+        if "turned" in self.lies:
+            found[0] = Turn(part, lanes)
+        return found
+
+    def calls(self) -> tuple[Source, ...]:
+        return tuple(function.source() for function in self.shared().values())
+
     def emit(self, frame: Frame) -> None:
         _Writer(self, frame).write()
 
@@ -83,19 +106,19 @@ class _Writer:
 
     def __init__(self, kernel: Transform, frame: Frame) -> None:
         self.kernel, self.frame, self.b = kernel, frame, frame.b
-        self.size = kernel.part.size
-        self.cell = 2 * kernel.lanes * self.size
+        self.cells = Cells(frame.b, kernel.part, kernel.lanes)
+        self.shared = kernel.shared()
+        self.size, self.cell = self.cells.size, self.cells.nbytes
         self.at = frame.b.params[0]
         self.bases: tuple[Value, Value] = (self.at, self.at)
         self.block = self.left = frame.b.i64(0)
 
     def write(self) -> None:
         b, frame = self.b, self.frame
-        codes: list[tuple[int, Callable[[], None]]] = []
-        for code in self.kernel.codes:
-            codes.append((code, getattr(self, f"_{TransformCode(code).name.lower()}")))
-        for radix in self.kernel.radices:
-            codes.append((TransformCode.STAGE + radix, lambda radix=radix: self._stage(radix)))  # type: ignore[misc]
+        codes: dict[int, Callable[[], None]] = {}
+        for code in (*self.kernel.codes, *(code for code in self.shared if code > TransformCode.STAGE)):
+            named = getattr(self, f"_{TransformCode(code).name.lower()}", None) if code < TransformCode.STAGE else None
+            codes[code] = named or functools.partial(self._stage, code)
         with b.loop(frame.begin, frame.end, 1) as units:
             place, self.block = frame.divide(units.index, frame["blocks"])
             indices = frame.indices(place)
@@ -107,7 +130,7 @@ class _Writer:
             with b.loop(0, frame["count"], 1) as steps:
                 self.at = b.gep(frame["steps"], steps.index * (8 * WORDS))
                 found = self.step(0)
-                for code, emit in codes:
+                for code, emit in codes.items():
                     with b.when(found.eq(int(code))):
                         emit()
 
@@ -127,64 +150,11 @@ class _Writer:
     def target(self) -> Value:
         return self.b.gep(self.frame.scratch, self.step(2))
 
-    def _load_cell(self, at: Value, re: Value | int = 0, im: Value | int | None = None) -> Complex:
-        b, lanes, part = self.b, self.kernel.lanes, self.kernel.part
-        imag = self.cell // 2 if im is None else im
-        return Complex(b.load(b.gep(at, re), part, lanes), b.load(b.gep(at, imag), part, lanes))  # type: ignore[arg-type]
-
-    def _store_cell(self, x: Complex, at: Value, re: Value | int = 0, im: Value | int | None = None) -> None:
-        b = self.b
-        b.store(x.re, b.gep(at, re))
-        b.store(x.im, b.gep(at, self.cell // 2 if im is None else im))
-
-    def _number(self, at: Value) -> Complex:
-        """A complex number of a table, for all lanes."""
-        b, part, lanes = self.b, self.kernel.part, self.kernel.lanes
-        re, im = b.load(at, part, 1), b.load(b.gep(at, self.size), part, 1)
-        assert isinstance(re, Value)
-        assert isinstance(im, Value)
-        return Complex(b.splat(re, lanes), b.splat(im, lanes))
-
-    # ---- stages ----
-
-    def _stage(self, radix: int) -> None:
-        """Result k of butterfly p of source[q + s (p + k m)] is target[q + s (r p + k)], for every q below s; `count`
-        times over."""
-        b, cell = self.b, self.cell
-        m, s, count, table = self.step(3), self.step(4), self.step(5), self.pointer(6)
-        leg_in, leg_out = m * s * cell, s * cell
-        step_out = leg_out * radix
-        source, target = self.source, self.target
+    def _stage(self, code: int) -> None:
+        source = self.source
         if self.kernel.form == "rows":
-            source = b.choose(self.step(7).ne(0), self._given(), source)
-        with b.loop(0, count, 1) as blocks:
-            begin = blocks.index * (leg_in * radix)
-            x, y = b.gep(source, begin), b.gep(target, begin)
-            self._butterflies(radix, x, y, leg_in, leg_out, s, ())
-            with b.loop(1, m, 1) as loop:
-                p = loop.index
-                at = b.gep(table, p * (2 * self.size * (radix - 1)))
-                factors = [self._number(b.gep(at, 2 * self.size * k)) for k in range(radix - 1)]
-                self._butterflies(
-                    radix, b.gep(x, p * leg_out), b.gep(y, p * step_out), leg_in, leg_out, s, factors
-                )  # fmt: skip
-
-    def _butterflies(
-        self, radix: int, x: Value, y: Value, leg_in: Value, leg_out: Value, s: Value, factors: Sequence[Complex]
-    ) -> None:
-        b = self.b
-        with b.loop(0, s * self.cell, self.cell) as loop:
-            given = [self._load_cell(at) for at in self._legs(b.gep(x, loop.index), leg_in, radix)]
-            found = butterfly(b, given)
-            for k, at in enumerate(self._legs(b.gep(y, loop.index), leg_out, radix)):
-                self._store_cell(times(b, found[k], factors[k - 1]) if factors and k else found[k], at)
-
-    def _legs(self, first: Value, step: Value, count: int) -> list[Value]:
-        """Addresses one step apart, each from the one before it: few registers."""
-        found = [first]
-        while len(found) < count:
-            found.append(self.b.gep(found[-1], step))
-        return found
+            source = self.b.choose(self.step(7).ne(0), self._given(), source)
+        self.b.call_void(self.shared[code].name, self.at, source, self.target)
 
     def _given(self) -> Value:
         """Where the cells lie that the first half of a long transform left for this unit."""
@@ -205,8 +175,8 @@ class _Writer:
             factors = b.gep(table, (loop.index * pitch + self.block * width) * cell)
             with b.loop(0, width * cell, cell) as inner:
                 v = inner.index
-                value = self._load_cell(b.gep(x, v), *swap_in)
-                self._store_cell(times(b, value, self._load_cell(b.gep(factors, v))), b.gep(y, v), *swap_out)
+                value = self.cells.load(b.gep(x, v), *swap_in)
+                self.cells.store(times(b, value, self.cells.load(b.gep(factors, v))), b.gep(y, v), *swap_out)
 
     def _spread(self) -> None:
         """source[i, j] by table[i, j] to target, at i times one stride and j times another."""
@@ -221,53 +191,33 @@ class _Writer:
             y = b.gep(target, loop.index * by_row)
             with b.loop(0, columns, 1) as inner:
                 j = inner.index
-                value = self._load_cell(b.gep(x, j * cell), *swap_in)
-                result = times(b, value, self._number(b.gep(factors, j * (2 * self.size))))
-                self._store_cell(result, b.gep(y, j * by_column), *swap_out)
+                value = self.cells.load(b.gep(x, j * cell), *swap_in)
+                result = times(b, value, self.cells.number(b.gep(factors, j * (2 * self.size))))
+                self.cells.store(result, b.gep(y, j * by_column), *swap_out)
 
     def _turn(self) -> None:
-        b, width, table = self.b, self.step(4), self.pointer(6)
-
-        def factor(row: Value, v: Value) -> Complex:
-            return self._load_cell(b.gep(table, (row * width + v) * self.cell))
-
-        self._turn_by(factor, self.target)
+        self.b.call_void(self.shared[TransformCode.TURN].name, self.at, self.source, self.target, self.b.i64(0))
 
     def _turn_long(self) -> None:
-        """A factor is the product of one for a block of columns and one for the column in the block. Blocks are as
-        long on every machine."""
-        b, lanes = self.b, self.kernel.lanes
-        parts = 64 // self.size // lanes
-        blocks, columns, pitch = self.pointer(6), self.pointer(7), self.step(8)
+        target = self.b.gep(self.bases[1], self.block * self.frame["chunk"] * self.step(9))
         before = self.block * self.step(4)
+        self.b.call_void(self.shared[TransformCode.TURN_LONG].name, self.at, self.source, target, before)
 
-        def factor(row: Value, v: Value) -> Complex:
-            column = v + before
-            block, part = (column, b.i64(0)) if parts == 1 else self.frame.divide(column, parts)
-            whole = self._number(b.gep(blocks, (row * pitch + block) * (2 * self.size)))
-            return times(b, self._load_cell(b.gep(columns, (row * parts + part) * self.cell)), whole)
+    def _turned(self, source: Value, from_: Value, target: Value, to: Value) -> None:
+        """Both parts of a square of cells, rows and columns exchanged."""
+        b, imag = self.b, self.cells.imag
+        for part in (0, imag):
+            b.call_void(self.shared[0].name, b.gep(source, part), from_, b.gep(target, part), to)
 
-        first = self.block * self.frame["chunk"]
-        self._turn_by(factor, b.gep(self.bases[1], first * self.step(9)))
-
-    def _turn_by(self, factor: Callable[[Value, Value], Complex], target: Value) -> None:
-        """Rows of cells times factors, to columns: lane i of cell v of row k is lane k of a cell of row v * lanes + i.
-        Rows past the last one are that one again."""
-        b, lanes, cell = self.b, self.kernel.lanes, self.cell
-        rows, width, by_row, by_block = self.step(3), self.step(4), self.step(9), self.step(10)
-        source = self.source
-        blocks, _ = self.frame.divide(rows + (lanes - 1), lanes)
-        with b.loop(0, blocks, 1) as squares, b.loop(0, width, 1) as inner:
-            v, first = inner.index, squares.index * lanes
-            cells: list[Complex] = []
-            for lane in range(lanes):
-                row = b.intrinsic("smin", first + lane, rows - 1)
-                x = self._load_cell(b.gep(source, (row * width + v) * cell))
-                cells.append(times(b, x, factor(row, v)))
-            at = b.gep(target, v * lanes * by_row + squares.index * by_block)
-            for lane, column in enumerate(transposed(b, cells)):
-                assert isinstance(column, Complex)
-                self._store_cell(column, b.gep(at, by_row * lane))
+    def _center(self) -> None:
+        """A prime's first element is added to its spectrum at 0 (word 4), and that (word 3) to the element (word 5):
+        so it is part of every result, and all elements are of the first one."""
+        b, cells = self.b, self.cells
+        total, middle, first = (b.gep(self.frame.scratch, self.step(i)) for i in (3, 4, 5))
+        lanes = self.kernel.lanes if self.kernel.form == "across" else 1
+        x = cells.load(first, lanes=lanes)
+        cells.store(cells.load(middle, lanes=lanes) + x, middle)
+        cells.store(x + cells.load(total, lanes=lanes), first)
 
     # ---- memory ----
 
@@ -294,63 +244,126 @@ class _Writer:
 
     def _over_rows(self, each: Callable[[Value, Value, Value | None], None]) -> None:
         """each(cell, element, mask) for the cells of all rows; those of the elements past the last (word 6) have an
-        empty mask."""
+        empty mask. Along one transform only the last have a mask at all: what another one writes behind the end of its
+        row is written again, with the next row."""
         b, lanes = self.b, self.kernel.lanes
         rows, pitch, width, first, columns = self._pieces()
-        total = self.step(6)
+        total, zero = self.step(6), b.i64(0)
         with b.loop(0, rows, 1) as loop:
             start = loop.index * pitch + first
-            here = self.b.intrinsic("smax", self.frame.least(total - start, columns), b.i64(0))
-            whole, _ = self.frame.divide(here, lanes)
+            here = b.intrinsic("smax", self.frame.least(total - start, columns), zero)
+            behind = b.intrinsic("smax", total - start, zero) if self.kernel.form == "along" else here
+            whole = self.frame.least(behind >> (lanes.bit_length() - 1), width)
             with b.loop(0, whole, 1) as full:
                 each(loop.index * width + full.index, start + full.index * lanes, None)
             with b.loop(whole, width, 1) as rest:
-                left = b.intrinsic("smax", here - rest.index * lanes, b.i64(0))
+                left = b.intrinsic("smax", here - rest.index * lanes, zero)
                 mask = b.iota(dt.int32, lanes) < b.splat(b.cast(left, dt.int32), lanes)
                 each(loop.index * width + rest.index, start + rest.index * lanes, mask)
 
+    def _has(self, code: TransformCode) -> bool:
+        return code in self.kernel.codes
+
     def _load_along(self) -> None:
         b, kernel, frame = self.b, self.kernel, self.frame
-        base, target = self.bases[0], self.target
+        base, target = self.source if self._has(TransformCode.PICK) else self.bases[0], self.target
         real_in, imag_in = frame["real_in"], frame["imag_in"]
 
-        def each(cell: Value, element: Value, mask: Value | None) -> None:
-            value: AnyValue
+        def given(element: Value, lanes: int, mask: Value | None) -> Complex:
             if kernel.load == "real":
-                real = self._reals(b.gep(base, element * self.size), True, mask)
-                value = Complex(real, b.const(kernel.part, 0, kernel.lanes))
-            else:
-                value = b.load(b.gep(base, element * (2 * self.size)), _complex(kernel.part), kernel.lanes, mask)
+                real = b.load(b.gep(base, element * self.size), kernel.part, lanes, mask)
+                return Complex(real, b.const(kernel.part, 0, lanes))  # type: ignore[arg-type]
+            value = b.load(b.gep(base, element * (2 * self.size)), _complex(kernel.part), lanes, mask)
             assert isinstance(value, Complex)
-            self._store_cell(value, b.gep(target, cell * self.cell), real_in, imag_in)
+            return value
+
+        def each(cell: Value, element: Value, mask: Value | None) -> None:
+            value = given(element, kernel.lanes, mask)
+            self.cells.store(value, b.gep(target, cell * self.cell), real_in, imag_in)
 
         self._over_rows(each)
+        if self._has(TransformCode.CENTER):
+            first = b.gep(frame.scratch, self.step(7))
+            self.cells.store(given(self.step(6), 1, None), first, real_in, imag_in)
 
     def _store_along(self) -> None:
         b, kernel, frame = self.b, self.kernel, self.frame
-        base, source = self.bases[1], self.source
+        base, source = self.target if self._has(TransformCode.PUT) else self.bases[1], self.source
         scale = self._scale()
         real_out, imag_out = frame["real_out"], frame["imag_out"]
 
-        def each(cell: Value, element: Value, mask: Value | None) -> None:
-            value = self._load_cell(b.gep(source, cell * self.cell), real_out, imag_out)
+        def put(value: Complex, element: Value, mask: Value | None) -> None:
+            by = scale if value.re.lanes > 1 else b.extract(scale, 0)
             if kernel.store == "real":
-                return b.store(value.re * scale, b.gep(base, element * self.size), mask)
-            scaled = Complex(value.re * scale, value.im * scale)
-            return b.store(scaled, b.gep(base, element * (2 * self.size)), mask)
+                return b.store(value.re * by, b.gep(base, element * self.size), mask)
+            return b.store(Complex(value.re * by, value.im * by), b.gep(base, element * (2 * self.size)), mask)
+
+        def each(cell: Value, element: Value, mask: Value | None) -> None:
+            put(self.cells.load(b.gep(source, cell * self.cell), real_out, imag_out), element, mask)
 
         self._over_rows(each)
+        if self._has(TransformCode.CENTER):
+            first = b.gep(frame.scratch, self.step(7))
+            put(self.cells.load(first, real_out, imag_out, lanes=1), self.step(6), None)
+
+    def _pick(self) -> None:
+        """Element i of what is loaded is element table[i] of the operand, or that real number of it."""
+        b, base, target, table = self.b, self.bases[0], self.target, self.pointer(4)
+        dtype, lanes = self._moved(self.kernel.load)
+        nbytes, stride = dtype.size * lanes, self.frame["j0"]
+
+        def each(i: Value) -> None:
+            at = b.load(b.gep(table, i * 8), dt.int64, 1)
+            x = b.load(b.gep(base, at * stride), dtype, lanes)  # type: ignore[operator]
+            b.store(x, b.gep(target, i * nbytes))
+
+        self._in_fours(self.step(3), each)
+
+    def _put(self) -> None:
+        """Element k of the result is element table[k] of what was stored."""
+        b, base, source, table = self.b, self.bases[1], self.source, self.pointer(4)
+        dtype, lanes = self._moved(self.kernel.store)
+        nbytes, stride = dtype.size * lanes, self.frame["j1"]
+
+        def each(k: Value) -> None:
+            at = b.load(b.gep(table, k * 8), dt.int64, 1)
+            x = b.load(b.gep(source, at * nbytes), dtype, lanes)  # type: ignore[operator]
+            b.store(x, b.gep(base, k * stride))
+
+        self._in_fours(self.step(3), each)
+
+    def _moved(self, what: str) -> tuple[Dtype, int]:
+        """As what a number is moved that is one element of memory."""
+        if what == "complex":
+            return dt.int64, self.size // 4
+        return (dt.int32 if self.size == 4 else dt.int64), 1
+
+    def _in_fours(self, count: Value, each: Callable[[Value], None]) -> None:
+        b = self.b
+        whole = (count >> 2) << 2
+        with b.loop(0, whole, 4) as loop:
+            for i in range(4):
+                each(loop.index + i)
+        with b.loop(whole, count, 1) as rest:
+            each(rest.index)
 
     def _scale(self) -> Value:
         b = self.b
         number = b.bitcast(self.frame["scale"], dt.float64)
         return b.splat(b.cast(number, self.kernel.part), self.kernel.lanes)
 
+    def _cell(self, element: Value) -> Value:
+        """Where the cell of an element lies that a kernel across transforms loads or stores, by a table."""
+        b = self.b
+        offset = b.load(b.gep(self.pointer(4), element * 8), dt.int64, 1)
+        assert isinstance(offset, Value)
+        return b.gep(self.frame.scratch, offset)
+
     def _load_across(self) -> None:
         """Element j of each transform; those from the last on are zeros."""
         b, kernel, frame = self.b, self.kernel, self.frame
         points, total = self.step(3), self.step(6)
-        target, stride, near = self.target, frame["j0"], kernel.lies[0] == "near"
+        stride, near = frame["j0"], kernel.lies[0] == "near"
         real_in, imag_in = frame["real_in"], frame["imag_in"]
         zero = b.const(kernel.part, 0, kernel.lanes)
 
@@ -367,14 +380,14 @@ class _Writer:
                 at = b.gep(at, j * stride)
                 value = Complex(self._reals(at, near, mask), self._reals(b.gep(at, stride), near, mask))
             assert isinstance(value, Complex)
-            self._store_cell(value, b.gep(target, j * self.cell), real_in, imag_in)
+            self.cells.store(value, self._cell(j), real_in, imag_in)
 
         if kernel.lies[0] == "turned":
-            self._load_turned(total, target)
+            self._load_turned(total)
         else:
             self._masked(total, each)
         with b.loop(total, points, 1) as loop:
-            self._store_cell(Complex(zero, zero), b.gep(target, loop.index * self.cell))
+            self.cells.store(Complex(zero, zero), self._cell(loop.index))
 
     def _reals(self, at: Value, near: bool, mask: Value | None) -> Value:
         if not near:
@@ -394,17 +407,15 @@ class _Writer:
             each(part.index, mask)
 
     def _store_across(self) -> None:
-        """Element k1 + n1 k2 is cell k1 n2 + k2; those from the last (word 6) on are left out."""
-        b, kernel, frame = self.b, self.kernel, self.frame
-        n1, n2, total = self.step(3), self.step(4), self.step(6)
+        """Elements from the last (word 6) on are left out."""
+        b, kernel, frame, total = self.b, self.kernel, self.frame, self.step(6)
         if kernel.lies[1] == "turned":
             return self._store_turned(total)
-        source, stride, near, scale = self.source, frame["j1"], kernel.lies[1] == "near", self._scale()
+        stride, near, scale = frame["j1"], kernel.lies[1] == "near", self._scale()
         real_out, imag_out = frame["real_out"], frame["imag_out"]
 
-        def each(k1: Value, mask: Value | None) -> None:
-            k = first + k1
-            value = self._load_cell(b.gep(source, (k1 * n2 + rows.index) * self.cell), real_out, imag_out)
+        def each(k: Value, mask: Value | None) -> None:
+            value = self.cells.load(self._cell(k), real_out, imag_out)
             value = Complex(value.re * scale, value.im * scale)
             at = b.gep(self.bases[1], k * stride)
             if kernel.store == "complex" and near:
@@ -419,57 +430,68 @@ class _Writer:
                 self._put_reals(value.re, at, near, mask)
                 self._put_reals(value.im, b.gep(at, stride), near, mask)
 
-        with b.loop(0, n2, 1) as rows:
-            first = rows.index * n1
-            self._masked(b.intrinsic("smax", frame.least(total - first, n1), b.i64(0)), each)
-        return None
+        return self._masked(total, each)
 
-    def _rows(self, operand: int) -> list[Value]:
-        """Where each lane's transform begins; those past the last one are that one again."""
-        b = self.b
-        last, step = self.left - 1, self.frame[f"i{operand}"]
-        numbers = [b.intrinsic("smin", b.i64(lane), last) for lane in range(self.kernel.lanes)]
-        return [b.gep(self.bases[operand], number * step) for number in numbers]
+    def _squares(self, total: Value, each: Callable[[Value, Value | None], None]) -> None:
+        """each(j, mask) for squares of as many elements as there are lanes. The last one reaches back where they do not
+        come out even, so only one that is all there is has a mask: machines without masks take long for these."""
+        b, lanes = self.b, self.kernel.lanes
+        with b.loop(0, b.choose(total < lanes, 0, total), lanes) as loop:
+            each(b.intrinsic("smin", loop.index, total - lanes), None)
+        with b.when(total < lanes):
+            each(b.i64(0), b.iota(dt.int32, lanes) < b.splat(b.cast(total, dt.int32), lanes))
 
-    def _load_turned(self, total: Value, target: Value) -> None:
-        """Squares of as many elements as there are lanes; what is past the end of a row is zeros."""
+    def _load_turned(self, total: Value) -> None:
+        """What is past the end of a row is zeros, and rows past the last one are that one again. Word 5 is the square's
+        place, word 7 the offsets of its rows."""
         b, kernel, frame, lanes = self.b, self.kernel, self.frame, self.kernel.lanes
-        rows = self._rows(0)
+        square, rows, last = b.gep(frame.scratch, self.step(5)), self.pointer(7), self.left - 1
 
-        def square(j: Value, mask: Value | None, state: State) -> State:
-            given: list[AnyValue]
-            if kernel.load == "real":
-                given = [self._reals(b.gep(row, j * self.size), True, mask) for row in rows]
-            else:
-                given = [b.load(b.gep(row, j * (2 * self.size)), _complex(kernel.part), lanes, mask) for row in rows]
-            for i, x in enumerate(transposed(b, given)):
-                value = x if isinstance(x, Complex) else Complex(x, b.const(kernel.part, 0, lanes))
-                self._store_cell(value, b.gep(target, (j + i) * self.cell), frame["real_in"], frame["imag_in"])
-            return state
+        def turn(j: Value, mask: Value | None) -> None:
+            with b.loop(0, lanes, 1) as loop:
+                row = b.gep(self.bases[0], b.intrinsic("smin", loop.index, last) * frame["i0"])
+                if kernel.load == "real":
+                    zero = b.const(kernel.part, 0, lanes)
+                    value: AnyValue = Complex(self._reals(b.gep(row, j * self.size), True, mask), zero)
+                else:
+                    value = b.load(b.gep(row, j * (2 * self.size)), _complex(kernel.part), lanes, mask)
+                assert isinstance(value, Complex)
+                at = b.gep(square, loop.index * self.cell)
+                self.cells.store(value, at, frame["real_in"], frame["imag_in"])
+            self._turned(square, rows, frame.scratch, b.gep(self.pointer(4), j * 8))
 
-        vector_loop(b, b.i64(0), total, square, lanes=lanes, once=True)
+        self._squares(total, turn)
 
     def _store_turned(self, total: Value) -> None:
-        """The same the other way round. Rows past the last one are written where that one is, before it."""
-        b, kernel, frame, lanes = self.b, self.kernel, self.frame, self.kernel.lanes
-        rows, source, scale = self._rows(1), self.source, self._scale()
+        """The same the other way round."""
+        b, kernel, frame = self.b, self.kernel, self.frame
+        square, rows, scale = b.gep(frame.scratch, self.step(5)), self.pointer(7), self._scale()
+        size = self.size if kernel.store == "real" else 2 * self.size
 
-        def square(k: Value, mask: Value | None, state: State) -> State:
-            cells = [
-                self._load_cell(b.gep(source, (k + i) * self.cell), frame["real_out"], frame["imag_out"])
-                for i in range(lanes)
-            ]
-            found: list[AnyValue]
-            if kernel.store == "real":
-                found = transposed(b, [x.re * scale for x in cells])
-            else:
-                found = transposed(b, [Complex(x.re * scale, x.im * scale) for x in cells])
-            size = self.size if kernel.store == "real" else 2 * self.size
-            for row, x in reversed(list(zip(rows, found, strict=True))):
-                b.store(x, b.gep(row, k * size), mask)
-            return state
+        def put(row: Value, k: Value, mask: Value | None) -> None:
+            x = self.cells.load(b.gep(square, row * self.cell), frame["real_out"], frame["imag_out"])
+            at = b.gep(self.bases[1], row * frame["i1"] + k * size)
+            b.store(x.re * scale if kernel.store == "real" else Complex(x.re * scale, x.im * scale), at, mask)
 
-        vector_loop(b, b.i64(0), total, square, lanes=lanes, once=True)
+        def turn(k: Value, mask: Value | None) -> None:
+            self._turned(frame.scratch, b.gep(self.pointer(4), k * 8), square, rows)
+            whole = self.left if mask is None else self._rows_with_more_behind(total, size)
+            with b.loop(0, whole, 1) as loop:
+                put(loop.index, k, None)
+            if mask is not None:
+                with b.loop(whole, self.left, 1) as loop:
+                    put(loop.index, k, mask)
+
+        self._squares(total, turn)
+
+    def _rows_with_more_behind(self, total: Value, size: int) -> Value:
+        """Rows of fewer elements than a vector has that may be written as whole vectors in their order, because what
+        they write behind their end is other rows of the same unit, which come after them."""
+        b, step = self.b, self.frame["i1"]
+        room = self.left * step - self.kernel.lanes * size
+        fits = step.eq(total * size) & (room >= 0)
+        count, _ = self.frame.divide(b.choose(fits, room, 0), b.choose(fits, step, 1))
+        return b.choose(fits, count + 1, 0)
 
     def _put_reals(self, x: Value, at: Value, near: bool, mask: Value | None) -> None:
         if near:

@@ -25,7 +25,14 @@ from weft.targets.cpu.fft.steps import TransformSteps
 from weft.targets.cpu.matmul.machine import machine
 
 _FEW: Final = 4
-"""Neighbouring transforms that are too few for the lanes of a vector."""
+"""Neighbouring transforms of which fewer are too few for the lanes of any vector."""
+_NEAR: Final = 1 << 15
+"""Bytes of scratch memory that stay in the first-level cache, about, with one transform for each lane."""
+_NEAR_POWERS: Final = 1 << 17
+"""The same where elements of one transform would be picked one by one."""
+_SHORT: Final = 128
+_WASTE: Final = 1.25
+"""Lanes that there are for each element of a transform which is worth turning many for."""
 
 
 def complex_transform(x: Layout, out: Layout, axis: int, inverse: bool, scale: float) -> Lowering:
@@ -126,28 +133,47 @@ class _Work:
         stored: int | None = None,
     ) -> None:
         """A transform of length n along the axis; `out` is contiguous."""
-        split = factors.split(n, self.part.size)
-        plan = split or factors.convolution_length(n, self.part.size)
-        count = n if stored is None else stored
-        if plan.n2 == 1:
+        whole = factors.plan(n, self.part.size)
+        plan, count = whole.split, n if stored is None else stored
+        if plan.n2 == 1 or self._is_across(x, out, whole):
             return self._across(x, from_, out, to, n, load, store, count)
-        inner = math.prod(out.shape[self.axis + 1 :])
-        if inner == 1:
+        if not plan.is_long:
+            return self._along(x, from_, out, to, n, load, store, count)
+        if math.prod(out.shape[self.axis + 1 :]) == 1:
             if x.strides[self.axis] != 1:
                 x, from_ = self._copied(x, from_)
-            return self._along(x, from_, out, to, n, load, store, count)
-        if inner >= _FEW and not plan.is_long:
-            if self._lane_axis(x, out) is None:
-                x, from_ = self._copied(x, from_)
-            return self._across(x, from_, out, to, n, load, store, count)
+            return self._long(plan, self._axes(x, out)[1], from_, to, n, load, store, count)
         order = [*(i for i in range(len(out.shape)) if i != self.axis), self.axis]
         turned, given = self._copied(_permuted(x, order), from_)
         result, at = self._fresh(_permuted(out, order).shape, out.dtype)
         axis, self.axis = self.axis, len(order) - 1
-        self._along(turned, given, result, at, n, load, store, count)
+        self._long(plan, self._axes(turned, result)[1], given, at, n, load, store, count)
         self.axis = axis
         self._launches += moves.copy(result, _permuted(out, order), at, to)
         return None
+
+    def _is_across(self, x: Layout, out: Layout, whole: factors.Plan) -> bool:
+        """Whether lanes shall be transforms: where neighbours fill them; or where each is contiguous, many of them stay
+        in the cache, and elements of one would not fill the lanes, or be in another order."""
+        plan = whole.split
+        if plan.is_long:
+            return False
+        if self._lane_axis(x, out) is not None:
+            return True
+        own, axes = self._axes(x, out)
+        if own.strides != (x.dtype.size, out.dtype.size) or not self._is_turned(whole):
+            return False
+        return product(axes) >= _FEW * self.lanes
+
+    def _is_turned(self, whole: factors.Plan) -> bool:
+        plan, lanes = whole.split, self.lanes
+        nbytes = 4 * plan.n * lanes * self.part.size
+        if whole.way == "powers":
+            return nbytes <= _NEAR_POWERS
+        if self.part.size > 4 or nbytes > _NEAR:
+            return False
+        cells = plan.n1 * -(-plan.n2 // lanes) + plan.n2 * -(-plan.n1 // lanes)
+        return plan.n < _SHORT or cells * lanes > 2 * plan.n * _WASTE
 
     def _axes(self, x: Layout, out: Layout) -> tuple[Axis, list[Axis]]:
         """(the strides along the axis, the other axes)."""
@@ -159,8 +185,8 @@ class _Work:
     def _lane_axis(self, x: Layout, out: Layout) -> int | None:
         """The number of the axis along which neighbours lie next to each other in operand and result."""
         _, axes = self._axes(x, out)
-        sizes = (x.dtype.size, out.dtype.size)
-        return next((i for i, axis in enumerate(axes) if axis.strides == sizes and axis.size >= _FEW), None)
+        sizes, least = (x.dtype.size, out.dtype.size), max(_FEW, self.lanes // 2)
+        return next((i for i, axis in enumerate(axes) if axis.strides == sizes and axis.size >= least), None)
 
     def _across(
         self, x: Layout, from_: Pointer, out: Layout, to: Pointer, n: int, load: str, store: str, count: int
@@ -170,9 +196,8 @@ class _Work:
         if lane is None and outer:
             lane = max(range(len(outer)), key=lambda i: (outer[i].size, i))
         inner = outer.pop(lane) if lane is not None else Axis(1, (x.dtype.size, out.dtype.size))
-        is_short = factors.split(n, self.part.size) is not None and n < factors.SINGLE
         lies = tuple(
-            "near" if inner.strides[k] == size else "turned" if is_short and own.strides[k] == size else "far"
+            "near" if inner.strides[k] == size else "turned" if own.strides[k] == size else "far"
             for k, size in enumerate((x.dtype.size, out.dtype.size))
         )
         load = "complex" if lies[0] == "turned" and load == "pairs" else load
@@ -186,17 +211,23 @@ class _Work:
     def _along(
         self, x: Layout, from_: Pointer, out: Layout, to: Pointer, n: int, load: str, store: str, count: int
     ) -> None:
-        """The axis is contiguous; pairs of reals are complex numbers there."""
-        load, store = ("complex" if kind == "pairs" else kind for kind in (load, store))
-        split = factors.split(n, self.part.size)
-        plan = split or factors.convolution_length(n, self.part.size)
-        _, outer = self._axes(x, out)
-        if plan.is_long:
-            return self._long(plan, outer, from_, to, n, load, store, count, is_wave=split is None)
-        found = steps.along(n, self.part.size, self.lanes, count)
+        """Elements that lie one after the other are read and written as they lie, and pairs of reals are complex
+        numbers there; others are picked one by one."""
+        own, outer = self._axes(x, out)
+        plan = factors.plan(n, self.part.size)
+        picked, put = (
+            0 if stride == size else 2 if kind == "pairs" else 1
+            for kind, stride, size in zip((load, store), own.strides, (x.dtype.size, out.dtype.size), strict=True)
+        )
+        strides = [
+            own.strides[0] if picked else self.part.size * (1 + (load != "real")),
+            own.strides[1] if put else self.part.size * (1 + (store != "real")),
+        ]
+        load, store = ("complex" if kind == "pairs" and not by else kind for kind, by in ((load, picked), (store, put)))
+        found = steps.along(n, self.part.size, self.lanes, count, picked, put)
         kernel = self._kernel("along", found, len(outer), load, store)
-        numbers = {"j0": 0, "j1": 0, "chunk": 0, "blocks": 1}
-        return self._launch(kernel, found, [from_, to], outer, Axis(1, (0, 0)), numbers, plan.n)
+        numbers = {"j0": strides[0], "j1": strides[1], "chunk": 0, "blocks": 1}
+        return self._launch(kernel, found, [from_, to], outer, Axis(1, (0, 0)), numbers, plan.split.n)
 
     def _long(
         self,
@@ -208,10 +239,11 @@ class _Work:
         load: str,
         store: str,
         count: int,
-        is_wave: bool,
     ) -> None:
+        """The axis is contiguous; pairs of reals are complex numbers there."""
+        load, store = ("complex" if kind == "pairs" else kind for kind in (load, store))
         size = self.part.size
-        if not is_wave:
+        if plan.n == n:
             return self._two(steps.halves(plan, size, self.lanes, n, count), outer, from_, to, load, store, True, True)
         nbytes = plan.n * self.dtype.size
         middle, first, second = self._between(outer, nbytes)

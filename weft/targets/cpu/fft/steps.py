@@ -55,14 +55,21 @@ class TransformSteps:
 
 
 class _Recipe:
-    """Steps being written. Each reads one of two halves of the scratch memory and writes the other."""
+    """Steps being written. Each reads one of two halves of the scratch memory and writes the other; what is kept longer
+    lies behind them."""
 
     def __init__(self, size: int, lanes: int, cells: int) -> None:
         self.size, self.lanes = size, lanes
         self.cell = 2 * lanes * size
         self.half = cells * self.cell
         self.here = 0
+        self._end = 2 * self.half
         self._words: list[list[int | np.ndarray]] = []
+
+    def keep(self, cells: int = 1) -> int:
+        """Where so many cells lie that no stage uses."""
+        found, self._end = self._end, self._end + cells * self.cell
+        return found
 
     def add(self, code: int, *words: int | np.ndarray, at: dict[int, int | np.ndarray] | None = None) -> None:
         """A step; `words` are those from the third on, `at` others by their numbers."""
@@ -98,8 +105,26 @@ class _Recipe:
         n, s = int(np.prod(radices, dtype=np.int64)), width
         for radix, table in zip(radices, factors.stage_roots(tuple(radices)), strict=True):
             m = n // radix
-            self.add(TransformCode.STAGE + radix, m, s, count, self.numbers_of(table), int(given))
+            words = (m, s, count, self.numbers_of(table), int(given))
+            if radix in factors.SUMMED:
+                roots = self.numbers_of(factors.sum_roots(radix))
+                self.add(TransformCode.SUMMED, *words, radix, roots)
+            else:
+                self.add(TransformCode.STAGE + radix, *words)
             n, s, given = m, s * radix, False
+
+    def center(self, total: int, middle: int, first: int) -> None:
+        """What Rader's algorithm does with a prime's first element; offsets of cells."""
+        self.add(TransformCode.CENTER, total, middle, first)
+        self.here = self.half - self.here
+
+    def turn(self, code: int, rows: int, width: int, *tables: int | np.ndarray, by_row: int, by_block: int) -> None:
+        """A turn by a table of factors, or by two."""
+        self.add(code, rows, width, 0, *tables, at={9: by_row, 10: by_block})
+
+    def steps_of(self, stride: int) -> np.ndarray:
+        """A multiple of a stride for each lane."""
+        return np.arange(self.lanes, dtype=np.int64) * stride
 
     def swap(self, before: bool, after: bool) -> dict[int, int | np.ndarray]:
         """Words that say which part of a cell is the real one."""
@@ -132,15 +157,7 @@ class _Recipe:
         used = [int(row[0]) for row in self._words]  # type: ignore[arg-type]
         radices = tuple(sorted({code - TransformCode.STAGE for code in used if code > TransformCode.STAGE}))
         codes = tuple(TransformCode(code) for code in sorted({code for code in used if code < TransformCode.STAGE}))
-        return TransformSteps(address, len(self._words), 2 * self.half, _family(radices), codes)
-
-
-def _family(radices: tuple[int, ...]) -> tuple[int, ...]:
-    """The radices that one kernel has code for, so that lengths share kernels."""
-    for family in ((2, 4, 8), (2, 3, 4, 5, 8), (2, 3, 4, 5, 7, 8)):
-        if set(radices) <= set(family):
-            return family
-    return tuple(sorted({2, 4, 8, *radices}))
+        return TransformSteps(address, len(self._words), self._end, radices, codes)
 
 
 def _up(n: int, unit: int) -> int:
@@ -151,27 +168,62 @@ def _up(n: int, unit: int) -> int:
 
 
 @functools.lru_cache(_KEPT)
-def along(n: int, size: int, lanes: int, stored: int) -> TransformSteps:
-    """All of a transform of length n, of whose result so many elements are stored."""
-    plan = factors.split(n, size)
-    wave = plan is None
-    if plan is None:
-        plan = factors.convolution_length(n, size)
-    assert plan.n2 > 1
-    recipe = _Recipe(size, lanes, lanes * _up(plan.n1, lanes) * _up(plan.n2, lanes))
-    recipe.add(TransformCode.LOAD, plan.n1, plan.n2, _up(plan.n2, lanes), n)
-    if not wave:
-        _halves(recipe, plan)
-        recipe.add(TransformCode.STORE, plan.n2, plan.n1, _up(plan.n1, lanes), stored)
+def along(n: int, size: int, lanes: int, stored: int, picked: int = 0, put: int = 0) -> TransformSteps:
+    """All of a transform of length n, of whose result so many elements are stored. `picked` and `put` are 0 where these
+    lie one after the other, else how many numbers of memory an element is."""
+    plan = factors.plan(n, size)
+    split = plan.split
+    assert split.n2 > 1
+    recipe = _Recipe(size, lanes, lanes * _up(split.n1, lanes) * _up(split.n2, lanes) + 1)
+    if plan.way == "powers":
+        _powers_along(recipe, n, split, stored, max(picked, 1), max(put, 1))
         return recipe.finished()
-    first, middle = _waves(recipe, n, plan)
-    _multiply(recipe, first, recipe.swap(before=False, after=False))
-    _halves(recipe, plan)
-    _multiply(recipe, middle, recipe.swap(before=False, after=True))
-    _halves(recipe, plan.swapped)
-    _multiply(recipe, first, recipe.swap(before=True, after=False))
-    recipe.add(TransformCode.STORE, plan.n1, plan.n2, _up(plan.n2, lanes), stored)
+    if picked:
+        _move(recipe, TransformCode.PICK, np.arange(n), picked)
+    recipe.add(TransformCode.LOAD, split.n1, split.n2, _up(split.n2, lanes), n)
+    if plan.way == "stages":
+        _halves(recipe, split)
+        recipe.add(TransformCode.STORE, split.n2, split.n1, _up(split.n1, lanes), stored)
+    else:
+        first, middle = _waves(recipe, n, split)
+        _multiply(recipe, first, recipe.swap(before=False, after=False))
+        _halves(recipe, split)
+        _multiply(recipe, middle, recipe.swap(before=False, after=True))
+        _halves(recipe, split.swapped)
+        _multiply(recipe, first, recipe.swap(before=True, after=False))
+        recipe.add(TransformCode.STORE, split.n1, split.n2, _up(split.n2, lanes), stored)
+    if put:
+        _move(recipe, TransformCode.PUT, np.arange(stored), put)
     return recipe.finished()
+
+
+def _powers_along(recipe: _Recipe, n: int, split: Split, stored: int, picked: int, put: int) -> None:
+    """Rader's algorithm: elements are picked in the order of powers, the first one comes last."""
+    lanes, first = recipe.lanes, recipe.keep()
+    order = np.append(factors.powers(n), 0)
+    _move(recipe, TransformCode.PICK, order, picked)
+    recipe.add(TransformCode.LOAD, split.n1, split.n2, _up(split.n2, lanes), n - 1, first)
+    _halves(recipe, split)
+    total = recipe.here
+    table = factors.power_spectrum(n, recipe.size).reshape(split.n2, split.n1)
+    _multiply(recipe, recipe.cells_of(table), recipe.swap(before=False, after=False))
+    recipe.center(total, recipe.here, first)
+    _halves(recipe, split.swapped)
+    recipe.add(TransformCode.STORE, split.n1, split.n2, _up(split.n2, lanes), n - 1, first)
+    _move(recipe, TransformCode.PUT, _inverted(order)[:stored], put)
+
+
+def _inverted(order: np.ndarray) -> np.ndarray:
+    """The places of 0, 1, ... in an order of them."""
+    places = np.empty(order.size, np.int64)
+    places[order] = np.arange(order.size)
+    return places
+
+
+def _move(recipe: _Recipe, code: TransformCode, order: np.ndarray, each: int) -> None:
+    """Elements in an order, each of which is one number of memory or some."""
+    numbers = (order[:, None] * each + np.arange(each)).reshape(-1).astype(np.int64)
+    recipe.add(code, numbers.size, numbers)
 
 
 def _halves(recipe: _Recipe, plan: Split) -> None:
@@ -180,7 +232,7 @@ def _halves(recipe: _Recipe, plan: Split) -> None:
     width, turned = _up(plan.n2, lanes), _up(plan.n1, lanes)
     recipe.stages(plan.first, width)
     table = recipe.cells_of(factors.middle_roots(plan.n1, plan.n2))
-    recipe.add(TransformCode.TURN, plan.n1, width, 0, table, at={9: turned * cell, 10: cell})
+    recipe.turn(TransformCode.TURN, plan.n1, width, table, by_row=turned * cell, by_block=cell)
     recipe.stages(plan.second, turned)
 
 
@@ -203,20 +255,74 @@ def _multiply(recipe: _Recipe, table: np.ndarray, swap: dict[int, int | np.ndarr
 @functools.lru_cache(_KEPT)
 def across(n: int, size: int, lanes: int, stored: int) -> TransformSteps:
     """The same for as many transforms as there are lanes."""
-    plan = factors.split(n, size)
-    if plan is not None:
-        recipe = _Recipe(size, lanes, lanes * _up(plan.n, lanes))
-        recipe.add(TransformCode.LOAD, n, 0, 0, n)
-        _interleaved(recipe, plan)
-        recipe.add(TransformCode.STORE, plan.n1, plan.n2, 0, stored)
-        return recipe.finished()
-    plan = factors.convolution_length(n, size)
-    recipe = _Recipe(size, lanes, lanes * _up(plan.n, lanes))
-    recipe.add(TransformCode.LOAD, plan.n, 0, 0, n)
+    plan = factors.plan(n, size)
+    split = plan.split
+    recipe = _Recipe(size, lanes, lanes * _up(max(split.n, n), lanes))
+    memory = _Memory(recipe)
+    if plan.way == "stages":
+        memory.load(np.arange(n), n, n)
+        _interleaved(recipe, split)
+        memory.store(_as_left(split), stored)
+    elif plan.way == "powers":
+        _powers_across(recipe, memory, n, split, stored)
+    else:
+        memory.load(np.arange(split.n), split.n, n)
+        _wave_across(recipe, n, split)
+        memory.store(np.arange(split.n), stored)
+    return recipe.finished()
+
+
+class _Memory:
+    """The first step and the last one of a kernel across transforms: which cell each element lies in. There are cells
+    for one element that is kept, for what nobody reads, and for a square to be turned in."""
+
+    KEPT = -1
+
+    def __init__(self, recipe: _Recipe) -> None:
+        self._recipe = recipe
+        self._square, self._unused, self.first = recipe.keep(recipe.lanes), recipe.keep(), recipe.keep()
+
+    def load(self, places: np.ndarray, points: int, total: int) -> None:
+        """`total` elements, and zeros for the other points."""
+        self._add(TransformCode.LOAD, places, points, total, self._recipe.half)
+
+    def store(self, places: np.ndarray, total: int) -> None:
+        self._add(TransformCode.STORE, places, 0, total, self._recipe.here)
+
+    def _add(self, code: TransformCode, places: np.ndarray, points: int, total: int, half: int) -> None:
+        recipe, lanes = self._recipe, self._recipe.lanes
+        offsets = np.full(_up(places.size, lanes) * lanes, self._unused, np.int64)
+        offsets[: places.size] = np.where(places == self.KEPT, self.first, half + places * recipe.cell)
+        recipe.add(code, points, offsets, self._square, total, recipe.steps_of(recipe.cell))
+
+
+def _powers_across(recipe: _Recipe, memory: _Memory, n: int, split: Split, stored: int) -> None:
+    """Rader's algorithm, as along a transform."""
+    places = _inverted(np.append(factors.powers(n), 0))
+    kept = np.where(places == n - 1, memory.KEPT, places)
+    memory.load(kept, n, n)
+    _interleaved(recipe, split)
+    total = recipe.here
+    middle = recipe.numbers_of(factors.power_spectrum(n, recipe.size).reshape(split.n2, split.n1).T)
+    _spread(recipe, middle, split.n1, split.n2, recipe.swap(before=False, after=False), turn=True)
+    recipe.center(total, recipe.here, memory.first)
+    _interleaved(recipe, split.swapped)
+    left = _as_left(split.swapped)
+    memory.store(np.where(kept == memory.KEPT, memory.KEPT, left[kept]), stored)
+
+
+def _as_left(plan: Split) -> np.ndarray:
+    """The cell of each element, as both halves leave them."""
+    k = np.arange(plan.n)
+    return k % plan.n1 * plan.n2 + k // plan.n1
+
+
+def _wave_across(recipe: _Recipe, n: int, plan: Split) -> None:
+    """Bluestein's algorithm, over cells in the order of the elements."""
     wave = np.zeros(plan.n, np.clongdouble)
     wave[:n] = factors.chirp(n)
     before = recipe.numbers_of(wave)
-    spectrum = factors.chirp_spectrum(n, plan.n, size)
+    spectrum = factors.chirp_spectrum(n, plan.n, recipe.size)
     _spread(recipe, before, 1, plan.n, recipe.swap(before=False, after=False))
     _interleaved(recipe, plan)
     middle = recipe.numbers_of(spectrum.reshape(plan.n2, plan.n1).T)
@@ -224,8 +330,6 @@ def across(n: int, size: int, lanes: int, stored: int) -> TransformSteps:
     _interleaved(recipe, plan.swapped)
     after = recipe.numbers_of(wave.reshape(plan.n1, plan.n2).T)
     _spread(recipe, after, plan.n2, plan.n1, recipe.swap(before=True, after=False), turn=True)
-    recipe.add(TransformCode.STORE, plan.n, 1, 0, stored)
-    return recipe.finished()
 
 
 def _interleaved(recipe: _Recipe, plan: Split) -> None:
@@ -282,9 +386,8 @@ def halves(plan: Split, size: int, lanes: int, given: int, stored: int, wave: in
     starts = np.arange(_up(n2, 64 // size) + 1, dtype=np.int64)[None, :] * (64 // size)
     by_block = first.numbers_of(factors.roots(plan.n, row * starts))
     by_column = first.cells_of(factors.roots(plan.n, row * column))
-    first.add(
-        TransformCode.TURN_LONG, n1, width, 0, by_block, by_column, by_block.shape[1], at={9: first.cell, 10: stride}
-    )  # fmt: skip
+    tables = (by_block, by_column, by_block.shape[1])
+    first.turn(TransformCode.TURN_LONG, n1, width, *tables, by_row=first.cell, by_block=stride)
     second.stages(plan.second, 1, given=True)
     if phase:
         values = factors.chirp_spectrum(wave, plan.n, size) if phase == "before" else factors.chirp(wave)
