@@ -21,7 +21,8 @@ from weft.errors import BadIndex
 from weft.graph.dims import Dim, broadcast_dims, same_shape
 from weft.graph.node import ArrayType, Node, Shape, kind_of
 from weft.graph.scalars import SCALARS
-from weft.primitives.base import DATA, ZERO, Constant, Placeholder, Primitive, bind, constant
+from weft.graph.trace import OPEN, is_transforming
+from weft.primitives.base import DATA, ZERO, Composite, Constant, Placeholder, Primitive, bind, constant
 from weft.primitives.creation import Extent
 from weft.primitives.elementwise import Minimum, astype
 from weft.primitives.views import Broadcast, reshape, transpose
@@ -180,6 +181,21 @@ def broadcast_node(node: Node, shape: Shape) -> Node:
 def apply(op: Primitive, *nodes: Node) -> array:
     """Bind and wrap."""
     return wrap(bind(op, *nodes))
+
+
+# ---- composites ----
+
+
+def in_parts() -> bool:
+    """Whether operations are made of their parts at once. Derivatives see these: their terms are added one by one, in
+    the order of the parts."""
+    return bool(OPEN) and is_transforming()
+
+
+def composed(op: Composite, parts: bool, *nodes: Node) -> array:
+    """A composite, or its parts; these where sizes are symbols, too, which a trace may ask for."""
+    parts = parts or any(node.kind.symbolic for node in nodes)
+    return wrap(op.decompose(*nodes) if parts else bind(op, *nodes))
 
 
 # ---- binary operations ----

@@ -17,19 +17,20 @@ from weft.core._common import (
     bind,
     broadcast_node,
     broadcast_shapes,
+    composed,
+    in_parts,
     scalar_node,
     to_node,
     wrap,
 )
 from weft.core._remember import remembered_all
-from weft.core.elementwise import cos, rsqrt, sin, square, subtract, where
+from weft.core.elementwise import cos, sin, subtract, where
 from weft.core.gathering import take_along_axis
-from weft.core.joining import concatenate, stack
 from weft.core.kernels import cuda_kernel as cuda_kernel
 from weft.core.kernels import kernel as kernel
 from weft.core.kernels import metal_kernel as metal_kernel
 from weft.core.looping import scan
-from weft.core.reducing import logsumexp, mean
+from weft.core.reducing import logsumexp
 from weft.core.reducing import sum as sum_
 from weft.core.shaping import expand_dims, squeeze, swapaxes
 from weft.dtypes import Dtype
@@ -37,9 +38,9 @@ from weft.graph.dims import shape_text
 from weft.graph.node import Node, Shape
 from weft.graph.placement import current
 from weft.graph.trace import is_tracing
-from weft.primitives.attention import Attention
-from weft.primitives.base import bind_many
+from weft.primitives.attention import ScaledDotProductAttention
 from weft.primitives.creation import Iota
+from weft.primitives.neural import LayerNorm, RmsNorm, Rotate, Shift, layer_normed, rms_normed
 from weft.primitives.views import reshape
 
 Stream = Any
@@ -89,14 +90,18 @@ def _normed(function: str, x: array, weight: array | None, bias: array | None) -
     return _floating(function, dtype)
 
 
+def _shift(eps: Any) -> Shift:
+    """Adds what is no plain number: an array, or what stands for a number in a trace."""
+    return lambda x: (wrap(x) + eps)._node
+
+
 @remembered_all(2)
-def _rms_norm(x: array, weight: array | None, eps: float) -> array:
-    dtype = _normed("rms_norm", x, weight, None)
-    wide = _wide(x) if x.dtype.kind == "f" else x.astype(dt.float32)
-    if not x.size:
-        return x.astype(dtype)
-    scaled = wide * rsqrt(mean(square(wide), axis=-1, keepdims=True) + eps)
-    return (scaled if weight is None else scaled * weight).astype(dtype)
+def _rms_norm(x: array, weight: array | None, eps: float, parts: bool) -> array:
+    _normed("rms_norm", x, weight, None)
+    weights = [] if weight is None else [weight._node]
+    if type(eps) not in (float, int):
+        return wrap(rms_normed(x._node, weights, _shift(eps)))
+    return composed(RmsNorm(float(eps)), parts, x._node, *weights)
 
 
 def rms_norm(x: array, weight: array | None, eps: float, *, stream: Stream = None) -> array:
@@ -105,20 +110,16 @@ def rms_norm(x: array, weight: array | None, eps: float, *, stream: Stream = Non
     >>> rms_norm(array([3.0, 4.0]), None, 0.0)
     array([0.848528, 1.13137], dtype=float32)
     """
-    return _rms_norm(x, weight, eps)
+    return _rms_norm(x, weight, eps, in_parts())
 
 
 @remembered_all(3)
-def _layer_norm(x: array, weight: array | None, bias: array | None, eps: float) -> array:
-    dtype = _normed("layer_norm", x, weight, bias)
-    if not x.size:
-        return x.astype(dtype)
-    wide = _wide(x) if x.dtype.kind == "f" else x.astype(dt.float32)
-    centred = wide - mean(wide, axis=-1, keepdims=True)
-    scaled = centred * rsqrt(mean(square(centred), axis=-1, keepdims=True) + eps)
-    if weight is not None:
-        scaled = scaled * weight
-    return (scaled if bias is None else scaled + bias).astype(dtype)
+def _layer_norm(x: array, weight: array | None, bias: array | None, eps: float, parts: bool) -> array:
+    _normed("layer_norm", x, weight, bias)
+    weights, biases = [[] if v is None else [v._node] for v in (weight, bias)]
+    if type(eps) not in (float, int):
+        return wrap(layer_normed(x._node, weights, biases, _shift(eps)))
+    return composed(LayerNorm(float(eps), bool(weights), bool(biases)), parts, x._node, *weights, *biases)
 
 
 def layer_norm(x: array, weight: array | None, bias: array | None, eps: float, *, stream: Stream = None) -> array:
@@ -127,7 +128,7 @@ def layer_norm(x: array, weight: array | None, bias: array | None, eps: float, *
     >>> layer_norm(array([1.0, 3.0]), None, array([0.5, 0.5]), 0.0)
     array([-0.5, 1.5], dtype=float32)
     """
-    return _layer_norm(x, weight, bias, eps)
+    return _layer_norm(x, weight, bias, eps, in_parts())
 
 
 # ---- rotary positions ----
@@ -154,7 +155,7 @@ def rope(
     if a.__class__ is not array or (a._node.kind, dims, base is None, freqs is None) not in _CHECKED:
         _check_rope(a, dims, base, freqs)
     c, s = _angles(a, dims // 2, base, scale, offset, freqs)
-    return _turned(a, c, s, dims, bool(traditional))
+    return _turned(a, c, s, dims, bool(traditional), in_parts())
 
 
 _CHECKED: set[tuple[Any, ...]] = set()
@@ -212,21 +213,9 @@ def _angles(
 
 
 @remembered_all(3)
-def _turned(a: array, c: array, s: array, dims: int, traditional: bool) -> array:
+def _turned(a: array, c: array, s: array, dims: int, traditional: bool, parts: bool) -> array:
     """Pairs among the first features turned by angles."""
-    shape, half = a._node.shape, dims // 2
-    turned = a[..., :dims].astype(dt.float32)
-    if traditional:
-        x, y = turned[..., ::2], turned[..., 1::2]
-    else:
-        x, y = turned[..., :half], turned[..., half:]
-    first, second = (x * c - y * s).astype(a.dtype), (x * s + y * c).astype(a.dtype)
-    if traditional:
-        both = stack([first, second], axis=-1)
-        made = wrap(reshape(both._node, (*shape[:-1], dims)))
-    else:
-        made = concatenate([first, second], axis=-1)
-    return made if dims == shape[-1] else concatenate([made, a[..., dims:]], axis=-1)
+    return composed(Rotate(dims, traditional), parts, a._node, c._node, s._node)
 
 
 def _inverse_frequencies(half: int, base: float | None, freqs: array | None) -> array:
@@ -290,13 +279,13 @@ def scaled_dot_product_attention(
         made = scaled_dot_product_attention(_wide(q) * factor, _wide(k), _wide(v), scale=1.0, mask=mask, sinks=sinks)
         return made.astype(dtype)
     if isinstance(mask, array):
-        return _attention(q, k, v, mask, sinks, float(factor), None)
-    return _attention(q, k, v, None, sinks, float(factor), mask)
+        return _attention(q, k, v, mask, sinks, float(factor), None, in_parts())
+    return _attention(q, k, v, None, sinks, float(factor), mask, in_parts())
 
 
 @remembered_all(5)
 def _attention(
-    q: array, k: array, v: array, given: array | None, sinks: array | None, scale: float, mask: str | None
+    q: array, k: array, v: array, given: array | None, sinks: array | None, scale: float, mask: str | None, parts: bool
 ) -> array:
     dtype = _check_attention(q, k, v)
     full = (*q._node.shape[:3], k._node.shape[2])
@@ -304,7 +293,7 @@ def _attention(
     if sinks is not None:
         more.append(_sinks(sinks, dtype, full[:2]))
     operands = [astype(x._node, dtype) for x in (q, k, v)]
-    return wrap(bind_many(Attention(scale, kind, sinks is not None), *operands, *more)[0])
+    return composed(ScaledDotProductAttention(scale, kind, sinks is not None), parts, *operands, *more)
 
 
 def _check_attention(q: array, k: array, v: array) -> Dtype:

@@ -12,7 +12,7 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft.array import array, wrap
-from weft.core._common import broadcast_node, broadcast_shapes
+from weft.core._common import broadcast_node, broadcast_shapes, composed, in_parts
 from weft.core._remember import remembered_all
 from weft.core.elementwise import (
     abs as abs_,
@@ -54,6 +54,7 @@ from weft.primitives.quantized import (
     Pack,
     Packing,
     Quantize,
+    QuantizedLinear,
     QuantizedMatmul,
 )
 from weft.primitives.quantized import codes as unpacked_codes
@@ -315,17 +316,20 @@ def quantized_matmul(
     >>> quantized_matmul(ones((1, 64)), *quantize(ones((2, 64))))
     array([[64, 64]], dtype=float32)
     """
-    return _product(x, w, scales, biases, transpose, group_size, bits, mode)
+    return _product(x, w, scales, biases, transpose, group_size, bits, mode, in_parts())
 
 
 @remembered_all(4)
 def _product(
     x: array, w: array, scales: array, biases: array | None, transpose: bool, group_size: int | None, bits: int | None,
-    mode: str,
+    mode: str, parts: bool,
 ) -> array:  # fmt: skip
     packing = _packing("quantized_matmul", mode, group_size, bits)
     left, *matrix = _operands("quantized_matmul", x, w, scales, biases, transpose, packing)
-    op = QuantizedMatmul(bool(transpose), packing.mode, packing.group, packing.bits)
+    options = (bool(transpose), packing.mode, packing.group, packing.bits)
+    if w.ndim == 2:
+        return composed(QuantizedLinear(*options), parts or left.ndim == 2, left, *matrix)
+    op = QuantizedMatmul(*options)
     shared = _shared_axes(left.shape[:-2], w._node.shape[:-2])
     first = max(0, left.ndim - 2 - shared)
     outer, rows = left.shape[:first], left.shape[first:-1]

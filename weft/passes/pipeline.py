@@ -16,6 +16,7 @@ from weft.graph.node import Graph, Node
 from weft.graph.show import show
 from weft.lazy import lazy
 from weft.passes.cse import cse
+from weft.passes.decompose import decompose
 from weft.passes.executable import Executable
 from weft.passes.fuse import Group, fuse
 from weft.passes.growing import Growing, holds_tapes
@@ -33,7 +34,7 @@ else:
     lower_loops, verify = lazy("weft.passes.lower_loops"), lazy("weft.passes.verify")
     showing = lazy("weft.passes.show")
 
-PASSES = (cse, simplify, loops, cse)
+PASSES = (decompose, cse, simplify, loops, cse)
 """Graph to graph, in order; after them views are composed, kernels formed, lowered and placed (`plan`)."""
 
 

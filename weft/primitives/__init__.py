@@ -19,6 +19,7 @@ from weft.primitives import (
     joins,
     linalg,
     logarithms,
+    neural,
     quantized,
     random,
     reductions,
@@ -80,10 +81,13 @@ REGISTRY: tuple[type[Primitive], ...] = (
     random.Threefry,
     # contraction
     contraction.Matmul, convolution.Convolve, convolution.ConvolveWeights, convolution.ConvolveBack,
-    quantized.QuantizedMatmul, quantized.GatherQuantizedMatmul, quantized.Pack, quantized.Unpack, quantized.Quantize,
+    quantized.QuantizedMatmul, quantized.QuantizedLinear, quantized.GatherQuantizedMatmul,
+    quantized.Pack, quantized.Unpack, quantized.Quantize,
     quantized.Dequantize,
     # attention
-    attention.Attention, attention.AttentionGradient,
+    attention.Attention, attention.ScaledDotProductAttention, attention.AttentionGradient,
+    # neural networks
+    neural.RmsNorm, neural.LayerNorm, neural.Rotate,
     # linear algebra
     linalg.Cholesky, linalg.Qr, linalg.Lu, linalg.SolveTriangular, linalg.Inverse,
     linalg.Solution, linalg.PseudoInverse, linalg.LogAbsDet, linalg.DetSign, linalg.Determinant, linalg.Adjugate,

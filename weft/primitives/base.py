@@ -20,7 +20,7 @@ from weft import interop
 from weft.dtypes import Dtype
 from weft.graph.body import Body
 from weft.graph.dims import Dim, exact, key_of, text_of
-from weft.graph.node import ArrayType, Node, Shape, Size, TupleType, kind_of
+from weft.graph.node import ArrayType, Node, Shape, Size, TupleType, kind_of, reachable_by
 from weft.graph.overlay import Foreign
 from weft.graph.scalars import SCALARS, Scalar, plain
 from weft.graph.trace import unknown_value
@@ -733,6 +733,79 @@ class MultiOutput(Primitive):
         ) -> Sequence[tuple[Node, int | None]]:
             """The results for operands that carry a batch axis, each with the place of its own."""
             raise NotImplementedError
+
+
+class Composite(Primitive):
+    """An operation made up of others: writes `decompose`, and all rules but the reference follow from that. It is one
+    node to whoever builds a graph or looks a program up; the first pass puts what it is made of in its place
+    (passes/decompose.py), so kernels, fusion and bits are those of the parts."""
+
+    def decompose(self, *xs: Node) -> Node:
+        """The result, by operations of one result each that are no composites. It depends on the parameters and on the
+        kinds of the operands alone."""
+        raise NotImplementedError
+
+    def parts(self, xs: Sequence[Node]) -> tuple[list[Node], Node]:
+        """(nodes that compute the result from these operands, in order; the result)."""
+        out, given = self.decompose(*xs), set(xs)
+        order = reachable_by([out], lambda node: () if node in given else node.inputs)
+        return [node for node in order if node not in given], out
+
+    def infer(self, *kinds: ArrayType) -> ArrayType:
+        return self.decompose(*[Node(Placeholder(self.title), (), kind) for kind in kinds]).kind
+
+    def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
+        order, _ = self.parts([Node(Placeholder(self.title), (), kind) for kind in kinds])
+        return sum([node.op.flops(node.kind, *[x.kind for x in node.inputs]) for node in order])
+
+    def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
+        order, result = self.parts(primals)
+        known = {primals[i]: tangent for i, tangent in tangents.items()}
+        for node in order:
+            moved = {i: known[x] for i, x in enumerate(node.inputs) if x in known}
+            tangent = node.op.jvp(node, node.inputs, moved) if moved else None
+            if tangent is not None:
+                known[node] = tangent
+        return known.get(result)
+
+    def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
+        order, result = self.parts(primals)
+        active = {primals[i] for i in wanted}
+        for node in order:
+            if not active.isdisjoint(node.inputs):
+                active.add(node)
+        gathered = {result: cotangent}
+        for node in reversed(order):
+            given = gathered.get(node)
+            traced = frozenset([i for i, x in enumerate(node.inputs) if x in active])
+            if given is None or not traced:
+                continue
+            for i, term in node.op.vjp(node, node.inputs, given, traced).items():
+                x = node.inputs[i]
+                gathered[x] = gathered[x] + term if x in gathered else term
+        # An operand that stands in two places has its whole cotangent at the first.
+        first = {primals[i]: i for i in sorted(wanted, reverse=True)}
+        return {i: gathered[x] for x, i in first.items() if x in gathered}
+
+    def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
+        one = [
+            Node(Placeholder(self.title), (), x.kind if axis is None else _without(x.kind, axis))
+            for x, axis in zip(inputs, axes, strict=True)
+        ]
+        order, result = self.parts(one)
+        known: dict[Node, tuple[Node, int | None]] = dict(zip(one, zip(inputs, axes, strict=True), strict=True))
+        for node in order:
+            given = [known[x] for x in node.inputs]
+            batched = any(axis is not None for _, axis in given)
+            nodes, places = tuple([x for x, _ in given]), tuple([axis for _, axis in given])
+            known[node] = node.op.batch(nodes, places, size) if batched else (node.on(nodes), None)
+        found, axis = known[result]
+        return (found, axis) if axis is not None else (move_batch_to_front(found, None, size), 0)
+
+
+def _without(kind: ArrayType, axis: int) -> ArrayType:
+    """The kind of one element of a batch along an axis."""
+    return kind_of((*kind.shape[:axis], *kind.shape[axis + 1 :]), kind.dtype)
 
 
 class ControlFlow(MultiOutput):

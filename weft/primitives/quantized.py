@@ -16,9 +16,11 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
+from weft.graph.dims import prod
 from weft.graph.node import ArrayType, Node, Size, TupleType, bundle_of, kind_of
 from weft.primitives.base import (
     ByOperand,
+    Composite,
     Discrete,
     KernelOperation,
     MultiOutput,
@@ -576,6 +578,53 @@ class QuantizedMatmul(Quantized):
     def batch(self, inputs: tuple[Node, ...], axes: tuple[int | None, ...], size: Size) -> tuple[Node, int | None]:
         moved = [move_batch_to_front(x, axis, size) for x, axis in zip(inputs, axes, strict=True)]
         return bind(self, *moved), 0
+
+
+def _rows_samples() -> tuple[Sample, ...]:
+    def make(options: dict[str, Any], x: tuple[int, ...], w: tuple[int, ...]) -> Any:
+        return lambda rng, dtype: [draw(rng, dtype, x, -1, 1), *_quantized(rng, dtype, Packing(**options), w)]
+
+    lead = {"row": (2, 3), "rows": (), "plain": (2, 1), "empty": (2, 0), "mxfp8": (1, 2), "nvfp4": (2, 2)}
+    return tuple(
+        Sample(make(options, (*lead[name], x[-1]), w), {"transposed": turned, **options}, name=name)
+        for name, (options, turned, x, w) in _CASES.items()
+        if name in lead
+    )
+
+
+class QuantizedLinear(Composite):
+    """x[..., k] times one quantized matrix: all leading axes are rows of one `QuantizedMatmul`."""
+
+    transposed: bool
+    mode: str
+    group: int
+    bits: int
+    dtypes = dt.FLOATS
+    cancels = True
+    tolerance = Quantized.tolerance
+    samples = _rows_samples()
+
+    @property
+    def product(self) -> QuantizedMatmul:
+        """The operation on rows."""
+        return QuantizedMatmul(self.transposed, self.mode, self.group, self.bits)
+
+    def check(self, x: ArrayType, w: ArrayType, scales: ArrayType, *biases: ArrayType) -> None:
+        need(x.ndim > 0, "an operand without axes")
+        self.product.check(kind_of((prod(x.shape[:-1]), x.shape[-1]), x.dtype), w, scales, *biases)
+
+    def infer(self, *kinds: ArrayType) -> ArrayType:
+        x, w, scales, *_ = kinds
+        return kind_of((*x.shape[:-1], self.product.columns(w, scales)), x.dtype)
+
+    def decompose(self, *xs: Node) -> Node:
+        x, *matrix = xs
+        made = bind(self.product, reshape(x, (prod(x.shape[:-1]), x.shape[-1])), *matrix)
+        return reshape(made, (*x.shape[:-1], made.shape[-1]))
+
+    def reference(self, *values: np.ndarray) -> np.ndarray:
+        x, *matrix = values
+        return self.product.exact(x, *matrix).astype(x.dtype)
 
 
 class GatherQuantizedMatmul(Quantized):
