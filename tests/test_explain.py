@@ -56,7 +56,8 @@ def titles(stage: Stage) -> list[str]:
 
 def test_stages_follow_the_passes(facts: Facts) -> None:
     assert [stage.name for stage in facts.stages] == ["traced", *(step.__name__ for step in PASSES), "views"]
-    traced, merged, simplified, *_ = facts.stages
+    traced, decomposed, merged, simplified, *_ = facts.stages
+    assert titles(decomposed) == titles(traced)
     assert titles(traced)[:3] == ["x", "w", "matmul"]
     assert titles(traced).count("exp") == 3  # that of softmax, and the same one twice
     assert titles(merged).count("exp") == 2
@@ -67,6 +68,18 @@ def test_stages_follow_the_passes(facts: Facts) -> None:
     assert gone.what == "replaced"
     exp = next(op for op in simplified.operations if op.number == gone.to)
     assert exp.title == "exp"
+
+
+def test_composites_are_shown_whole_and_in_parts() -> None:
+    """With the line of the user's program that both come from."""
+    found = weft.explain(lambda x, w: mx.fast.rms_norm(x, w, 1e-5), mx.array(X), mx.array(W[:, 0])).facts
+    traced, decomposed, *_ = found.stages
+    assert titles(traced) == ["x", "w", "rms_norm"]
+    assert "rms_norm" not in titles(decomposed)
+    assert {"square", "rsqrt"} <= {*titles(decomposed)}
+    (line,) = {op.line for op in traced.operations if op.title == "rms_norm"}
+    assert line is not None
+    assert {op.line for op in decomposed.operations if op.title in ("square", "rsqrt")} == {line}
 
 
 def test_nodes_keep_their_numbers(facts: Facts) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from weft.array import array, wrap
 from weft.graph.node import Node
-from weft.primitives.base import Placeholder
+from weft.primitives.base import Composite, Placeholder
 from weft.runtime.objects import MAKERS
 from weft.transforms.rules import Forward
 
@@ -55,7 +55,7 @@ def _numbers_key(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if not _ALLOWED.issuperset(classes):
             return None
         _CLASSES.add(classes)
-    if float in classes and 0.0 in values:
+    if float in classes and 0.0 in values and any(value == 0 for value in values if type(value) is float):
         values = tuple([value.hex() if type(value) is float else value for value in values])
     return (*classes, *values)
 
@@ -84,9 +84,13 @@ def remembered_all(arrays: int) -> Callable[[F], F]:
             steps = KNOWN.get(found)
             if steps is not None:
                 return wrap(cast(Node, steps.run(*nodes)))
-            if any(node.kind.symbolic for node in nodes) or not _comes_again(found):
+            if any(node.kind.symbolic for node in nodes):
                 return function(*args)
-            return _learnt(found, function, nodes, args, {})
+            if _comes_again(found):
+                return _learnt(found, function, nodes, args, {})
+            made = function(*args)
+            _learn_composite(found, made._node, nodes)
+            return made
 
         return cast(F, MAKERS.recall(KNOWN, Forward, function, arrays, wrap, call))
 
@@ -114,10 +118,21 @@ def _learnt(
     given = [Node(Placeholder(function.__name__), (), node.kind) for node in nodes]
     left = iter(given)
     result = function(*[wrap(next(left)) if a.__class__ is array else a for a in args], **kwargs)
+    return wrap(cast(Node, _keep(key, Forward(given, result._node)).run(*nodes)))
+
+
+def _learn_composite(key: tuple[Any, ...], made: Node, nodes: list[Node]) -> None:
+    """Remember at once a call that makes one node of its operands: there is nothing to find out about it."""
+    if isinstance(made.op, Composite) and made.inputs == tuple(nodes):
+        given = [Node(Placeholder("a call"), (), node.kind) for node in nodes]
+        _keep(key, Forward(given, Node(made.op, tuple(given), made.kind)))
+
+
+def _keep(key: tuple[Any, ...], steps: Forward) -> Forward:
     if len(KNOWN) >= MOST:
         KNOWN.clear()
-    steps = KNOWN[key] = Forward(given, result._node)
-    return wrap(cast(Node, steps.run(*nodes)))
+    KNOWN[key] = steps
+    return steps
 
 
 def remembered(arrays: int) -> Callable[[F], F]:

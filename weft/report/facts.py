@@ -145,6 +145,7 @@ class Facts:
 
 PASSES = {
     "traced": "what the function asked for",
+    "decompose": "composites as what they are made of",
     "cse": "one node for each distinct operation",
     "simplify": "exact identities only",
     "loops": "what every step of a loop would do alike",
