@@ -25,7 +25,7 @@ from weft.graph.dims import DimEnv
 from weft.graph.node import ArrayType, Graph, Node, reachable
 from weft.graph.overlay import HERE, Overlay
 from weft.graph.placement import USED, current
-from weft.graph.trace import is_tracing, trace
+from weft.graph.trace import finishing, is_tracing, trace
 from weft.primitives.base import DATA, Placeholder
 from weft.runtime.data import Buffer, numpy_view, to_buffer
 from weft.runtime.guard_table import NO, WAITING
@@ -729,7 +729,7 @@ def _graph_of(
     args: Sequence[Any],
     kwargs: dict[str, Any],
 ) -> TraceRecord:
-    with trace():
+    with trace(), finishing("compile"):  # which does what the plain function does
         leaves = [x._node for x in tree.leaves(fun(*args, **kwargs)) if isinstance(x, array)]
         changed = [a._node for a, node in zip(walk.arrays, inputs, strict=True) if a._node is not node]
         known = set(inputs)
