@@ -243,3 +243,125 @@ def test_spectra_inside_of_a_loop() -> None:
         a
     )
     np.testing.assert_allclose(np.asarray(by_values), np.broadcast_to(np.eye(4), (7, 4, 4)), atol=1e-12)
+
+
+# ---- matrices of any kind ----
+
+
+def unusual(n: int, dtype: Any) -> np.ndarray:
+    """Matrices without a full set of eigenvectors, with equal eigenvalues, that a step without unusual shifts leaves as
+    they are, at the ends of the range, badly balanced, triangular, of low rank."""
+    rng = np.random.default_rng(n)
+    x = rng.normal(size=(n, n))
+    q, powers = np.linalg.qr(x)[0], 10.0 ** np.arange(n)
+    step, turn = np.diag(np.ones(n - 1), 1), np.roll(np.eye(n), 1, 0)
+    pair = np.kron(np.ones(((n + 1) // 2,) * 2), [[0, 1], [-1, 0]])[:n, :n]
+    made = [
+        np.zeros((n, n)), np.eye(n), np.ones((n, n)), step, step.T, step + np.eye(n), turn, turn.T, np.triu(x),
+        np.tril(x), q, x * 1e-35, x * 1e30, x * 1e-42, np.diag(2.0 ** -np.arange(0, 4 * n, 4)), x + x.T, x - x.T,
+        np.outer(x[0], x[-1]), q @ (step + np.diag(np.arange(n) // 2)) @ q.T, powers[:, None] * x / powers,
+        step * 1e-20 + np.eye(n), turn * 1e-30, np.eye(n)[::-1], pair,
+        pair * np.kron(np.eye((n + 1) // 2), [[1, 1]] * 2)[:n, :n], *rng.integers(-2, 3, size=(40, n, n)),
+    ]  # fmt: skip
+    found = np.stack(made)
+    return (found * (1 + 0.5j) if np.dtype(dtype).kind == "c" else found).astype(dtype)
+
+
+def sizes(a: np.ndarray, dtype: Any) -> np.ndarray:
+    """The largest element of each matrix, or the least number that is not short of digits."""
+    return np.maximum(np.abs(a).max((-1, -2)), float(np.finfo(dtype).tiny))
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("n", range(1, 9))
+def test_eigenvectors_of_any_matrix(n: int, dtype: Any) -> None:
+    """Each value is one of a matrix that is some units of the norm away, each vector has length 1 and a largest element
+    that is real, and both belong together. LAPACK's own residuals are up to 45 units of these matrices."""
+    rng = np.random.default_rng(n)
+    a = np.concatenate([unusual(n, dtype), normal(rng, (40, n, n), dtype)])
+    wide, eps = a.astype(np.complex128), float(np.finfo(dtype).eps)
+    w, v = (np.asarray(x).astype(np.complex128) for x in mx.linalg.eig(of(a)))
+    assert np.array_equal(np.asarray(mx.linalg.eigvals(of(a))).astype(np.complex128), w)
+    unit = eps * sizes(wide, dtype)
+    assert (np.abs(wide @ v - v * w[:, None]).max((-1, -2)) <= 16 * n * unit).all()
+    shifted = wide[:, None] - w[..., None, None] * np.eye(n)
+    assert (np.linalg.svd(shifted, compute_uv=False)[..., -1].max(-1) <= 16 * n * unit).all()
+    assert np.abs(np.sqrt((np.abs(v) ** 2).sum(-2)) - 1).max() <= 4 * eps
+    largest = np.abs(v) >= np.abs(v).max(-2, keepdims=True) * (1 - 8 * eps)  # there may be several
+    assert np.where(largest, np.abs(v.imag), 1).min(-2).max() <= 2 * eps
+    if np.dtype(dtype).kind == "f":
+        assert all(np.array_equal(np.sort_complex(x), np.sort_complex(x.conj())) for x in w)
+        assert not v.imag[np.broadcast_to((w.imag == 0)[:, None], v.shape)].any()
+        pairs = (w.imag[:, :-1] > 0)[:, None] & np.ones((n, 1), bool)
+        assert np.array_equal(v[..., :-1][pairs], v[..., 1:][pairs].conj())
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_eigenvalues_are_near_the_library_s(dtype: Any) -> None:
+    """Of matrices whose eigenvalues are far apart, so that each has one to be compared with."""
+    rng = np.random.default_rng(5)
+    for n in (2, 3, 5, 8):
+        far = np.arange(1.0, n + 1) * np.where(np.arange(n) % 2, -4, 4)
+        x = normal(rng, (50, n, n), dtype).astype(np.complex128 if np.dtype(dtype).kind == "c" else np.float64)
+        a = (np.linalg.qr(x)[0] * far @ np.linalg.qr(x)[0].conj().swapaxes(-1, -2) + 0.02 * x).astype(dtype)
+        exact = np.linalg.eigvals(a.astype(x.dtype))
+        found = np.asarray(mx.linalg.eigvals(of(a)))
+        distance = np.abs(found[:, :, None] - exact[:, None]).min(-1)
+        assert distance.max() <= 64 * n * n * np.finfo(dtype).eps
+
+
+def test_small_eigenvalues_are_not_lost_beside_large_elements() -> None:
+    """Rows and columns are balanced first: the eigenvalues are 0 and 2, though one element is 1e10."""
+    for dtype in (np.float64, np.complex128):
+        a = np.array([[[1, 1e10], [1e-10, 1]], [[1, -1e10], [1e-10, 1]]], dtype)
+        w, v = (np.asarray(x) for x in mx.linalg.eig(of(a)))
+        assert np.abs(np.sort_complex(w[0]) - [0, 2]).max() < 1e-14
+        assert np.abs(w[1].real - 1).max() < 1e-14
+        assert np.abs(np.abs(w[1].imag) - 1).max() < 1e-14
+        assert np.abs(np.sqrt((np.abs(v) ** 2).sum(-2)) - 1).max() < 1e-15
+
+
+def test_neighbours_layouts_and_loops_do_not_change_eigenvectors() -> None:
+    rng = np.random.default_rng(8)
+    for dtype in DTYPES.values():
+        a = np.concatenate([unusual(5, dtype), normal(rng, (20, 5, 5), dtype)])
+        expected = listed(mx.linalg.eig(of(a)))
+        for i in (0, 6, 7, 30, len(a) - 1):
+            same([x[0] for x in listed(mx.linalg.eig(of(a[i : i + 1])))], [x[i] for x in expected])
+        same(listed(mx.linalg.eig(of(np.ascontiguousarray(a.swapaxes(-1, -2))).swapaxes(-1, -2))), expected)
+        inside = mx.scan(lambda total, x: (total + 1, mx.linalg.eig(x)), mx.array(0), of(a))[1]
+        same(listed(inside), expected)
+        spoiled = a.copy()
+        spoiled[3, 2, 1], spoiled[9, 0, 0] = np.nan, np.inf
+        others = mx.array([i for i in range(len(a)) if i not in (3, 9)])
+        found = listed(mx.linalg.eig(of(spoiled)))
+        same([x[others] for x in found], [x[others] for x in expected])
+        assert all(np.isnan(np.asarray(x)[[3, 9]].real).all() for x in found)
+
+
+def test_instructions_do_not_change_the_bits_of_eigenvectors() -> None:
+    for dtype in DTYPES.values():
+        x, found = of(np.concatenate([unusual(6, dtype), normal(np.random.default_rng(0), (9, 6, 6), dtype)])), []
+        for cpu in ("native", "x86-64-v3", "x86-64-v2"):
+            before, config.cpu = config.cpu, cpu
+            try:
+                found.append([np.asarray(part) for part in (*mx.linalg.eig(x), mx.linalg.eigvals(x))])
+            except ConfigError:  # it lacks these instructions
+                pass
+            finally:
+                config.cpu = before
+        for other in found[1:]:
+            same(other, found[0])
+
+
+def test_derivatives_of_general_eigenvalues_inside_of_a_loop() -> None:
+    """The sum of the squares of the eigenvalues is the trace of the square."""
+    a = of(np.random.default_rng(4).normal(size=(7, 4, 4)))
+
+    def total(x: Any) -> Any:
+        def step(sum_: Any, y: Any) -> Any:
+            return sum_ + mx.square(mx.linalg.eigvals(y)).sum().real, None
+
+        return mx.scan(step, mx.zeros((), mx.float64), x)[0]
+
+    np.testing.assert_allclose(np.asarray(mx.grad(total)(a)), 2 * np.asarray(a).swapaxes(-1, -2), atol=1e-12)

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         quantized,
         scan,
         selection,
+        small_general,
         small_matrices,
         small_spectra,
         sorting,
@@ -73,6 +74,7 @@ else:
     quantized = lazy("weft.targets.cpu.quantized")
     scan = lazy("weft.targets.cpu.scan")
     selection = lazy("weft.targets.cpu.selection")
+    small_general = lazy("weft.targets.cpu.small_general")
     small_matrices = lazy("weft.targets.cpu.small_matrices")
     small_spectra = lazy("weft.targets.cpu.small_spectra")
     sorting = lazy("weft.targets.cpu.sorting")
@@ -243,8 +245,8 @@ LOWERINGS: Mapping[type[Primitive], Callable[..., Lowering]] = {
     ),
     Svd: _by_size(lambda: (small_spectra.svd, lapack.svd, small_spectra.takes)),
     SingularValues: _by_size(lambda: (small_spectra.singular_values, lapack.singular_values, small_spectra.takes)),
-    Eig: lambda *given: lapack.eig(*given),
-    Eigenvalues: lambda *given: lapack.eigenvalues(*given),
+    Eig: _by_size(lambda: (small_general.eig, lapack.eig, small_general.takes)),
+    Eigenvalues: _by_size(lambda: (small_general.eigenvalues, lapack.eigenvalues, small_general.takes)),
     Schur: lambda *given: lapack.schur(*given),
     GeneralizedSchur: lambda *given: lapack.generalized_schur(*given),
     Sylvester: lambda *given: lapack.sylvester(*given),

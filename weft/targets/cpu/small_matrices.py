@@ -4,7 +4,7 @@ A group of as many matrices as a vector has lanes is worked on at once, element 
 elements at one place of all of them lie together. What a matrix gives depends on its elements only: not on the others
 of its group, on the number of lanes or of threads. Which matrices are taken follows from their size and dtype alone
 (`takes`); larger ones go to LAPACK (weft/targets/cpu/lapack). A group that is not full repeats its last matrix.
-Eigenvalues and singular values are in small_spectra.py.
+Eigenvalues and singular values are in small_spectra.py, those of matrices of any kind in small_general.py.
 
 An element is a `Value`, or a `Complex`: the code is written for both, and where only real numbers make sense (a pivot
 of a positive matrix, a length) it takes the real part.

@@ -84,7 +84,7 @@ def _size_and_phase(g: Group, x: Any) -> tuple[Value, Callable[[Value], Complex 
     return size, phase
 
 
-def _spoiled(x: Any, spoiled: Value) -> AnyValue:
+def spoiled_by(x: Any, spoiled: Value) -> AnyValue:
     """x, or NaN where a lane is spoiled."""
     return Complex(x.re + spoiled, x.im + spoiled) if isinstance(x, Complex) else x + spoiled
 
@@ -99,7 +99,7 @@ def _power_below(g: Group, large: Value) -> Value:
     return b.bitcast(opposite << digits, kind)
 
 
-def _scaled(g: Group, a: Piece, m: Value, n: Value) -> tuple[Value, Value]:
+def scaled(g: Group, a: Piece, m: Value, n: Value) -> tuple[Value, Value]:
     """Bring the elements near 1; what makes that good, and 0 in every lane, or NaN where an element is not finite."""
     b = g.b
     with b.loop(0, m, 1, g.number(0), g.number(0)) as i:
@@ -118,7 +118,7 @@ def _scaled(g: Group, a: Piece, m: Value, n: Value) -> tuple[Value, Value]:
     return 1.0 / power, spoiled
 
 
-def _identity(g: Group, x: Piece, n: Value) -> None:
+def set_identity(g: Group, x: Piece, n: Value) -> None:
     with g.b.loop(0, n, 1) as i, g.b.loop(0, n, 1) as j:
         x[i.index, j.index] = g.b.select(g.integer(i.index).eq(g.integer(j.index)), g.element(1), g.element(0))
 
@@ -164,9 +164,9 @@ def _eigh(g: Group, upper: bool, vectors: bool) -> None:
     if a.parts == 2:
         with b.loop(0, n, 1) as i:
             a[i.index, i.index] = Complex(real(a[i.index, i.index]), g.number(0))
-    back, spoiled = _scaled(g, a, n, n)
+    back, spoiled = scaled(g, a, n, n)
     if vectors:
-        _identity(g, v, n)
+        set_identity(g, v, n)
     # Elements are below 2: what is that small is an error of as many units of the norm.
     least = g.number(float(dt.finfo(w.dtype).eps) / 8)
 
@@ -198,7 +198,7 @@ def _eigh(g: Group, upper: bool, vectors: bool) -> None:
         g.write(b.fma(w[i.index, 0], back, spoiled), "w", i.index)
         if vectors:
             with b.loop(0, n, 1) as j:
-                g.write(_spoiled(v[i.index, j.index], spoiled), "v", i.index, j.index)
+                g.write(spoiled_by(v[i.index, j.index], spoiled), "v", i.index, j.index)
 
 
 # ---- singular values ----
@@ -213,9 +213,9 @@ def _svd(g: Group, wide: bool, vectors: bool) -> None:
     a, s, v = g.matrix("a", n), g.matrix("s", 1, kind.part), g.matrix("v", n)
     with b.loop(0, m, 1) as i, b.loop(0, n, 1) as j:
         a[i.index, j.index] = g.read("a", j.index, i.index) if wide else g.read("a", i.index, j.index)
-    back, spoiled = _scaled(g, a, m, n)
+    back, spoiled = scaled(g, a, m, n)
     if vectors:
-        _identity(g, v, n)
+        set_identity(g, v, n)
     eps = float(dt.finfo(s.dtype).eps)
     # Lengths of columns that are this small are errors of the others; they would turn for ever.
     nothing = g.number(eps * eps / 64)
@@ -252,10 +252,10 @@ def _svd(g: Group, wide: bool, vectors: bool) -> None:
     _orthonormal(g, a, u, m, n)
     left, right = ("vh", "u") if wide else ("u", "vh")
     with b.loop(0, m, 1) as i, b.loop(0, g["columns"], 1) as j:
-        x = _spoiled(u[i.index, j.index], spoiled)
+        x = spoiled_by(u[i.index, j.index], spoiled)
         g.write(x, left, *((j.index, i.index) if wide else (i.index, j.index)))
     with b.loop(0, n, 1) as i, b.loop(0, n, 1) as j:
-        x = _spoiled(conjugate(v[i.index, j.index]), spoiled)
+        x = spoiled_by(conjugate(v[i.index, j.index]), spoiled)
         g.write(x, right, *((i.index, j.index) if wide else (j.index, i.index)))
 
 
