@@ -165,3 +165,24 @@ def test_sizes_in_branches() -> None:
 def ifelse_(condition: Any, first: Any, second: Any) -> Any:
     """PyTensor's, which is a function of a module in some versions, and is that module's name in others."""
     return (ifelse if callable(ifelse) else ifelse.ifelse)(condition, first, second)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        lambda m, n: (m, slice(None, None, -1)),
+        lambda m, n: (slice(None, None, 2), n),
+        lambda m, n: (m, 1),
+        lambda m, n: (m, np.array([[0], [-1]])),
+        lambda m, n: (np.array([0, 3, -1]), n),
+    ],
+)
+def test_masks_beside_other_indices(index: Any) -> None:
+    """Read and written, with gradients; a mask stands for the places that it selects."""
+    x, y, m, n = pt.matrix("x"), pt.scalar("y"), pt.vector("m", dtype="bool"), pt.vector("n", dtype="bool")
+    part = x[index(m, n)]
+    added, changed = pt.inc_subtensor(part, y), pt.set_subtensor(part, y)
+    gradients = pt.grad(pt.sin(part).sum() + pt.cos(added).sum(), [x, y])
+    rng = np.random.default_rng(4)
+    rows, columns = np.array([True, False, True, True]), np.array([True, False, True, True, False])
+    check([x, y, m, n], [part, added, changed, *gradients], (rng.normal(size=(4, 5)), np.array(0.5), rows, columns))

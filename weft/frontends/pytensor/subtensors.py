@@ -124,11 +124,9 @@ def _reads_by_mask(node: Apply) -> bool:
     return any(_is_computed_mask(x) for x in node.inputs[1:])
 
 
-def _refuses_masks_beside_others(node: Apply) -> str | None:
-    """A mask that is computed says which elements are written, if it is the only index."""
-    if not any(_is_computed_mask(x) for x in node.inputs[2:]) or _writes_by_mask(node):
-        return None
-    return "a computed mask beside other indices"
+def _writes_by_places(node: Apply) -> bool:
+    """Whether a node writes by a computed mask beside other indices: how many places that are depends on data."""
+    return any(_is_computed_mask(x) for x in node.inputs[2:]) and not _writes_by_mask(node)
 
 
 def _writes_by_mask(node: Apply) -> bool:
@@ -151,12 +149,15 @@ def _known_advanced(first: int) -> Any:
 
 
 def _advanced_index(x: array, op: Any, given: Sequence[Value]) -> tuple[Any, ...]:
-    """What stands between the brackets, with places in the stead of masks that are known."""
+    """What stands between the brackets, with places in the stead of masks that are known, or not the only index."""
     made: list[Any] = []
     for item in op.idx_list:
         value = given[item] if isinstance(item, int) else None
         if isinstance(value, Known) and np.asarray(value.value).dtype == bool:
             made += _selected(x, len(made), np.asarray(value.value))
+        elif isinstance(value, array) and value.dtype is mx.bool_ and len(op.idx_list) > 1:
+            _check_mask(x, len(made), value.shape)
+            made += mx.nonzero(value)
         else:
             made += _index([item], given)
     return tuple(made)
@@ -164,15 +165,19 @@ def _advanced_index(x: array, op: Any, given: Sequence[Value]) -> tuple[Any, ...
 
 def _selected(x: array, axis: int, mask: np.ndarray) -> list[array]:
     """The places that a mask selects, along each of the axes that it is for."""
-    if mask.ndim == 0:
+    _check_mask(x, axis, mask.shape)
+    return [constant(places) for places in np.nonzero(mask)]
+
+
+def _check_mask(x: array, axis: int, shape: Sequence[Any]) -> None:
+    if not shape:
         raise NotConverted("a mask without axes")
-    for at, n in enumerate(mask.shape, axis):
+    for at, n in enumerate(shape, axis):
         if x.shape[at] != n:
             raise IndexError(
                 f"boolean index did not match indexed array along axis {at}; size of axis is {x.shape[at]} but size of "
                 f"corresponding boolean axis is {n}"
             )
-    return [constant(places) for places in np.nonzero(mask)]
 
 
 @converts(pts.AdvancedSubtensor, known=_known_advanced(1), sized=_reads_by_mask)
@@ -197,7 +202,7 @@ def advanced_subtensor1(op: Any, node: Apply, x: Value, rows: Value) -> array:
     return mx.take(to_array(x), to_array(rows), axis=0)
 
 
-@converts(pts.AdvancedIncSubtensor, known=_known_advanced(2), refuses=_refuses_masks_beside_others)
+@converts(pts.AdvancedIncSubtensor, known=_known_advanced(2), sized=_writes_by_places)
 def advanced_inc_subtensor(op: Any, node: Apply, x: Value, y: Value, *given: Value) -> array:
     """An array with elements replaced, or increased as often as they are named."""
     if getattr(op, "ignore_duplicates", False) and not op.set_instead_of_inc:
