@@ -15,6 +15,7 @@ which inductor runs, one after the other then.
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import os
 import sys
@@ -83,6 +84,7 @@ def row(name: str, work: Work) -> str:
     for backend in BACKENDS:
         torch.manual_seed(0)
         run = work(backend)
+        gc.collect()  # what others left behind is not this one's to look through
         start = clock()
         run()
         first[backend] = clock() - start

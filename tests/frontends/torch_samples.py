@@ -32,6 +32,7 @@ def i(*shape: int, n: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, n, shape, generator=generator)
 
 
+WITH_NAN = torch.cat([torch.linspace(-3, 3, 198), torch.tensor([math.nan, -math.inf])])
 EDGES = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.5, math.inf, -math.inf, math.nan, 1e-30, 1e30])
 """Numbers at which functions have something special."""
 
@@ -441,7 +442,25 @@ SAMPLES: dict[str, Callable[[], list[Call]]] = {
         call(t(2, 999, dtype=torch.float16), [1]),
         call(t(3, 4), [1], dtype=F64),
     ],
-    "topk": lambda: [call(t(3, 9), 4), call(t(3, 9), 2, 0), call(t(3, 9), 3, 1, False), call(EDGES, 3, 0)],
+    "topk": lambda: [
+        call(t(3, 9), 4),
+        call(t(3, 9), 2, 0),
+        call(t(3, 9), 3, 1, False),
+        call(EDGES, 3, 0),
+        call(t(3, 200), 5),
+        call(t(200, 3), 25, 0, False),
+        call(t(2, 200), 26),
+        call(WITH_NAN, 3),
+        call(WITH_NAN, 3, 0, False),
+    ],
+    "kthvalue": lambda: [
+        call(t(3, 9), 4),
+        call(t(9, 2), 2, 0, True),
+        call(t(3, 200), 7),
+        call(t(200, 3), 200, 0),
+        call(WITH_NAN, 200),
+        call(t(), 1),
+    ],
     "transpose.int": lambda: [call(t(2, 3, 4), 0, -1)],
     "unsqueeze": lambda: [call(t(3, 4), -1), call(t(3, 4), 1), call(t(), 0)],
     "upsample_bilinear2d.vec": lambda: [

@@ -11,7 +11,7 @@ import logging
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from torch.fx.passes.split_module import split_module
 from weft.frontends.torch.aliasing import begins_at_data, is_update
 from weft.frontends.torch.calls import Compiled
 from weft.frontends.torch.graph import Translation, Unsupported, place_of, why_not, without_kept
+from weft.frontends.torch.recording import recorded
 from weft.frontends.torch.restricting import InPlace, permission
 from weft.frontends.torch.twice import Twice
 from weft.program import trace
@@ -181,6 +182,22 @@ class _Boxed:
         return self._module(*given)
 
 
+class _Unboxed:
+    """The other way: what takes a list, called with arguments."""
+
+    def __init__(self, run: Callable[[list[Any]], Any]) -> None:
+        self._run = run
+
+    def __call__(self, *args: Any) -> Any:
+        return self._run(list(args))
+
+
+@cache
+def _decompositions() -> dict[Any, Any]:
+    """What torch takes apart, found once: to ask a thousand operators takes longer than a small model."""
+    return without_kept(core_aten_decompositions())
+
+
 def weft(module: fx.GraphModule, example: Sequence[Any], **given: Any) -> Callable[..., Any]:
     """What torch.compile calls for backend="weft". Its `options` may have `in_place`, which is that of
     `from_exported`, and `double_backward`: whether gradients can be differentiated again."""
@@ -192,10 +209,14 @@ def weft(module: fx.GraphModule, example: Sequence[Any], **given: Any) -> Callab
         )
     permission(in_place)  # what is wrong with it is wrong here
     compiler = partial(compile_graph, in_place=in_place)
+    with _no_collections():
+        plain = recorded(module, example, _decompositions())
+    if plain is not None:
+        return _Unboxed(compiler(plain, example))
     backend: Callable[..., Any] = aot_autograd(
         fw_compiler=compiler,
         bw_compiler=compiler,
-        decompositions=without_kept(core_aten_decompositions()),
+        decompositions=_decompositions(),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
