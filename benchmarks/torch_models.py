@@ -2,10 +2,10 @@
 
 For each model there is a call without gradients and a step of training (loss and gradients of all parameters), each in
 a process of its own. The first call counts from torch.compile on, with empty caches on disk, after torch has traced the
-model once without a compiler (what it imports and remembers for that helps whichever comes next). Later calls are timed
-in turns, so that a slow minute of the machine meets all three, and the best counts. With one thread all of that is the
-time of the processor, which other programs on the machine do not count into; of first calls also that of the compilers
-which inductor runs, one after the other then.
+model once without a compiler (what it imports and remembers for that helps whichever comes next) and after garbage of
+the one before is collected. Later calls are timed in turns, so that a slow minute of the machine meets all three, and
+the best counts. With one thread all of that is the time of the processor, which other programs on the machine do not
+count into; of first calls also that of the compilers which inductor runs, one after the other then.
 
     weft bench torch                    all of them
     weft bench torch gpt2 chain         some of them
