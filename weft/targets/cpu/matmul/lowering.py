@@ -243,14 +243,20 @@ def _gemm(p: _Product, partial: bool = False, fused: Fused | None = None) -> Lau
     return _launch(kernel, block(kernel.words, values, p.axes), p.terms + more, scratch.size)
 
 
+def largest_blocks(kind: Elements, tile: Tile, apart: bool = False) -> tuple[int, int]:
+    """Rows and columns of a block that stays in the caches."""
+    block_m, block_n = machine(config.cpu).block, max(_BLOCK_N // kind.work.size, tile.columns)
+    if kind.narrow or apart:  # their sums and a wide copy of a need room in the cache too
+        block_m //= 4
+    return block_m, block_n
+
+
 def output_blocks(
     kind: Elements, tile: Tile, members: int, m: int, n: int, terms: int, step: int, apart: bool = False, rows: int = 0
 ) -> tuple[int, int]:
     """Rows (a multiple of `rows`, or of the tile's) and columns (one of `step`) of the blocks of the output that are
     tasks. Sums may be kept `apart`."""
-    block_m, block_n = machine(config.cpu).block, max(_BLOCK_N // kind.work.size, tile.columns)
-    if kind.narrow or apart:  # their sums and a wide copy of a need room in the cache too
-        block_m //= 4
+    block_m, block_n = largest_blocks(kind, tile, apart)
     while members * -(-m // block_m) * -(-n // block_n) < tasks_for(terms):
         if block_m * 4 > block_n and block_m > 4 * tile.rows:
             block_m //= 2

@@ -63,8 +63,8 @@ class Panels(Gemm):
 
     def _task(self, task: Value) -> None:
         f, b = self.frame, self.b
-        rest, part = f.divide(task, f["parts"])
-        member, panel = f.divide(rest, f["panels"])
+        rest, panel = f.divide(task, f["panels"])  # neighbours read the same rows
+        member, part = f.divide(rest, f["parts"])
         begin, j = part * _DEPTH, panel * self.tile.columns
         depth, columns = f.least(f["k"] - begin, _DEPTH), f.least(f["n"] - j, self.tile.columns)
         source = b.gep(f["b"], f.offsets(member)[0] + j * f["b_column"])

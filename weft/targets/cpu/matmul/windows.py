@@ -31,11 +31,11 @@ from weft.targets.cpu.matmul import few_outputs, gemm, groups, panels, residues
 from weft.targets.cpu.matmul.elements import Elements, elements_of
 from weft.targets.cpu.matmul.frame import Part, ProductFrame, Word, block
 from weft.targets.cpu.matmul.gemm import CHUNK, Chunk, Gemm, Sums, Tile
-from weft.targets.cpu.matmul.lowering import output_blocks
+from weft.targets.cpu.matmul.lowering import largest_blocks, output_blocks
 from weft.targets.cpu.matmul.machine import machine
 from weft.targets.cpu.matmul.panels import Matrix
 from weft.targets.cpu.matmul.residues import ConvolutionPart, Placed
-from weft.targets.cpu.matmul.tasks import grain_of
+from weft.targets.cpu.matmul.tasks import even_blocks, grain_of, tasks_for
 
 Way = Literal["runs", "across", "single"]
 """What lies together: the columns of a row (in runs), several rows, or nothing."""
@@ -44,6 +44,8 @@ _RUN: Final = 16  # elements that lie together, for which finding out where is w
 _TOGETHER: Final = 4
 _WIDE: Final = 128  # columns of the right operand, more of which make packing rows that lie together worth it
 _ACROSS: Final = 1.15  # how much longer a tile takes whose rows are of several runs, with an address for each
+_CACHED: Final = 1 << 20  # bytes of a right operand that stay in a second-level cache
+_FROM_CACHE, _FROM_MEMORY = 4, 12  # rows that take as long as fetching the columns that they are multiplied with
 _LONGEST: Final = 512  # rows of a run that are multiplied with a packed block of the right operand
 
 
@@ -720,13 +722,15 @@ def _launches(
     if isinstance(kernel, FewColumns):
         step = run
     elif isinstance(kernel, PlacesInPlace):
-        step = _piece(run) if kernel.aligned else tile.rows
-    block_m, block_n = output_blocks(kind, tile, members, m, n, terms, tile.columns, rows=step)
+        step = _piece(run, tile.rows) if kernel.aligned else tile.rows
+    block_m, block_n = _blocks(kind, tile, members, m, n, k, step)
     if isinstance(kernel, FewColumns):
         block_n = n
     blocks_m, blocks_n = -(-m // block_m), -(-n // block_n)
     launches, packed, panel, at = [], 0, 0, right.pointer
-    if k != 0 and (len(right.inside) > 1 or (b_column != size if kernel.read_b == "direct" else blocks_m > 1)):
+    if k != 0 and (
+        len(right.inside) > 1 or (b_column != size if kernel.read_b == "direct" else blocks_m * blocks_n > 1)
+    ):
         ready = panels.packed(kind, tile, right, [(axis[0], axis[2]) for axis in batch], Pointer(4))
         launches, packed, panel, at = [ready.launch], ready.size, ready.panel, Pointer(4)
         kernel.read_b = "direct" if kernel.read_b == "direct" else "ready"
@@ -770,10 +774,23 @@ def _launches(
     return [*launches, Launch(source, words, grain_of(terms, tasks), bytes_of)], packed
 
 
-def _piece(run: int) -> int:
-    """Into how long pieces blocks cut a run."""
-    count = next(n for n in range(-(-run // _LONGEST), run + 1) if run % n == 0)
-    return run // count
+def _blocks(kind: Elements, tile: Tile, members: int, m: int, n: int, k: int, step: int) -> tuple[int, int]:
+    """Rows and columns of blocks: many, or, if there are but some, such that threads finish together."""
+    terms = members * m * n * k
+    wanted = tasks_for(terms)
+    block_m, block_n = largest_blocks(kind, tile)
+    known = all(type(number) is int for number in (members, m, n, k))
+    if not known or wanted == 1 or members * -(-m // block_m) * -(-n // block_n) >= wanted:
+        return output_blocks(kind, tile, members, m, n, terms, tile.columns, rows=step)
+    extra = _FROM_MEMORY if k * n * kind.work.size > _CACHED else _FROM_CACHE
+    rows, columns = even_blocks(m, n, (block_m, block_n), (step, tile.columns), members, extra)
+    return rows, columns
+
+
+def _piece(run: int, rows: int) -> int:
+    """Into how long pieces blocks cut a run: some tiles, if they fill it."""
+    pieces = [run // n for n in range(-(-run // _LONGEST), run + 1) if run % n == 0]
+    return min((piece for piece in pieces if piece % rows == 0 and piece >= 4 * rows), default=pieces[0])
 
 
 def _few_columns(n: int, run: int, lanes: int, runs: int) -> tuple[int, int]:
@@ -787,7 +804,7 @@ def _few_columns(n: int, run: int, lanes: int, runs: int) -> tuple[int, int]:
 def _tile_of_runs(tile: Tile, n: int, run: int) -> tuple[Tile, bool]:
     """The tile that takes least time for a run and all columns, and whether it stays in runs."""
     if type(n) is not int or type(run) is not int or run >= 4 * tile.rows:
-        return tile, _piece(run) >= 2 * tile.rows or run % tile.rows == 0
+        return tile, _piece(run, tile.rows) >= 2 * tile.rows or run % tile.rows == 0
     wide, registers = -(-n // tile.lanes), machine(config.cpu).registers
     vectors = min(wide, tile.vectors)
     best = Tile(tile.rows, vectors, tile.lanes), False
