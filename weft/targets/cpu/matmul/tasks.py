@@ -32,7 +32,9 @@ def equal_blocks(extent: int, largest: int, step: int) -> int:
     return -(-each // step) * step
 
 
-def even_blocks(m: int, n: int, largest: tuple[int, int], step: tuple[int, int], members: int, extra: int) -> list[int]:
+def even_blocks(
+    m: int, n: int, largest: tuple[int, int], step: tuple[int, int], members: int, extra: int
+) -> tuple[int, int]:
     """Blocks of an output of m by n, multiples of `step` and hardly larger than `largest`, with which threads finish
     together. What a task does for its columns alone takes as long as `extra` rows: where that matters tasks are few,
     and else as many as threads may share out."""
@@ -51,4 +53,4 @@ def even_blocks(m: int, n: int, largest: tuple[int, int], step: tuple[int, int],
     found = [(i, j) for i in sizes(m, largest[0], step[0]) for j in dict.fromkeys(sizes(n, largest[1], step[1]))]
     best = min(time(block) for block in found)
     good = [block for block in found if time(block) <= best * _LEVEL]
-    return list(min(good, key=lambda block: abs(tasks(block) - _PER_THREAD * threads)))
+    return min(good, key=lambda block: abs(tasks(block) - _PER_THREAD * threads))

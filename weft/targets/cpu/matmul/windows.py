@@ -713,7 +713,8 @@ def _launches(
     batch = [(axis.size, *axis.strides) for axis in reversed(members_of)]
     members = math.prod(axis[0] for axis in batch)
     terms = members * m * n * k
-    tile = machine(config.cpu).tile(kind, n)
+    processor = machine(config.cpu)
+    tile = _tile_of(processor.tile(kind, n), n)
     b_k, b_column = right.inside[0].strides[0] if right.inside else size, right.column
     read_b: gemm.Read = "rows" if b_column == size else "columns" if b_k == size else "any"
     kernel, run = _kernel(kind, tile, read_b, rows, columns, len(over), n, scattered)
@@ -728,12 +729,13 @@ def _launches(
         block_n = n
     blocks_m, blocks_n = -(-m // block_m), -(-n // block_n)
     launches, packed, panel, at = [], 0, 0, right.pointer
-    if k != 0 and (
-        len(right.inside) > 1 or (b_column != size if kernel.read_b == "direct" else blocks_m * blocks_n > 1)
-    ):
+    in_order, few = b_column == size and len(right.inside) <= 1, isinstance(kernel, FewColumns)
+    if in_order and not few and not kind.narrow and processor.in_place and m <= 2 * tile.rows:
+        kernel.read_b = "direct"  # packing takes as long as so few rows
+    elif k != 0 and (len(right.inside) > 1 or (b_column != size if few else blocks_m * blocks_n > 1)):
         ready = panels.packed(kind, tile, right, [(axis[0], axis[2]) for axis in batch], Pointer(4))
         launches, packed, panel, at = [ready.launch], ready.size, ready.panel, Pointer(4)
-        kernel.read_b = "direct" if kernel.read_b == "direct" else "ready"
+        kernel.read_b = "direct" if few else "ready"
         b_k, b_column = kernel.panel_row, panel // tile.columns
         batch = [(*axis[:2], stride, axis[3]) for axis, stride in zip(batch, ready.strides, strict=True)]
     scratch = kernel.scratch(block_m, block_n, k)
@@ -742,10 +744,10 @@ def _launches(
     table = 8 * (3 + len(over)) * (CHUNK + 2)
     zeros = starts = 0
     if isinstance(kernel, RunsInPlace):
-        zeros = min(run, CHUNK) * size
+        zeros = min(run, CHUNK) * size if over else 0
         starts = row_line * (-(-(CHUNK - 1) // run) + 1) if over else 0
     elif isinstance(kernel, PlacesInPlace):
-        table, zeros = (block_m // run + 2) * 8 * CHUNK, run * size
+        table, zeros = (block_m // run + 2) * 8 * CHUNK, run * size if over else 0
     at_zeros, zeros = at_columns + table, -(-zeros // 8) * 8
     at_starts = at_zeros + zeros
     at_places = at_starts + starts
@@ -783,8 +785,7 @@ def _blocks(kind: Elements, tile: Tile, members: int, m: int, n: int, k: int, st
     if not known or wanted == 1 or members * -(-m // block_m) * -(-n // block_n) >= wanted:
         return output_blocks(kind, tile, members, m, n, terms, tile.columns, rows=step)
     extra = _FROM_MEMORY if k * n * kind.work.size > _CACHED else _FROM_CACHE
-    rows, columns = even_blocks(m, n, (block_m, block_n), (step, tile.columns), members, extra)
-    return rows, columns
+    return even_blocks(m, n, (block_m, block_n), (step, tile.columns), members, extra)
 
 
 def _piece(run: int, rows: int) -> int:
@@ -799,6 +800,17 @@ def _few_columns(n: int, run: int, lanes: int, runs: int) -> tuple[int, int]:
     most = machine(config.cpu).registers * 3 // 4 // n
     vectors = min(4, most, -(-run // lanes))
     return max(1, min(4, most // vectors, runs)), vectors
+
+
+def _tile_of(tile: Tile, n: int) -> Tile:
+    """The tile for so many columns: with 16 registers a narrower and taller one where the other leaves a part of a
+    panel to tiles of too few sums."""
+    other = Tile(6, 2, tile.lanes)
+    if type(n) is not int or (tile.rows, tile.vectors) != (4, 3):
+        return tile
+    wide = -(-n // tile.lanes)
+    times = [_cycles([each.rows], wide, each.vectors, 1) / each.rows for each in (tile, other)]
+    return other if times[1] < 0.98 * times[0] else tile
 
 
 def _tile_of_runs(tile: Tile, n: int, run: int) -> tuple[Tile, bool]:
