@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft.core as mx
+from weft.targets.cpu.matmul.tasks import even_blocks
 
 ROUNDING = {mx.float32: 2.0**-24, mx.float16: 2.0**-11, mx.bfloat16: 2.0**-8, mx.float64: 2.0**-53}
 
@@ -372,3 +373,81 @@ def test_zeros_around_an_input_are_those_of_padding(channels: int) -> None:
         got = mx.vjp(lambda x: mx.conv2d(x, w, stride, 2), [x], [out])[1][0]  # noqa: B023
         whole = mx.vjp(lambda x: mx.conv2d(x, w, stride), [wide], [out])[1][0]  # noqa: B023
         assert mx.array_equal(got, whole[:, 2:-2, 2:-2]).item()
+
+
+LAYOUTS: dict[str, tuple[int, ...]] = {
+    "plain": (0, 1, 2, 3),
+    "outputs last": (1, 2, 3, 0),
+    "channels first": (0, 3, 1, 2),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("channels", "outputs", "groups"), [(16, 17, 1), (20, 33, 1), (64, 100, 1), (36, 48, 2), (3, 32, 1)]
+)
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.float64])
+def test_weights_that_many_blocks_share(layout: str, channels: int, outputs: int, groups: int, dtype: Any) -> None:
+    """Weights are packed once for all of them, from wherever their elements lie."""
+    x, w = draw((2, 21, 20, channels), dtype), draw((outputs, 3, 3, channels // groups), dtype, 1)
+    order = LAYOUTS[layout]
+    turned = mx.array(np.ascontiguousarray(np.transpose(np.asarray(w), order)), dtype)
+    seen = turned.transpose(*np.argsort(order).tolist())
+    got = mx.conv2d(x, seen, 1, 1, groups=groups)
+    assert mx.array_equal(got, mx.conv2d(x, w, 1, 1, groups=groups)).item()
+    sides = [1, 1], [1, 1], [1, 1], [1, 1], [1, 1], groups, False
+    expected = by_definition(wide(x), wide(w), *sides)
+    magnitudes = by_definition(np.abs(wide(x)), np.abs(wide(w)), *sides)
+    close(got, expected, magnitudes, w[0].size)
+    wanted = [
+        mx.vjp(lambda x, w=w: mx.conv2d(x, w, 2, 1, groups=groups), [x], [got[:, ::2, ::2]])[1][0] for w in (w, seen)
+    ]
+    assert mx.array_equal(*wanted).item()
+
+
+def test_each_member_of_a_batch_has_weights_of_its_own() -> None:
+    x, w = draw((3, 2, 20, 20, 16)), draw((3, 24, 3, 3, 16), seed=1)
+    both = mx.vmap(lambda x, w: mx.conv2d(x, w, 1, 1))(x, w)
+    shared = mx.vmap(lambda x: mx.conv2d(x, w[1], 1, 1))(x)
+    for i in range(3):
+        assert mx.array_equal(both[i], mx.conv2d(x[i], w[i], 1, 1)).item()
+        assert mx.array_equal(shared[i], mx.conv2d(x[i], w[1], 1, 1)).item()
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_long_signals_of_few_channels(channels: int) -> None:
+    """Rows of a window may be longer than any block, and weights have few of them."""
+    x, w = draw((1, 3000, channels)), draw((20, 3, channels), seed=1)
+    got = mx.conv1d(x, w, 1, 1)
+    sides = [1], [1], [1], [1], [1], 1, False
+    magnitudes = by_definition(np.abs(wide(x)), np.abs(wide(w)), *sides)
+    close(got, by_definition(wide(x), wide(w), *sides), magnitudes, 3 * channels)
+    gradient = mx.vjp(lambda w: mx.conv1d(x, w, 1, 1), [w], [got])[1][0]
+    padded, y = np.pad(wide(x), [(0, 0), (1, 1), (0, 0)])[0], wide(got)[0]
+    seen = np.stack([padded[tap : tap + 3000] for tap in range(3)])
+    expected = np.einsum("tpc,po->otc", seen, y)
+    close(gradient, expected, np.einsum("tpc,po->otc", np.abs(seen), np.abs(y)), 3000)
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+@pytest.mark.parametrize(("m", "n"), [(576, 64), (1152, 128), (153, 33), (240, 384)])
+def test_threads_finish_together(team: Callable[[int], None], count: int, m: int, n: int) -> None:
+    """Blocks are whole tiles, and the thread with most to do has little more than its share."""
+    team(count)
+    rows, columns = even_blocks(m, n, (256, 384), (8, 24), 1, 4)
+    assert rows % 8 == columns % 24 == 0
+    tasks = -(-m // rows) * -(-n // columns)
+    assert -(-tasks // count) * min(rows, m) * min(columns, n) <= 1.25 * m * n / count
+
+
+@pytest.mark.parametrize("channels", [5, 17, 64])
+def test_gradients_do_not_depend_on_threads(team: Callable[[int], None], channels: int) -> None:
+    x, w = draw((2, 24, 24, channels)), draw((40, 3, 3, channels), seed=1)
+    y = draw((2, 24, 24, 40), seed=2)
+    found = []
+    for count in (1, 2, 3, 7):
+        team(count)
+        found.append(mx.vjp(lambda x, w: mx.conv2d(x, w, 1, 1), [x, w], [y])[1])
+        mx.eval(found[-1])
+    for other in found[1:]:
+        assert all(mx.array_equal(a, b).item() for a, b in zip(found[0], other, strict=True))
