@@ -781,11 +781,11 @@ class Builder:
         self.raw(f"call void @{name}({shape} {text}, {place}, {mask.type} {mask.text})")
         return None
 
-    def prefetch(self, pointer: Value) -> None:
-        """Ask for a cache line that will be read soon; it need not exist."""
+    def prefetch(self, pointer: Value, level: int = 1) -> None:
+        """Ask for a cache line that will be read soon, in the first-level cache or a later one; it need not exist."""
         if not self.features.prefetch:
             return
-        self.call_void("llvm.prefetch.p0", pointer, "i32 0", "i32 3", "i32 1")
+        self.call_void("llvm.prefetch.p0", pointer, "i32 0", f"i32 {4 - level}", "i32 1")
 
     # ---- control ----
 

@@ -38,6 +38,8 @@ CHUNK: Final = 4096
 ROWS: Final = 16
 """The most rows of x that a task goes through a matrix with."""
 
+_LINE: Final = 64  # bytes of a line of the caches
+
 _INNER, _WHOLE, _TAIL = range(3)
 """Sixteen units that others of the row follow, the last sixteen, and fewer."""
 
@@ -286,11 +288,7 @@ class FewRows:
     ) -> list[Value]:
         """Sixteen units, or those lanes of them that are a piece. `units`: how many there are in all."""
         f, b, c, lanes = self.frame, self.b, self.codes, self.lanes
-        first = unit + piece * lanes
-        part = f.leading(b.intrinsic("smax", units - first, b.i64(0)), lanes) if where == _TAIL else None
-        places = [b.gep(m.w, first * (4 * c.words)) for m in matrices]
-        if part is None:  # rows are too short for processors to guess the next ones
-            f.prefetch([b.gep(at, f["w_row"] * f["ahead"]) for at in places])
+        first, part, places = self._places(matrices, unit, piece, units, where)
         words = [c.split(b, self._words(at, part)) for at in places]
         shifted = [[w] for w in words]
         if where == _INNER:  # from each byte on: loads take none of the ports that shifts do
@@ -318,6 +316,24 @@ class FewRows:
         after = [b.fma(scale, s, total) for scale, s, total in zip(scales, parts, sums, strict=True)]
         # Lanes past the end keep their sum: what they read is no part of the matrix.
         return after if part is None else [b.choose(part.mask, a, s) for a, s in zip(after, sums, strict=True)]
+
+    def _places(
+        self, matrices: list[Matrix], unit: Value, piece: int, units: Value, where: int
+    ) -> tuple[Value, Part | None, list[Value]]:
+        """The first unit of a piece, those lanes of it that there are if there may be fewer, and where its words are in
+        each row; words that come later are asked for."""
+        f, b, lanes = self.frame, self.b, self.lanes
+        first = unit + piece * lanes
+        part = f.leading(b.intrinsic("smax", units - first, b.i64(0)), lanes) if where == _TAIL else None
+        places = [b.gep(m.w, first * (4 * self.codes.words)) for m in matrices]
+        if part is None:
+            # Rows are too short for processors to guess the next ones. A first-level cache waits for a dozen lines at
+            # once, which is not what memory can send meanwhile: a second-level cache waits for more.
+            size = 4 * lanes * self.codes.words
+            for line in range(-piece * size % _LINE, size, _LINE):
+                for at in places:
+                    b.prefetch(b.gep(at, f["w_row"] * f["ahead"] + line), level=2)
+        return first, part, places
 
     def _words(self, at: Value, part: Part | None) -> Value:
         count, mask = self.lanes * self.codes.words, None

@@ -27,7 +27,7 @@ from weft.targets.cpu.quantized.few import FewRows
 from weft.targets.cpu.quantized.matrices import names_of
 from weft.targets.cpu.quantized.tiled import Tiled
 
-_AHEAD: Final = 8192  # bytes: enough for memory to answer, and little of a first-level cache
+_AHEAD: Final = 32768  # bytes: enough for memory to answer, and little of a second-level cache
 
 FEW: Final = 16
 """The most rows of x that are summed in the order of few.py."""
