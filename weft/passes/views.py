@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from weft.graph.dims import is_exactly, provably_equal, same_shape
+from weft.graph.dims import is_exactly, provably_equal, same_shape, squeezed
 from weft.graph.lines import inherit
 from weft.graph.node import ArrayType, Graph, Node, Shape, Size, kind_of
 from weft.primitives.base import (
@@ -32,7 +32,7 @@ from weft.primitives.base import (
 )
 from weft.primitives.creation import Iota
 from weft.primitives.elementwise import Identity
-from weft.primitives.views import Contiguous, Reshape
+from weft.primitives.views import Contiguous, Reshape, Transpose
 
 Strides = tuple[Size, ...]
 
@@ -154,8 +154,20 @@ def _moved(graph: Graph) -> dict[Node, tuple[View, ...]]:
 def _chain(node: Node, user: Node, behind: tuple[View, ...]) -> tuple[View, ...]:
     """The views through which a user reads a node, if it is computed after those that are `behind` it."""
     if isinstance(user.op, View):
+        if not behind and _only_units(user.op, node.kind):
+            return ()  # a node without such axes has the shape of its neighbours, and may share their kernel
         return (user.op, *behind) if len(behind) < MOST_MOVED and _shrinks(user.kind, node.kind) else ()
     return behind if isinstance(user.op, Elementwise) else ()
+
+
+def _only_units(view: View, operand: ArrayType) -> bool:
+    """Whether a view changes nothing but where axes of size 1 stand, and how many of them."""
+    if isinstance(view, Reshape):
+        return same_shape(squeezed(view.shape), squeezed(operand.shape))
+    if isinstance(view, Transpose):
+        kept = [axis for axis in view.order if not is_exactly(operand.shape[axis], 1)]
+        return kept == sorted(kept)
+    return False
 
 
 def _shrinks(viewed: ArrayType, operand: ArrayType) -> bool:
