@@ -338,6 +338,19 @@ def test_the_second_time_is_free() -> None:
     assert engine.stats.loaded == before + 1
 
 
+def test_cold_code_is_compiled_at_level_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "llvm_level", 2)
+    text = kernel(MULTIPLY_ADD)
+    warm, cold = (Source(f"test {os.getpid()} {next(unique)}", "k", lambda: text, cold=cold) for cold in (False, True))
+    assert engine.assembly(warm) != engine.assembly(cold)
+    x, y, z = operands()
+    first, second = (run(code, x, y, z) for code in engine.load([warm, cold]))
+    assert first.tobytes() == second.tobytes()
+    level_2 = engine.assembly(cold)
+    monkeypatch.setattr(config, "llvm_level", 0)
+    assert engine.assembly(warm) == level_2
+
+
 def test_levels_do_not_share_code() -> None:
     one = source(kernel(MULTIPLY_ADD))
     made = [engine.load([one])[0] for config.llvm_level in LEVELS]

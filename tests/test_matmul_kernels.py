@@ -410,6 +410,18 @@ def test_nothing_outside_an_operand_is_read(dtype, m, k, n, end):
     assert_same_bits(product(left[::-1, ::-1], right[::-1, ::-1]), want)
 
 
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.bfloat16, dt.complex64], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("k", [100, 300])
+def test_tiles_at_the_ends_of_rows_and_columns(dtype, k):
+    """Whatever tile an element is computed in, it has the bits that it has in the middle of a large product."""
+    rng = np.random.default_rng(9)
+    a, b = draw(rng, dtype, (40, k)), draw(rng, dtype, (k, 104))
+    want = product(a, b)
+    for m, n in itertools.product((9, 10, 11, 13, 15, 18), (9, 10, 12, 15, 17, 20, 23, 25, 31, 41, 47, 65, 97)):
+        assert_same_bits(product(contiguous(a[:m]), contiguous(b[:, :n])), want[:m, :n])
+        assert_same_bits(product(a[:m], contiguous(b[:, :n].T).T), want[:m, :n])
+
+
 # ---- kernels ----
 
 

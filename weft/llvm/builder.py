@@ -835,10 +835,10 @@ class Builder:
         self.start_block(f"{tag}.exit")
 
     def rarely(
-        self, condition: Value, values: Sequence[Value], correct: Callable[[], Sequence[Value]]
+        self, condition: Value, values: Sequence[Value], correct: Callable[[], Sequence[Value]], apart: bool = True
     ) -> tuple[Value, ...]:
         """`values`, or what `correct()` makes of them if the scalar condition holds: a branch around seldom needed
-        code."""
+        code, which may stand `apart` in a function of its own if it is long."""
         self._names += 1
         tag, before = f"rare{self._names}", self.block
         self.raw(f"br i1 {condition.text}, label %{tag}.then, label %{tag}.end")
@@ -846,7 +846,7 @@ class Builder:
         outer, self.lines = self.lines, []
         corrected = correct()
         inner, self.lines = self.lines, outer
-        if self.block == f"{tag}.then" and len(inner) >= _RARE_LINES:
+        if apart and self.block == f"{tag}.then" and len(inner) >= _RARE_LINES:
             corrected = self._by_function(inner, corrected)
         else:
             self.lines += inner

@@ -34,9 +34,16 @@ CHUNK: Final = 256
 # How early a row of b is asked for when it is read in place: its pieces are too short for processors to guess.
 _AHEAD: Final = 8
 _LINE: Final = 64  # bytes of a line of the caches
+_MASKED: Final = 64  # bytes of vectors of which a part is loaded and stored as fast as all: those of AVX-512
+
+Parts = Sequence[Part | None]
+"""The vectors of a tile: the part of each that there is, if that is not all of it."""
 
 Columns = Sequence[tuple[int, Part | None]]
-"""The vectors of a tile: where each begins, in bytes, and the part of it that there is."""
+"""The same, and where each begins, in bytes."""
+
+Rows = Sequence[Value | int]
+"""The rows of a tile; at the end of a block some are the same."""
 
 Read = Literal["direct", "rows", "columns", "any", "ready"]
 """How an operand is read: where it lies; packed from contiguous rows, from contiguous columns, from any strides; or
@@ -61,21 +68,32 @@ class Tile:
         return self.vectors * self.lanes
 
     @property
+    def rest(self) -> int:
+        """Rows of the tiles that take what is left of the rows. LLVM takes its time for each kind of tile, so low ones
+        serve for that too."""
+        return self.rows if self.rows <= 4 else -(-self.rows // 2)
+
+    @property
     def turn(self) -> int:
         """Lanes of the square tiles that turn an operand round. Eight rows are few enough to stay in registers."""
         return min(self.lanes, 8)
 
 
-Cut = Literal["any", "whole", "one"]
+Cut = Literal["any", "whole", "one", "two", "three", "four"]
 """Which tiles a kernel has, since LLVM takes its time for each: those of any number of columns, those of whole panels
-alone, or those of a single vector. Columns are the axis of weights, whose sizes are few; rows are that of data."""
+alone, or those of so many vectors. Columns are the axis of weights, whose sizes are few; rows are that of data."""
+
+_NARROW: Final[tuple[Cut, ...]] = ("one", "two", "three", "four")
 
 
-def cut_of(tile: Tile, n: Any) -> Cut:
+def cut_of(tile: Tile, kind: Elements, n: Any) -> Cut:
     """The tiles that a product of so many columns asks for; a symbol stands for any number."""
     if is_symbolic(n):
         return "any"
-    return "whole" if n % tile.columns == 0 else "one" if n <= tile.lanes else "any"
+    if n % tile.columns == 0:
+        return "whole"
+    most = tile.lanes if tile.lanes * kind.part.size >= _MASKED else tile.columns
+    return _NARROW[(n - 1) // tile.lanes] if n <= most else "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,78 +354,88 @@ class Gemm:
     def _block(self, chunk: Chunk, totals: Sums, first: Value) -> None:
         """A chunk's sums: put where the totals belong, or, after the first chunk, added to them."""
         f, b, tile = self.frame, self.b, self.tile
-        with b.loop(0, chunk.columns, tile.columns) as panel:
-            j = panel.index
-            skip = j * self.size if self.read_b == "direct" else f.divide(j, tile.columns)[0] * f["panel"]
-            columns = f.least(chunk.columns - j, tile.columns)
-            part = replace(chunk, right=b.gep(chunk.right, skip), columns=columns)
-            total = replace(totals, at=b.gep(totals.at, j * self.size))
-            for vectors in self._widths:
-                count = columns - (vectors - 1) * tile.lanes
-                last = None if self.cut == "whole" else f.leading(count, tile.lanes)
-                if len(self._widths) == 1:
-                    self._strips(part, total, vectors, last, first)
-                else:
-                    with b.when((count > 0) & (count <= tile.lanes)):
-                        self._strips(part, total, vectors, last, first)
+        if self.cut in _NARROW:
+            before = _NARROW.index(self.cut)
+            last = f.leading(chunk.columns - before * tile.lanes, tile.lanes)
+            self._strips(chunk, totals, [*[None] * before, last], first)
+            return
+        whole = chunk.columns
+        if self.cut == "any":
+            whole = whole - f.divide(whole, tile.columns)[1]
+        with b.loop(0, whole, tile.columns) as panel:
+            self._strips(*self._from(chunk, totals, panel.index), [None] * tile.vectors, first)
+        if self.cut == "any":  # apart: what masks are made of would take registers from the tiles above
+            self._rest_of_columns(*self._from(chunk, totals, whole), chunk.columns - whole, first)
 
-    @property
-    def _widths(self) -> Sequence[int]:
-        """The vectors of the tiles that there are."""
-        vectors = self.tile.vectors
-        return {"whole": (vectors,), "one": (1,), "any": range(1, vectors + 1)}[self.cut]
+    def _from(self, chunk: Chunk, totals: Sums, j: Value) -> tuple[Chunk, Sums]:
+        """A chunk and its totals from the first column of a panel on."""
+        f, b = self.frame, self.b
+        skip = j * self.size if self.read_b == "direct" else f.divide(j, self.tile.columns)[0] * f["panel"]
+        return replace(chunk, right=b.gep(chunk.right, skip)), replace(totals, at=b.gep(totals.at, j * self.size))
 
-    def _strips(self, chunk: Chunk, target: Sums, vectors: int, last: Part | None, first: Value) -> None:
-        """Tiles from the first row to the last: whole ones, then one of each smaller power of two that is left."""
-        b, height = self.b, self.tile.rows
+    def _rest_of_columns(self, chunk: Chunk, totals: Sums, columns: Value, first: Value) -> None:
+        """The last panel, which is not full. It is taken vector by vector if a mask costs nothing, else in tiles that
+        are a vector narrower than whole ones, or more, and of which only the last vector is masked."""
+        f, b, lanes = self.frame, self.b, self.tile.lanes
+        most = 1 if lanes * self.kind.part.size >= _MASKED else max(1, self.tile.vectors - 1)
+        with b.loop(0, columns, most * lanes) as piece:
+            at = piece.index * self.size
+            part, below = replace(chunk, right=b.gep(chunk.right, at)), replace(totals, at=b.gep(totals.at, at))
+            for vectors in range(1, most + 1):
+                count = columns - piece.index - (vectors - 1) * lanes
+                parts = [*[None] * (vectors - 1), f.leading(count, lanes)]
+                with b.when((count > 0) if vectors == most else (count > 0) & (count <= lanes)):
+                    self._strips(part, below, parts, first)
 
-        def one(i: Value, height: int) -> None:
+    def _strips(self, chunk: Chunk, target: Sums, parts: Parts, first: Value) -> None:
+        """Tiles from the first row to the last; those for what is left of the rows may be smaller, and take the last
+        row several times."""
+        f, b, height, rest = self.frame, self.b, self.tile.rows, self.tile.rest
+
+        def one(i: Value, rows: Rows) -> None:
             below = replace(chunk, left=self._below(chunk.left, i))
-            self._tile(below, target.below(i), height, vectors, last, first)
+            self._tile(below, target.below(i), rows, parts, first)
 
-        rest = self.frame.divide(chunk.rows, height)[1]
-        whole = chunk.rows - rest
-        with b.loop(0, whole, height) as strip:
-            one(strip.index, height)
-        height = 1 << (height - 1).bit_length()
-        while height := height // 2:
-            with b.when((rest & height).ne(0)):
-                one(whole + (rest & -(2 * height)), height)
+        whole: Value | int = 0
+        if rest < height:
+            whole = chunk.rows - f.divide(chunk.rows, height)[1]
+            with b.loop(0, whole, height) as strip:
+                one(strip.index, range(height))
+        with b.loop(whole, chunk.rows, rest) as strip:
+            last = chunk.rows - strip.index - 1
+            one(strip.index, [0, *(f.least(last, i) for i in range(1, rest))])
 
     def _below(self, left: Any, i: Value) -> Any:
         """What is ready of a, from row i of the block on."""
         return self.b.gep(left, i * (self.frame["a_row"] if self.read_a == "direct" else self.a_row))
 
-    def _tile(self, chunk: Chunk, target: Sums, rows: int, vectors: int, last: Part | None, first: Value) -> None:
-        """One register tile; `last` is the part of its last vector that there is, if that is not all of it."""
+    def _tile(self, chunk: Chunk, target: Sums, rows: Rows, parts: Parts, first: Value) -> None:
+        """One register tile. After the first chunk, all totals are added to before any is stored: rows may be the
+        same."""
         f, b, lanes = self.frame, self.b, self.tile.lanes
-        columns = [(v * lanes * self.size, None if v < vectors - 1 else last) for v in range(vectors)]
-        if self.read_a != "direct":
-            with b.when(~first):  # the totals that are added to come while the sums are computed
-                starts = [b.gep(target.at, target.row * i) for i in range(rows)]
-                f.prefetch([b.gep(start, column) for start in starts for column, _ in columns])
+        columns = [(v * lanes * self.size, part) for v, part in enumerate(parts)]
+        lines = [target.line(i) for i in rows]
+        if self.read_a != "direct":  # the totals that are added to come while the sums are computed
+            width = len(parts) * lanes * self.size
+            f.prefetch([b.gep(line, at) for line in lines for at in range(0, width, _LINE)])
         sums = self._products(chunk, rows, columns)
-        lines = [target.line(i) for i in range(rows)]
-        places = [
-            (sums[i * vectors + v], b.gep(line, column), part)
-            for i, line in enumerate(lines)
-            for v, (column, part) in enumerate(columns)
-        ]
-        with b.when(first):
-            for x, at, part in places:
-                f.store(self.wide, x, at, part)
-        with b.when(~first):
-            for x, at, part in places:
-                f.store(self.wide, el.add(f.load(self.wide, at, lanes, part), x), at, part)
+        places = [(b.gep(line, column), part) for line in lines for column, part in columns]
 
-    def _products(self, chunk: Chunk, rows: int, columns: Columns) -> list[AnyValue]:
+        def added() -> list[Value]:
+            totals = [f.load(self.wide, at, lanes, part) for at, part in places]
+            return el.flat([el.add(total, x) for total, x in zip(totals, sums, strict=True)])
+
+        totals = el.unflat(self.kind, b.rarely(~first, el.flat(sums), added, apart=False))
+        for x, (at, part) in zip(totals, places, strict=True):
+            f.store(self.wide, x, at, part)
+
+    def _products(self, chunk: Chunk, rows: Rows, columns: Columns) -> list[AnyValue]:
         """The sums of a register tile over a chunk, row by row."""
-        f, b, lanes, kind, vectors = self.frame, self.b, self.tile.lanes, self.kind, len(columns)
-        if self.read_a == "direct":
-            offsets, a_step = [f["a_row"] * i for i in range(rows)], f["a_k"]
-        else:
-            offsets, a_step = [b.i64(self.a_row * i) for i in range(rows)], b.i64(self.size)
-        sums = [el.zero(b, kind, lanes)] * (rows * vectors)
+        f, b, lanes, kind = self.frame, self.b, self.tile.lanes, self.kind
+        direct = self.read_a == "direct"
+        a_row, a_step = (f["a_row"], f["a_k"]) if direct else (b.i64(self.a_row), b.i64(self.size))
+        offsets = [a_row * i for i in rows]
+        sums = [el.zero(b, kind, lanes)] * (len(rows) * len(columns))
         with b.loop(0, chunk.depth, 1, chunk.left, chunk.right, *el.flat(sums)) as loop:
             at_a, at_b, *carried = loop.carried
             y = self._row_of_right(at_b, columns)
@@ -478,7 +506,18 @@ _CHUNK_PARAMS: Final = [
 
 class MatrixGemm(Gemm):
     """Where both operands are matrices of plain elements. What is done with a chunk is nearly all of the code, and the
-    same whatever follows: so that is a function of its own, which kernels with all epilogues call."""
+    same whatever follows: so that is a function of its own, which kernels with all epilogues call. `alone`: there is no
+    batch, so blocks are large, and what is around the function takes no time."""
+
+    alone = False
+
+    @property
+    def name(self) -> str:
+        return super().name + "_alone" * self.alone
+
+    @property
+    def cold(self) -> bool:
+        return self.alone and self.epilogue is None and not self.apart
 
     @property
     def calls(self) -> tuple[Source]:

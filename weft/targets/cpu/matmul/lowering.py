@@ -158,8 +158,8 @@ def _launch(kernel: Gemm | Dot | Combine | Tiny, words: tuple[Word, ...], work: 
     assert isinstance(tasks, int)
     then = getattr(kernel, "epilogue", None)
     key = f"matmul:{kernel.name}" if then is None else f"matmul:{kernel.name}\n{then}"
-    calls = getattr(kernel, "calls", ())
-    return Launch(Source(key, kernel.name, kernel.ir, calls), words, grain_of(work, tasks), scratch)
+    source = Source(key, kernel.name, kernel.ir, getattr(kernel, "calls", ()), getattr(kernel, "cold", False))
+    return Launch(source, words, grain_of(work, tasks), scratch)
 
 
 # ---- epilogues ----
@@ -224,8 +224,9 @@ def _gemm(p: _Product, partial: bool = False, fused: Fused | None = None) -> Lau
     then, more = (None, 0) if fused is None else (fused.kernel, fused.work)
     kernel = MatrixGemm(
         p.kind, tile, *_reads(p, processor), flipped=p.flipped, partial=partial, epilogue=then,
-        cut=gemm.cut_of(tile, p.n),
+        cut=gemm.cut_of(tile, p.kind, p.n),
     )  # fmt: skip
+    kernel.alone = then is None and not p.axes and not kernel.apart
     # Finished blocks should be in the second-level cache still; smaller ones cost nothing where b is not packed.
     small = kernel.apart or (then is not None and kernel.read_b == "direct")
     blocks = output_blocks(p.kind, tile, p.members, p.m, p.n, p.terms + more, tile.columns, small)

@@ -35,6 +35,8 @@ class ProductMachine:
             return Tile(4 if many else 2, 2, lanes)
         if many and columns and columns % (4 * lanes) == 0:
             return Tile(6, 4, lanes)
+        if not many and type(columns) is int and 2 * lanes < columns < 3 * lanes:
+            return Tile(3, 3, lanes)  # all of them need a mask, which takes a register too
         return Tile(8 if many else 4, 3, lanes)
 
 

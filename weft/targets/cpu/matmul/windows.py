@@ -330,17 +330,18 @@ class RunsInPlace(WindowGemm):
     def _below(self, left: Any, i: Value) -> Any:
         return self.b.gep(left, i * 8)
 
-    def _products(self, chunk: Chunk, rows: int, columns: gemm.Columns) -> list[AnyValue]:
+    def _products(self, chunk: Chunk, rows: gemm.Rows, columns: gemm.Columns) -> list[AnyValue]:
         f, b, kind, lanes = self.frame, self.b, self.kind, self.tile.lanes
         table = b.gep(f.scratch, f["at_columns"])
-        offsets = [] if self.checks else [b.word(chunk.left, i) for i in range(rows)]
-        sums = el.flat([el.zero(b, kind, lanes)] * (rows * len(columns)))
+        words = [b.i64(8) * i for i in rows]
+        offsets = [] if self.checks else [b.word(b.gep(chunk.left, at), 0) for at in words]
+        sums = el.flat([el.zero(b, kind, lanes)] * (len(rows) * len(columns)))
         with b.loop(0, self._runs, 1, chunk.left, chunk.right, *sums) as run:
             line, *before = run.carried
             entry = b.gep(table, run.index * self._column_entry)
             count = b.word(entry, 2 + self.checks)
             if self.checks:
-                starts = [b.word(line, i, PTR) for i in range(rows)]
+                starts = [b.word(b.gep(line, at), 0, PTR) for at in words]
             else:
                 ahead = b.gep(self._base, b.word(entry, 0))
                 starts = [b.gep(ahead, offset) for offset in offsets]
@@ -423,29 +424,29 @@ class PlacesInPlace(WindowGemm):
     def _below(self, left: Any, i: Value) -> Any:
         return left + i
 
-    def _strips(self, chunk: Chunk, target: Sums, vectors: int, last: Part | None, first: Value) -> None:
+    def _strips(self, chunk: Chunk, target: Sums, parts: gemm.Parts, first: Value) -> None:
         if not self.aligned:
-            super()._strips(chunk, target, vectors, last, first)
+            super()._strips(chunk, target, parts, first)
             return
         b, rows = self.b, self.frame["piece"]
         with b.loop(0, chunk.rows, rows) as piece:
             below = replace(chunk, left=self._below(chunk.left, piece.index), rows=rows)
-            super()._strips(below, target.below(piece.index), vectors, last, first)
+            super()._strips(below, target.below(piece.index), parts, first)
 
-    def _products(self, chunk: Chunk, rows: int, columns: gemm.Columns) -> list[AnyValue]:
+    def _products(self, chunk: Chunk, rows: gemm.Rows, columns: gemm.Columns) -> list[AnyValue]:
         f, b, kind, lanes = self.frame, self.b, self.kind, self.tile.lanes
         lines = []
-        for i in range(1 if self.aligned else rows):
+        for i in rows[:1] if self.aligned else rows:
             run, inside = f.divide(self._first + chunk.left + i, f["run"])
             line = b.gep(f.scratch, f["at_columns"] + (run - self._together[0]) * (8 * CHUNK))
             lines.append((line, inside * self.size))
-        sums = el.flat([el.zero(b, kind, lanes)] * (rows * len(columns)))
+        sums = el.flat([el.zero(b, kind, lanes)] * (len(rows) * len(columns)))
         with b.loop(0, chunk.depth, 1, chunk.right, *sums) as k:
             at_b, *carried = k.carried
             y = self._row_of_right(at_b, columns)
             here = [b.gep(b.word(b.gep(line, k.index * 8), 0, PTR), inside) for line, inside in lines]
             if self.aligned:
-                here = [b.gep(here[0], self.size * i) for i in range(rows)]
+                here = [b.gep(here[0], b.i64(self.size) * i) for i in rows]
             k.carry(b.gep(at_b, self._right_step), *el.flat(self._added(el.unflat(kind, carried), here, y)))
         return el.unflat(kind, k.carried[1:])
 
@@ -823,9 +824,9 @@ def _tile_of_runs(tile: Tile, n: int, run: int) -> tuple[Tile, bool]:
     time = _ACROSS * _cycles([tile.rows], wide, vectors, tile.rows) * run / tile.rows
     for vectors in range(1, min(4, wide) + 1):
         for rows in range(min(run, (registers - 1) // vectors - 1, registers * 3 // 4 // vectors), 0, -1):
-            # What is left of the rows is done in powers of two (`Gemm._strips`).
-            rest = [1 << bit for bit in range(rows.bit_length()) if run % rows >> bit & 1]
-            found = _cycles([rows] * (run // rows) + rest, wide, vectors, 1)
+            rest = Tile(rows, vectors, tile.lanes).rest
+            rests = [rest] * -(-(run % rows) // rest)
+            found = _cycles([rows] * (run // rows) + rests, wide, vectors, 1)
             if found < time:
                 best, time = (Tile(rows, vectors, tile.lanes), True), found
     return best
