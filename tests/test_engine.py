@@ -351,6 +351,28 @@ def test_cold_code_is_compiled_at_level_0(monkeypatch: pytest.MonkeyPatch) -> No
     assert engine.assembly(warm) == level_2
 
 
+FIRST_COLD_CODE = """
+import sys
+from weft.llvm import engine
+engine.load([engine.Source(f"key {cold}", "k", lambda: sys.argv[1], cold=cold) for cold in (False, True)])
+print(engine.stats.compiled)
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_cold_code_may_be_the_first_of_a_process(level: int) -> None:
+    """What it is compiled with, which is not there yet, is made while the engine is locked."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_COLD_CODE, kernel(MULTIPLY_ADD)],
+        cwd=ROOT,
+        env={**os.environ, "WEFT_CACHE_DIR": "", "WEFT_LLVM_LEVEL": str(level)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.stdout.split(), done.stderr) == (["2"], "")
+
+
 def test_levels_do_not_share_code() -> None:
     one = source(kernel(MULTIPLY_ADD))
     made = [engine.load([one])[0] for config.llvm_level in LEVELS]

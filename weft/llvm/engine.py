@@ -435,6 +435,7 @@ def _compile(target: CodeTarget, jobs: list[Source]) -> list[bytes]:
     keep the interpreter lock from the helpers. LLVM runs without it: on two idle cores, 24 kernels took 110 ms to parse
     and compile on one thread and 60 ms on two."""
     texts = [source.ir() for source in jobs]
+    targets = [target.level_for(source) for source in jobs]  # here, where the lock is held that a new target needs
     made: list[bytes | BaseException] = [b""] * len(jobs)
     todo = list(reversed(range(len(jobs))))
 
@@ -445,7 +446,7 @@ def _compile(target: CodeTarget, jobs: list[Source]) -> list[bytes]:
             except IndexError:  # another thread was quicker
                 return
             try:
-                made[i] = _compile_one(target, jobs[i], texts[i])
+                made[i] = _compile_one(targets[i], jobs[i], texts[i])
             except BaseException as error:
                 made[i] = error
 
@@ -473,7 +474,7 @@ def _helpers(texts: list[str]) -> int:
 
 def _compile_one(target: CodeTarget, source: Source, text: str) -> bytes:
     name = source.name
-    with target.level_for(source).module(name, text) as (module, machine):
+    with target.module(name, text) as (module, machine):
         _check_kernel(module, name)
         machine.optimise(module)
         made = machine.object(module)
