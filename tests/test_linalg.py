@@ -122,6 +122,20 @@ def test_nan_in_nan_out() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+@pytest.mark.parametrize("n", [3, 12])
+def test_eigenvalues_grow_with_the_matrix(n: int, dtype: Dtype) -> None:
+    """A power of two is exact, however large or small."""
+    a = random(2, n, n, dtype=dtype)
+    expected = [np.asarray(x) for x in (*mx.linalg.eig(given_as(a)), mx.linalg.eigvals(given_as(a)))]
+    for power in (2.0**100, 2.0**-60, 2.0**-100):
+        w, v, values = (
+            np.asarray(x) for x in (*mx.linalg.eig(given_as(a) * power), mx.linalg.eigvals(given_as(a) * power))
+        )
+        for found, other in zip((w / power, v, values / power), expected, strict=True):
+            assert np.array_equal(found.astype(other.dtype), other)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
 @pytest.mark.parametrize("shape", [(1, 1), (4, 4), (7, 3), (3, 7), (40, 17), (17, 40), (2, 3, 5, 4)], ids=str)
 def test_qr(shape: tuple[int, ...], dtype: Dtype) -> None:
     a = random(*shape, dtype=dtype)

@@ -321,6 +321,28 @@ def test_small_eigenvalues_are_not_lost_beside_large_elements() -> None:
         assert np.abs(np.sqrt((np.abs(v) ** 2).sum(-2)) - 1).max() < 1e-15
 
 
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_equal_eigenvalues_that_rounding_has_set_apart_are_found(dtype: Any) -> None:
+    """Shifts are as near to each other as to the eigenvalues."""
+    rng = np.random.default_rng(11)
+    for values in ([1.0], [1.0, -1.0], [3.0, 0.0]):
+        q = np.linalg.qr(normal(rng, (600, 8, 8), dtype))[0]
+        exact = rng.choice(values, size=(600, 8))
+        a = (q * exact[:, None] @ q.conj().swapaxes(-1, -2)).astype(dtype)
+        found = np.asarray(mx.linalg.eigvals(of(a)))
+        assert np.abs(found[:, :, None] - np.array(values)).min(-1).max() <= 64 * np.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_rows_that_get_small_have_eigenvectors(dtype: Any) -> None:
+    """Down to squares that are no numbers. The vectors of the library are as far off."""
+    rows = 10.0 ** -np.arange(0, 32, 4)
+    a = (normal(np.random.default_rng(2), (300, 8, 8), dtype) * rows[:, None]).astype(dtype)
+    w, v = (np.asarray(x).astype(np.complex128) for x in mx.linalg.eig(of(a)))
+    error = np.abs(a @ v - v * w[:, None]).max((-1, -2)) / np.abs(a).max((-1, -2))
+    assert np.median(error) <= 16 * 8 * np.finfo(dtype).eps
+
+
 def test_neighbours_layouts_and_loops_do_not_change_eigenvectors() -> None:
     rng = np.random.default_rng(8)
     for dtype in DTYPES.values():

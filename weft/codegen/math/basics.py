@@ -177,3 +177,12 @@ def from_bits(b: Builder, bits: Value) -> Value:
 def is_negative(b: Builder, x: Value) -> Value:
     """The sign bit, which -0.0 and some NaNs have too."""
     return (to_bits(b, x) >> (x.dtype.bits - 1)).ne(0)
+
+
+def inverse_power(b: Builder, size: Value) -> Value:
+    """A power of two that brings numbers of this size near 1; it is not the inverse of the largest ones, nor of those
+    that are short of digits."""
+    form = format_of(size)
+    most = 2 * form.bias
+    exponent = to_bits(b, size) >> form.shift
+    return from_bits(b, b.choose(exponent < most, most - exponent, 1) << form.shift)

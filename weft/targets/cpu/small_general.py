@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from weft import dtypes as dt
 from weft.codegen.launch import Layout, Lowering
+from weft.dtypes import Dtype
 from weft.llvm.builder import Builder, Complex, Value
 from weft.primitives.linalg import Eig, Eigenvalues
 from weft.targets.cpu.matmul import elements as el
@@ -161,12 +162,17 @@ def _hessenberg(g: Group, h: Piece, v: Piece | None, n: Value) -> None:
             rotation.columns(v, p, n)
 
 
+def _nothing(part: Dtype) -> float:
+    """What counts as zero beside elements near 1, whatever it stands beside: its square is no number any more."""
+    return 2.0 ** (-98 if part is dt.float32 else -965)
+
+
 def _is_small(g: Group, h: Piece, i: Value) -> Value:
     """Whether what is left of the diagonal in row i counts as zero."""
-    b = g.b
+    b, part, size = g.b, dt.real_of(h.dtype), _size(g.b, h[i, i - 1])
     beside = _size(b, h[i - 1, i - 1]) + _size(b, h[i, i])
-    eps = float(dt.finfo(dt.real_of(h.dtype)).eps)
-    return _size(b, h[i, i - 1]) <= b.choose(beside.eq(0.0), 1.0, beside) * eps
+    eps = float(dt.finfo(part).eps)
+    return (size <= b.choose(beside.eq(0.0), 1.0, beside) * eps) | (size < _nothing(part))
 
 
 def _is_unusual(g: Group, step: Value) -> Value:
@@ -191,14 +197,16 @@ def _root(g: Group, z: Complex) -> Complex:
 def _shift(g: Group, h: Piece, last: Value, unusual: Value) -> Complex:
     """The eigenvalue of the last two rows that is next to the last element; or another number."""
     b = g.b
-    a, d, left = h[last - 1, last - 1], h[last, last], h[last, last - 1]
-    half = _by(a - d, g.number(0.5))
-    product = h[last - 1, last] * left
+    a, d, upper, left = h[last - 1, last - 1], h[last, last], h[last - 1, last], h[last, last - 1]
+    size = _size(b, a) + _size(b, d) + _size(b, upper) + _size(b, left)
+    by = b.choose(size.eq(0.0), 1.0, size)  # squares of small numbers might not be numbers any more
+    half = _by(a - d, 0.5 / by)
+    product = _by(upper, 1.0 / by) * _by(left, 1.0 / by)
     root = _root(g, half * half + product)
     against = b.fma(half.re, root.re, half.im * root.im) < 0.0
     whole = half + Complex(b.choose(against, -root.re, root.re), b.choose(against, -root.im, root.im))
     none = _size(b, whole).eq(0.0)
-    usual = d - Divisor(b, b.select(none, g.element(1), whole)).under(product)
+    usual = d - _by(Divisor(b, b.select(none, g.element(1), whole)).under(product), by)
     other = Complex(d.re + _size(b, left), d.im)
     return b.select(unusual, other, b.select(none, d, usual))  # type: ignore[return-value]
 
@@ -246,6 +254,9 @@ def _complex_triangle(g: Group, h: Piece, v: Piece | None, n: Value) -> Value:
 
 # ---- real matrices ----
 
+_Shifts = Sequence[Sequence[Value]]
+"""Two rows whose eigenvalues are shifts."""
+
 
 def _blocks(g: Group, h: Piece, last: Value, going: Value) -> Value:
     """Where the block begins that ends with the last row, in each lane; what counts as zero above it becomes that."""
@@ -284,10 +295,24 @@ class _Reflection:
             a[place] = b.choose(self.where, new, old)
 
 
-def _real_step(g: Group, h: Piece, v: Piece | None, last: Value, n: Value, going: Value, begin: Value, sums: Value,
-               product: Value) -> None:  # fmt: skip
-    """Two steps of the QR algorithm at once, with shifts of which the sum and the product are given: what the first
-    column would be turned by begins it, and is chased down to the last row."""
+def _first_column(g: Group, h: Piece, k: Value, far: Value, shifts: _Shifts) -> tuple[Value, Value, Value]:
+    """What a step begins with that starts at row k: a multiple of the first column of (h - one shift) (h - the other).
+    The shifts are the eigenvalues of two rows. They are subtracted first: their product would hide how near they are.
+    Small numbers are multiplied with quotients, since their products might not be numbers any more."""
+    b = g.b
+    (a, upper), (lower, d) = shifts
+    here, right, left = h[k, k], h[k, k + 1], h[k + 1, k]
+    p, q = here - a, here - d
+    size = b.abs(p) + b.abs(q) + b.abs(left) + b.abs(lower)
+    by = b.choose(size.eq(0.0), 1.0, size)
+    x = b.fma(p, q / by, b.fma(right, left / by, -(upper * (lower / by))))
+    return x, left * ((p + (h[k + 1, k + 1] - d)) / by), h[far, k + 1] * (left / by)
+
+
+def _real_step(g: Group, h: Piece, v: Piece | None, last: Value, n: Value, going: Value, begin: Value,
+               shifts: _Shifts) -> None:  # fmt: skip
+    """Two steps of the QR algorithm at once: what the first column would be turned by begins it, and is chased down to
+    the last row."""
     b = g.b
     with b.loop(0, last, 1) as step:
         k = step.index
@@ -296,10 +321,8 @@ def _real_step(g: Group, h: Piece, v: Piece | None, last: Value, n: Value, going
         first, inside = begin.eq(g.integer(k)), begin < g.integer(k)
         has_far = g.integer(k + 2) <= g.integer(last)
         p, q, r = (h[i, there] for i in (k, k + 1, far))
-        x = b.fma(h[k, k], h[k, k] - sums, b.fma(h[k, k + 1], h[k + 1, k], product))
-        y = h[k + 1, k] * (h[k, k] + h[k + 1, k + 1] - sums)
-        z = h[k + 1, k] * h[far, k + 1]
-        x, y, z = (b.choose(first, new, old) for new, old in ((x, p), (y, q), (z, r)))
+        begun = _first_column(g, h, k, far, shifts)
+        x, y, z = (b.choose(first, new, old) for new, old in zip(begun, (p, q, r), strict=True))
         turn = _Reflection(g, x, y, b.choose(has_far, z, 0.0), going & (first | inside))
         with b.loop(b.choose(k.eq(0), 0, k - 1), n, 1) as j:
             turn.of(h, [(k, j.index), (k + 1, j.index), (far, j.index)])
@@ -330,12 +353,17 @@ def _real_blocks(g: Group, h: Piece, v: Piece | None, n: Value) -> Value:
             more[0, 0] = b.choose(going, 1.0, g.number(0))
             with b.when(b.any(going)):
                 above = b.intrinsic("smax", last - 2, b.i64(0))
-                x, y, w = h[last - 1, last - 1], h[last, last], h[last - 1, last] * h[last, last - 1]
                 size = b.abs(h[last, last - 1]) + b.abs(h[last - 1, above])
                 unusual = _is_unusual(g, step.index)
-                sums = b.choose(unusual, size * 1.5, x + y)
-                product = b.choose(unusual, size * size, b.fma(x, y, -w))
-                _real_step(g, h, v, last, n, going, begin, sums, product)
+                x, y = h[last - 1, last - 1], h[last, last]
+                other = b.fma(size, 0.75, y)
+                usual = ((x, h[last - 1, last]), (h[last, last - 1], y))
+                unusually = ((other, size * -0.4375), (size, other))
+                shifts = [
+                    [b.choose(unusual, new, old) for new, old in zip(*rows, strict=True)]
+                    for rows in zip(unusually, usual, strict=True)
+                ]
+                _real_step(g, h, v, last, n, going, begin, shifts)
         failed = more[0, 0].ne(0.0) & row.carried[0].eq(0)
         row.carry(b.choose(failed, g.integer(last + 1), row.carried[0]))
     return row.carried[0]
@@ -351,18 +379,20 @@ def _real_pairs(g: Group, h: Piece, v: Piece | None, w: Piece, n: Value) -> None
         a, d, below = h[i, i], h[i + 1, i + 1], h[i + 1, i]
         pair = below.ne(0.0)
         with b.when(b.any(pair)):
-            half, product = (a - d) * 0.5, h[i, i + 1] * below
+            size = b.abs(a - d) + b.abs(h[i, i + 1]) + b.abs(below)
+            by = b.choose(size.eq(0.0), 1.0, size)
+            half, product = (a - d) * 0.5 / by, (h[i, i + 1] / by) * (below / by)
             inside = b.fma(half, half, product)
             real = pair & (inside >= 0.0)
             root = b.sqrt(b.abs(inside))
             far = half + b.copysign(root, half)
             none = far.eq(0.0)
-            values = (d + far, b.choose(none, d, d - product / b.choose(none, 1.0, far)))
-            middle = d + half
+            values = (d + far * by, b.choose(none, d, d - product / b.choose(none, 1.0, far) * by))
+            middle = d + half * by
             for at, value, sign in ((i, values[0], 1.0), (i + 1, values[1], -1.0)):
-                found = Complex(b.choose(real, value, middle), b.choose(real, 0.0, root * sign))
+                found = Complex(b.choose(real, value, middle), b.choose(real, 0.0, root * by * sign))
                 w[at, 0] = _select(b, pair, found, w[at, 0])
-            rotation = _rotation(g, far, below, real)
+            rotation = _rotation(g, far, below / by, real)
             rotation.rows(h, i, i, n)
             rotation.columns(h, i, i + 2)
             if v is not None:
@@ -397,7 +427,7 @@ def _vector(g: Group, t: Piece, x: Piece, k: Value) -> None:
     """The eigenvector of a triangle for its element k, by substitution. Elements are kept small on the way."""
     b, zero, one = g.b, g.number(0), g.number(1)
     part, value = dt.real_of(t.dtype), t[k, k]
-    least, nothing = _size(b, value) * float(dt.finfo(part).eps), 2.0 ** (-98 if part is dt.float32 else -965)
+    least, nothing = _size(b, value) * float(dt.finfo(part).eps), _nothing(part)
     least = b.choose(least > nothing, least, nothing)
     x[k, 0] = Complex(one, zero)
     with b.loop(0, k, 1) as step:

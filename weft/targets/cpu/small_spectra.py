@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from weft import dtypes as dt
 from weft.codegen.launch import Layout, Lowering
+from weft.codegen.math.basics import inverse_power
 from weft.llvm.builder import AnyValue, Complex, Value
 from weft.primitives.linalg import Eigh, HermitianEigenvalues, SingularValues, Svd
 from weft.targets.cpu.matmul import elements as el
@@ -89,16 +90,6 @@ def spoiled_by(x: Any, spoiled: Value) -> AnyValue:
     return Complex(x.re + spoiled, x.im + spoiled) if isinstance(x, Complex) else x + spoiled
 
 
-def _power_below(g: Group, large: Value) -> Value:
-    """A power of two that brings numbers of this size near 1."""
-    b, kind = g.b, large.dtype
-    words, digits = (dt.uint32, 23) if kind is dt.float32 else (dt.uint64, 52)
-    most = 254 if kind is dt.float32 else 2046
-    exponent = b.bitcast(large, words) >> digits
-    opposite = b.choose(exponent < most, most - exponent, 1)
-    return b.bitcast(opposite << digits, kind)
-
-
 def scaled(g: Group, a: Piece, m: Value, n: Value) -> tuple[Value, Value]:
     """Bring the elements near 1; what makes that good, and 0 in every lane, or NaN where an element is not finite."""
     b = g.b
@@ -111,7 +102,7 @@ def scaled(g: Group, a: Piece, m: Value, n: Value) -> tuple[Value, Value]:
             j.carry(large, spoiled)
         i.carry(*j.carried)
     large, spoiled = i.carried
-    power = _power_below(g, b.choose(spoiled.eq(0.0), large, 1.0))
+    power = inverse_power(b, b.choose(spoiled.eq(0.0), large, 1.0))
     with b.loop(0, m, 1) as i, b.loop(0, n, 1) as j:
         parts = [x * power for x in el.flat([a[i.index, j.index]])]
         a[i.index, j.index] = Complex(*parts) if len(parts) == 2 else parts[0]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from weft import dtypes as dt
 from weft.codegen.launch import Layout, Lowering
+from weft.codegen.math.basics import inverse_power
 from weft.dtypes import Dtype
 from weft.graph.dims import dim_max, dim_min
 from weft.llvm.builder import Builder, Complex, Value
@@ -218,26 +219,49 @@ def _general(operands: Sequence[Layout], results: Sequence[Layout]) -> Lowering:
 
 
 def _eig(f: CallFrame, vectors: bool) -> None:
-    complex_ = dt.complex_of(f.dtype)
+    complex_, b, real = dt.complex_of(f.dtype), f.b, dt.real_of(f.dtype)
     results = [("w", f["n"], complex_), *([("v", f["elements"], complex_)] if vectors else [])]
     letter, leading = ("'V'", "n") if vectors else ("'N'", "one")
+    parts = 2 if f.dtype.is_complex else 1
 
     def call() -> None:
+        # Some libraries scale what they find too large or too small, and leave its eigenvalues so.
+        power = inverse_power(b, _largest(b, f.place("a"), f["elements"] * parts, real))
+        _multiply(b, f.place("a"), f["elements"] * parts, power)
+        found()
+        _multiply(b, f.place("w"), f["n"] * 2, 1.0 / power)
+
+    def found() -> None:
         if f.dtype.is_complex:
             arguments = ["w", "work", "one", "v", leading, "work", "lwork", "parts", "info"]
             f.call("geev", "'N'", letter, "n", "a", "n", *arguments)
             return
-        b, re = f.b, f.place("parts")
+        re = f.place("parts")
         im, packed = b.gep(re, f["imaginary"]), f.place("vectors") if vectors else re
         f.call("geev", "'N'", letter, "n", "a", "n", re, im, re, "one", packed, leading, "work", "lwork", "info")
         size = f.dtype.size
         with b.loop(0, f["n"], 1) as loop:
-            parts = [number(b, b.gep(x, loop.index * size), f.dtype) for x in (re, im)]
-            b.store(Complex(*parts), b.gep(f.place("w"), loop.index * 2 * size))
+            value = Complex(*(number(b, b.gep(x, loop.index * size), f.dtype) for x in (re, im)))
+            b.store(value, b.gep(f.place("w"), loop.index * 2 * size))
         if vectors:
             _unpack_pairs(f, im, packed)
 
     guarded(f, ["a"], results, call)
+
+
+def _largest(b: Builder, at: Value, count: Value, dtype: Dtype) -> Value:
+    """The largest modulus among numbers in memory."""
+    with b.loop(0, count, 1, b.const(dtype, 0.0, 1)) as loop:
+        size = b.abs(number(b, b.gep(at, loop.index * dtype.size), dtype))
+        loop.carry(b.choose(size > loop.carried[0], size, loop.carried[0]))
+    return loop.carried[0]
+
+
+def _multiply(b: Builder, at: Value, count: Value, by: Value) -> None:
+    """Numbers in memory times one."""
+    with b.loop(0, count, 1) as loop:
+        place = b.gep(at, loop.index * by.dtype.size)
+        b.store(number(b, place, by.dtype) * by, place)
 
 
 def _unpack_pairs(f: CallFrame, im: Value, packed: Value) -> None:
