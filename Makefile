@@ -22,7 +22,7 @@ ARGS ?=
 DEMO ?= train_mlp
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full test-browser test-cpus test-llvm test-torch test-pytensor lint format bench peers oldest clean
+.PHONY: help demo test test-full test-levels test-browser test-cpus test-llvm test-torch test-pytensor lint format bench peers oldest clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -37,6 +37,9 @@ test: $(VENV)/.dev ## the tests that must always pass (under 10 minutes on two c
 test-full: $(VENV)/.dev ## all tests, the slow ones included, at the lowest and the highest LLVM level
 	@WEFT_LLVM_LEVEL=0 WEFT_THREADS=1 $(BIN)/python -m pytest -q -m "" --hypothesis-profile=full $(ARGS)
 	@WEFT_LLVM_LEVEL=3 WEFT_THREADS=2 $(BIN)/python -m pytest -q -m "" $(ARGS)
+
+test-levels: $(VENV)/.dev ## some of the tests at the level of optimisation that users have
+	@WEFT_LLVM_LEVEL=2 $(BIN)/python -m pytest -q $(CPU_TESTS) $(ARGS)
 
 test-browser: $(VENV)/.dev ## the pages of `weft explain` in a headless Chromium, if there is one
 	@$(BIN)/python -m pytest -q -m browser -n 0 tests/browser $(ARGS)
