@@ -8,8 +8,8 @@ best of them counts. llama.cpp takes part where this Python, or the one that is 
 install llama-cpp-python). It gets a GGUF file of the same shape and weights, whose blocks are `q4_0` unless it is asked
 for `q4_1`: llm_gguf.py says what they have in common with the codes of mlx-lm's models. Prefill is the time to the
 first token; the compiled step has a cache of fixed size; the peak of memory is that behind making the model. Weights
-are read once for each token: the line about them says how many bytes a second that is, beside what a copy of as many
-bytes reads and writes.
+are read once for each token: the lines about them say how long that takes beside a copy of as many bytes, and how many
+bytes a second that is, beside those that the copy reads and writes.
 
 The parts of Weft's time are those of one thread: a token's time is shorter where several threads run kernels, and where
 they run while Python builds the next token.
@@ -129,14 +129,16 @@ def _shown(figures: Figures | None, figure: Callable[[Figures], float], style: s
 
 
 def _show_bandwidth(weft: Figures) -> None:
-    """What reading the weights comes to, beside a copy of them."""
+    """What a token that reads all weights takes, beside a copy of them."""
     from workloads_copy import fastest, seconds
 
-    run = fastest(weft["bytes"] // 2, threads())
-    copied = weft["bytes"] * run.repeats / seconds(run)
-    rates = ((name, weft["bytes"] / weft[key]) for name, key in (("loop", "token"), ("compiled step", "compiled")))
-    shares = ", ".join(f"{rate / 1e9:.1f} GB/s in the {name} ({rate / copied:.0%} of it)" for name, rate in rates)
-    print(f"  a copy moves {copied / 1e9:.1f} GB/s; Weft reads weights with {shares}")
+    run = fastest(weft["bytes"], threads())
+    copied = seconds(run) / run.repeats
+    rate = 2 * weft["bytes"] / copied / 1e9
+    print(f"  a copy of the weights takes {copied * 1e3:.1f} ms, {rate:.1f} GB/s read and written")
+    for name, key in (("in the loop", "token"), ("in the compiled step", "compiled")):
+        token = weft[key]
+        print(f"  {name} a token takes {token / copied:.2f} of that, and reads {weft['bytes'] / token / 1e9:.1f} GB/s")
 
 
 def measured(shape: str, wishes: Wishes, file: Path) -> dict[str, Figures | None]:
