@@ -307,6 +307,7 @@ ROPE = {"traditional": False, "base": 1e4, "scale": 1.0, "offset": 0}
         (lambda: mx.fast.rope(X, 8, **{**ROPE, "base": None}), "Neither base nor freqs"),
         (lambda: mx.fast.rope(X, 8, freqs=mx.ones(4), **ROPE), "Only one of"),
         (lambda: mx.fast.rope(X, 8, freqs=mx.ones(3), **{**ROPE, "base": None}), "with size 4"),
+        (lambda: mx.fast.rope(X, 8, **{**ROPE, "base": 0.0}), "base must be positive"),
         (lambda: mx.fast.rope(X, 8, **{**ROPE, "offset": mx.arange(3)}), "vector with 2 elements"),
         (lambda: mx.fast.rope(X, 8, **{**ROPE, "offset": mx.array(1.5)}), "must be an integer"),
         (lambda: mx.fast.rope(X.astype(mx.int32), 8, **ROPE), "floating type"),
@@ -315,6 +316,8 @@ ROPE = {"traditional": False, "base": 1e4, "scale": 1.0, "offset": 0}
         (lambda: mx.fast.scaled_dot_product_attention(Q, K, K, scale=1.0, mask=mx.ones((3, 7))), "broadcast"),
         (lambda: mx.fast.scaled_dot_product_attention(Q[0], K, K, scale=1.0), "rank 4"),
         (lambda: mx.fast.scaled_dot_product_attention(mx.ones((2, 3, 5, 8)), K, K, scale=1.0), "multiple of n_kv"),
+        (lambda: mx.fast.scaled_dot_product_attention(Q, K[:, :0], K[:, :0], scale=1.0), "multiple of n_kv"),
+        (lambda: mx.fast.scaled_dot_product_attention(Q, K, K, scale=1.0, mask=np.ones((5, 7))), "invalid mask option"),
         (lambda: mx.fast.scaled_dot_product_attention(Q[:1], K, K, scale=1.0), "batch dimension"),
         (lambda: mx.fast.scaled_dot_product_attention(Q[..., :6], K, K, scale=1.0), "matching last dimension"),
         (lambda: mx.fast.scaled_dot_product_attention(Q, K, K[:, :, :3], scale=1.0), "matching heads and lengths"),
@@ -337,11 +340,42 @@ def test_what_is_no_array() -> None:
     for call in (
         lambda: mx.fast.rms_norm([1.0], None, 1e-5),
         lambda: mx.fast.rope([1.0], 2, **ROPE),
+        lambda: mx.fast.rope(X, 8, freqs=[1.0] * 4, **{**ROPE, "base": None}),
         lambda: mx.fast.scaled_dot_product_attention(1, 2, 3, scale=1.0),
+        lambda: mx.fast.scaled_dot_product_attention(Q, K, K, scale=1.0, sinks=[1.0] * 4),
         lambda: mx.fast.cross_entropy([1.0], [0]),
     ):
         with pytest.raises(TypeError, match="must be an array"):
             call()
+
+
+def test_what_is_no_number() -> None:
+    for eps in (None, "small", 1j):
+        with pytest.raises(TypeError, match=r"\[rms_norm\] eps must be a number"):
+            mx.fast.rms_norm(X, None, eps)
+        with pytest.raises(TypeError, match=r"\[layer_norm\] eps must be a number"):
+            mx.fast.layer_norm(X, None, None, eps)
+
+
+def test_sizes_that_are_no_integers_leave_nothing_behind() -> None:
+    """6.0 is the same key as 6: a shape with it would be met again by whoever asks for one with 6."""
+    w = mx.ones((96, 96))
+    codes, scales, biases = mx.quantize(w, group_size=32)
+    for call in (
+        lambda: mx.fast.rope(mx.ones((2, 3, 22)), 22.0, **ROPE),
+        lambda: mx.quantize(w, group_size=32.0),
+        lambda: mx.quantize(w, group_size=32, bits=2.0),
+        lambda: mx.quantized_matmul(w, codes, scales, biases, group_size=32.0),
+        lambda: mx.dequantize(codes, scales, biases, group_size=32, bits=4.0),
+        lambda: mx.bincount(mx.array([1]), minlength=1234.0),
+        lambda: mx.slice(w, mx.array([1]), (0,), (57.0, 96)),
+    ):
+        with pytest.raises(TypeError, match="must be an integer"):
+            call()
+    assert mx.fast.rope(mx.ones((2, 3, 22)), 22, **ROPE).shape == (2, 3, 22)
+    assert mx.quantize(w, group_size=np.int64(32))[1].shape == (96, 3)
+    with pytest.raises(ValueError, match="group size 0 is not supported"):
+        mx.quantize(w, group_size=0)
 
 
 # ---- a world of one, without GPUs ----

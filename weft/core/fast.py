@@ -21,6 +21,7 @@ from weft.core._common import (
     in_parts,
     scalar_node,
     to_node,
+    whole_number,
     wrap,
 )
 from weft.core._remember import remembered_all
@@ -90,8 +91,10 @@ def _normed(function: str, x: array, weight: array | None, bias: array | None) -
     return _floating(function, dtype)
 
 
-def _shift(eps: Any) -> Shift:
+def _shift(function: str, eps: Any) -> Shift:
     """Adds what is no plain number: an array, or what stands for a number in a trace."""
+    if eps is None or isinstance(eps, (str, complex)):
+        raise TypeError(f"[{function}] eps must be a number; got {eps!r}.")
     return lambda x: (wrap(x) + eps)._node
 
 
@@ -100,7 +103,7 @@ def _rms_norm(x: array, weight: array | None, eps: float, parts: bool) -> array:
     _normed("rms_norm", x, weight, None)
     weights = [] if weight is None else [weight._node]
     if type(eps) not in (float, int):
-        return wrap(rms_normed(x._node, weights, _shift(eps)))
+        return wrap(rms_normed(x._node, weights, _shift("rms_norm", eps)))
     return composed(RmsNorm(float(eps)), parts, x._node, *weights)
 
 
@@ -118,7 +121,7 @@ def _layer_norm(x: array, weight: array | None, bias: array | None, eps: float, 
     _normed("layer_norm", x, weight, bias)
     weights, biases = [[] if v is None else [v._node] for v in (weight, bias)]
     if type(eps) not in (float, int):
-        return wrap(layer_normed(x._node, weights, biases, _shift(eps)))
+        return wrap(layer_normed(x._node, weights, biases, _shift("layer_norm", eps)))
     return composed(LayerNorm(float(eps), bool(weights), bool(biases)), parts, x._node, *weights, *biases)
 
 
@@ -152,6 +155,7 @@ def rope(
     with freq = base^(2i/dims) unless `freqs` gives them; `offset` is a number, or an array of one or of one for each
     element of the batch. They are computed in float32.
     """
+    dims = whole_number("rope", "dims", dims)
     if a.__class__ is not array or (a._node.kind, dims, base is None, freqs is None) not in _CHECKED:
         _check_rope(a, dims, base, freqs)
     c, s = _angles(a, dims // 2, base, scale, offset, freqs)
@@ -220,10 +224,11 @@ def _turned(a: array, c: array, s: array, dims: int, traditional: bool, parts: b
 
 def _inverse_frequencies(half: int, base: float | None, freqs: array | None) -> array:
     if freqs is None:
-        assert base is not None
+        if not base or not base > 0:
+            raise ValueError(f"[rope] base must be positive but got {base}.")
         steps = wrap(astype(bind(Iota((half,))), dt.float32))
         return (steps * (-math.log(base) / half)).exp()
-    if freqs.shape != (half,):
+    if _array("rope", "freqs", freqs).shape != (half,):
         raise ValueError(
             f"[rope] freqs must be one dimensional with size {half} but got shape {shape_text(freqs._node.shape)}."
         )
@@ -310,7 +315,7 @@ def _check_attention(q: array, k: array, v: array) -> Dtype:
         )
     if not _agree(k._node.shape[1:3], v._node.shape[1:3]):
         raise ValueError(f"{name} keys, values expected to have matching heads and lengths; got {k.shape}, {v.shape}.")
-    if q._node.shape[1] % k._node.shape[1] != 0:
+    if k._node.shape[1] == 0 or q._node.shape[1] % k._node.shape[1] != 0:
         raise ValueError(
             f"{name} n_heads must be a multiple of n_kv_heads, found n_heads {q._node.shape[1]} for n_kv_heads "
             f"{k._node.shape[1]}."
@@ -323,7 +328,7 @@ def _mask(given: array | None, mask: str | None, dtype: Dtype, full: Shape) -> t
     if given is None:
         if mask is None:
             return "none", []
-        if mask != "causal":
+        if not isinstance(mask, str) or mask != "causal":
             raise ValueError(
                 f"[scaled_dot_product_attention] invalid mask option '{mask}'. Must be 'causal', or an array."
             )
@@ -344,7 +349,7 @@ def _mask(given: array | None, mask: str | None, dtype: Dtype, full: Shape) -> t
 
 
 def _sinks(sinks: array, dtype: Dtype, full: Shape) -> Node:
-    if sinks.ndim != 1 or not _agree(sinks._node.shape, full[1:]):
+    if _array("scaled_dot_product_attention", "sinks", sinks).ndim != 1 or not _agree(sinks._node.shape, full[1:]):
         raise ValueError(f"[scaled_dot_product_attention] Received invalid shape for sinks {sinks.shape}.")
     if dt.promote(sinks.dtype, dtype) is not dtype:
         raise ValueError(f"[scaled_dot_product_attention] Type of sinks must promote to output type {dtype.name}.")

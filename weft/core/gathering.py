@@ -18,6 +18,7 @@ from weft.core._common import (
     reshape,
     to_int64,
     to_node,
+    whole_number,
     wrap,
 )
 from weft.core.indexing import Advanced, Place, fitted, place_of, resolve_integer, take_op, values_node
@@ -162,7 +163,7 @@ def slice_(
     >>> slice(array([1, 2, 3, 4]), array([1]), (0,), (2,))
     array([2, 3], dtype=int32)
     """
-    x, sizes = to_node(a), tuple(slice_size)
+    x, sizes = to_node(a), tuple([whole_number("slice", "a size", n) for n in slice_size])
     if len(sizes) != x.ndim or any(not 0 <= size <= n for size, n in zip(sizes, x.shape, strict=False)):
         raise ValueError(f"[slice] slice_size {sizes} is no size of a part of an array of shape {x.shape}.")
     for axis, (size, n) in enumerate(zip(sizes, x.shape, strict=True)):

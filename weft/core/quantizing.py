@@ -12,7 +12,7 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft.array import array, wrap
-from weft.core._common import broadcast_node, broadcast_shapes, composed, in_parts
+from weft.core._common import broadcast_node, broadcast_shapes, composed, in_parts, whole_number
 from weft.core._remember import remembered_all
 from weft.core.elementwise import (
     abs as abs_,
@@ -65,6 +65,8 @@ Stream = Any
 
 
 def _packing(name: str, mode: str, group_size: int | None, bits: int | None) -> Packing:
+    group_size = None if group_size is None else whole_number(name, "group_size", group_size)
+    bits = None if bits is None else whole_number(name, "bits", bits)
     if mode in FIXED:
         group, width = FIXED[mode]
         if group_size not in (None, group):
@@ -74,7 +76,7 @@ def _packing(name: str, mode: str, group_size: int | None, bits: int | None) -> 
         return Packing(mode, group, width)
     if mode != "affine":
         raise ValueError(f"[{name}] Invalid quantization mode '{mode}'.")
-    group, width = group_size or 64, bits or 4
+    group, width = 64 if group_size is None else group_size, 4 if bits is None else bits
     if group not in GROUPS:
         raise ValueError(
             f"[{name}] The requested group size {group} is not supported. The supported group sizes are 32, 64, and "

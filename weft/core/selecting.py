@@ -11,7 +11,18 @@ from typing import Any
 
 from weft import dtypes as dt
 from weft.array import array, wrap
-from weft.core._common import ArrayLike, astype, bind, broadcast_node, constant, kind_of, scalar_node, to_int64, to_node
+from weft.core._common import (
+    ArrayLike,
+    astype,
+    bind,
+    broadcast_node,
+    constant,
+    kind_of,
+    scalar_node,
+    to_int64,
+    to_node,
+    whole_number,
+)
 from weft.graph.dims import dim_max, hint_of, is_now
 from weft.graph.node import Node
 from weft.primitives import elementwise as e
@@ -154,7 +165,7 @@ def bincount(x: ArrayLike, /, weights: ArrayLike | None = None, minlength: int =
     >>> bincount(array([0, 2, 2]))
     array([1, 0, 2], dtype=int32)
     """
-    values = to_node(x)
+    values, minlength = to_node(x), whole_number("bincount", "minlength", minlength)
     if values.ndim != 1 or not (values.dtype.is_integer or values.dtype.is_bool):
         raise ValueError(f"[bincount] counts a vector of integers; got {values.kind}.")
     if minlength < 0:
