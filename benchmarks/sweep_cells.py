@@ -66,11 +66,18 @@ OPERATIONS: dict[str, Family] = {
     "layer_norm": Family(FLOATS, (2,), arrays=2),
     "cumsum": Family(REALS, arrays=2),
     "sort": Family(REALS, arrays=2, inner=10**7),
+    "argsort": Family(REALS, arrays=2, inner=10**7),
+    "partition": Family(REALS, arrays=2, inner=10**7),
     "topk": Family(("float32", "float64", "int32", "int64"), arrays=2, inner=10**7),
     # moves
     "permute": Family(ALL, (2,), arrays=2),
     "concatenate": Family(ALL, arrays=4),
+    "stack": Family(ALL, (2,), arrays=4),
+    "pad": Family(ALL, arrays=2),
+    "roll": Family(ALL, arrays=2),
+    "greater": Family(REALS, arrays=2),
     "take_rows": Family(ALL, (2,), arrays=2),
+    "add_to_rows": Family(REALS, (2,)),
     # products
     "matmul": Family(FLOATS, (2,), rows=100_000),
     "matvec": Family(FLOATS, (2,)),

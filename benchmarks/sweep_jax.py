@@ -6,14 +6,18 @@ from jax import lax
 from jax.numpy import (
     abs,
     argmax,
+    argsort,
     broadcast_to,
     concatenate,
     cumsum,
     exp,
     log1p,
     max,
+    partition,
+    roll,
     sort,
     sqrt,
+    stack,
     sum,
     tanh,
     transpose,
@@ -58,6 +62,14 @@ def now(x):
 
 def contiguous(x):
     return x
+
+
+def pad(x):
+    return jnp.pad(x, 1)
+
+
+def add_to_rows(x, y, rows):
+    return x.at[rows].add(y)
 
 
 def take(x, rows):

@@ -6,14 +6,18 @@ import numpy as np
 from numpy import (
     abs,
     argmax,
+    argsort,
     broadcast_to,
     concatenate,
     cumsum,
     exp,
     log1p,
     max,
+    partition,
+    roll,
     sort,
     sqrt,
+    stack,
     sum,
     tanh,
     transpose,
@@ -60,6 +64,16 @@ def now(x):
 
 def contiguous(x):
     return np.array(x, order="C")
+
+
+def pad(x):
+    return np.pad(x, 1)
+
+
+def add_to_rows(x, y, rows):
+    result = x.copy()
+    np.add.at(result, rows, y)
+    return result
 
 
 def take(x, rows):

@@ -67,10 +67,17 @@ COMPUTED = {
     "layer_norm": lambda x, weight, bias: xp.layer_norm(x, weight, bias),
     "cumsum": lambda x: xp.cumsum(x, axis=-1),
     "sort": lambda x: xp.sort(x),
+    "argsort": lambda x: xp.argsort(x),
+    "partition": lambda x: xp.partition(x, x.shape[-1] // 2),
     "topk": lambda x: xp.topk(x, min(CHOSEN, x.shape[-1])),
     "permute": lambda x: xp.contiguous(xp.transpose(x)),
     "concatenate": lambda x, y: xp.concatenate([x, y], axis=-1),
+    "stack": lambda x, y: xp.stack([x, y], axis=1),
+    "pad": lambda x: xp.pad(x),
+    "roll": lambda x: xp.roll(x, x.shape[-1] // 3, axis=-1),
+    "greater": lambda x, y: x > y,
     "take_rows": lambda x, rows: xp.take(x, rows),
+    "add_to_rows": lambda x, y, rows: xp.add_to_rows(x, y, rows),
     "matmul": lambda x, w: x @ w,
     "matvec": lambda x, v: x @ v,
     "small_products": lambda x, y: x @ y,
@@ -123,13 +130,13 @@ def operands(cell: Cell):
     random, shape = np.random.default_rng(len(cell.name)), operand_shape(cell)
     other = {
         "add": [shape], "where": [shape], "chain": [shape], "concatenate": [shape], "small_products": [shape],
-        "pairwise": [shape], "multiply_add": [shape] * 2, "adam": [shape] * 3, "add_row": [shape[-1:]],
+        "pairwise": [shape], "stack": [shape], "greater": [shape], "add_to_rows": [shape], "multiply_add": [shape] * 2, "adam": [shape] * 3, "add_row": [shape[-1:]],
         "add_column": [(shape[0], 1)], "layer_norm": [shape[-1:]] * 2, "matmul": [(shape[-1], WIDTH)],
         "matvec": [shape[-1:]], "logistic_gradient": [shape[-1:]], "recurrence": [shape[-1:]] * 2,
         "network_gradient": [(shape[-1], WIDTH), (WIDTH,)],
     }.get(cell.operation, [])  # fmt: skip
     made = [(numbers(random, each, cell.dtype), cell.dtype) for each in (stored_shape(cell), *other)]
-    if cell.operation == "take_rows":
+    if cell.operation in ("take_rows", "add_to_rows"):
         made.append((random.integers(0, shape[0], shape[0]).astype(np.int32), "int32"))
     return made
 

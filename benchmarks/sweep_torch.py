@@ -1,7 +1,7 @@
 """The words of eager torch for the sweep (`sweep_operations.py`)."""
 
 import torch
-from torch import abs, argmax, broadcast_to, concatenate, cumsum, exp, log1p, sqrt, sum, tanh, where
+from torch import abs, argmax, argsort, broadcast_to, concatenate, cumsum, exp, log1p, sqrt, stack, sum, tanh, where
 from torch.nn import functional
 
 VERSION = torch.__version__
@@ -46,6 +46,22 @@ def now(x):
 
 def contiguous(x):
     return x.contiguous()
+
+
+def pad(x):
+    return functional.pad(x, [1] * (2 * x.ndim))
+
+
+def roll(x, shift, axis):
+    return torch.roll(x, shift, axis)
+
+
+def partition(x, rank):
+    raise NotImplementedError("torch has no partition")
+
+
+def add_to_rows(x, y, rows):
+    return torch.index_add(x, 0, rows, y)
 
 
 def take(x, rows):

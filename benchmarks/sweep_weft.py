@@ -6,6 +6,7 @@ import weft.core as mx
 from weft.core import (
     abs,
     argmax,
+    argsort,
     broadcast_to,
     concatenate,
     contiguous,
@@ -13,8 +14,11 @@ from weft.core import (
     exp,
     log1p,
     max,
+    partition,
+    roll,
     sort,
     sqrt,
+    stack,
     sum,
     tanh,
     topk,
@@ -64,6 +68,14 @@ def reversed(x):
 def now(x):
     mx.eval(x)
     return x
+
+
+def pad(x):
+    return mx.pad(x, 1)
+
+
+def add_to_rows(x, y, rows):
+    return x.at[rows].add(y)
 
 
 def take(x, rows):
