@@ -130,7 +130,8 @@ def operands(cell: Cell):
     random, shape = np.random.default_rng(len(cell.name)), operand_shape(cell)
     other = {
         "add": [shape], "where": [shape], "chain": [shape], "concatenate": [shape], "small_products": [shape],
-        "pairwise": [shape], "stack": [shape], "greater": [shape], "add_to_rows": [shape], "multiply_add": [shape] * 2, "adam": [shape] * 3, "add_row": [shape[-1:]],
+        "pairwise": [shape], "stack": [shape], "greater": [shape], "add_to_rows": [shape], "multiply_add": [shape] * 2,
+        "adam": [shape] * 3, "add_row": [shape[-1:]],
         "add_column": [(shape[0], 1)], "layer_norm": [shape[-1:]] * 2, "matmul": [(shape[-1], WIDTH)],
         "matvec": [shape[-1:]], "logistic_gradient": [shape[-1:]], "recurrence": [shape[-1:]] * 2,
         "network_gradient": [(shape[-1], WIDTH), (WIDTH,)],

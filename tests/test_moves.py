@@ -215,3 +215,35 @@ def other_cpu() -> None:
 
 def test_where_no_instruction_converts_float16() -> None:
     run_alone(__file__, "other_cpu", WEFT_CPU="x86-64-v2")
+
+
+# ---- blocks of what lies transposed ----
+
+
+@pytest.mark.parametrize("dtype", [dt.bool_, dt.float16, dt.float32, dt.complex64, dt.complex128], **NAMES)
+@pytest.mark.parametrize("columns", [4, 5, 7, 8, 15, 16, 17, 33, 70])
+def test_blocks_that_begin_earlier(dtype: dt.Dtype, columns: int) -> None:
+    """Rows and columns that no number of blocks fills, forwards and backwards, into rows that lie apart."""
+    for rows in (16, 17, 31, 70):
+        whole = hard_values(dtype, (rows, columns + 2), rows)
+        if dtype.is_bool:
+            whole = whole.view(np.uint8) % 2 == 1
+        x = mx.array(whole, dtype)
+        for part in (np.s_[:, 1:-1], np.s_[:, -2:0:-1], np.s_[::-1, 1:-1], np.s_[::-1, -2:0:-1]):
+            turned, expected = mx.transpose(x[part]), whole[part].T
+            assert np.array_equal(raw(mx.contiguous(turned)), bits(np.ascontiguousarray(expected)))
+            around = np.zeros((columns + 2, rows + 3), dtype.np)
+            target = mx.array(around, dtype)
+            mx.eval(target)
+            target[1:-1, 1:-2] = turned
+            around[1:-1, 1:-2] = expected
+            assert np.array_equal(raw(target), bits(around))
+
+
+@pytest.mark.parametrize("shape", [(4, 16), (9, 40), (16, 17), (70, 33)])
+def test_what_lies_transposed_in_longer_computations(shape: tuple[int, int]) -> None:
+    x, y = (np.random.default_rng(k).integers(-9, 9, shape[::-1]).astype(np.float32) for k in range(2))
+    z = np.random.default_rng(3).integers(-9, 9, shape).astype(np.float32)
+    found = mx.compile(lambda x, y, z: (x.T * z - y.T, x.T + 1))(mx.array(x), mx.array(y), mx.array(z))
+    np.testing.assert_array_equal(np.array(found[0]), x.T * z - y.T)
+    np.testing.assert_array_equal(np.array(found[1]), x.T + 1)

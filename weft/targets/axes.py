@@ -84,14 +84,18 @@ def stepping(stride: int, size: int) -> str:
     return "repeat" if stride == 0 else "unit" if stride == size else "reverse" if stride == -size else "stride"
 
 
+FEWEST = 4
+"""Elements of an axis along which blocks are turned."""
+
+
 def tile_axis(outer: Sequence[Axis], inner: Axis, operand: int, size: int) -> int | None:
-    """The outer axis along which an operand that jumps in the inner loop lies contiguous: squares over both are turned
+    """The outer axis along which an operand that jumps in the inner loop lies contiguous: blocks over both are turned
     on the way in."""
     if abs(inner.strides[operand]) <= size:
         return None
     for position in range(len(outer) - 1, -1, -1):
         tile = outer[position]
-        if tile.strides[operand] == size and tile.size >= LANES and inner.size >= LANES:
+        if tile.strides[operand] == size and tile.size >= FEWEST and inner.size >= LANES:
             return position
     return None
 

@@ -39,7 +39,7 @@ from weft.targets.axes import (
 from weft.targets.cpu.features import features
 from weft.targets.cpu.forms.flat import Flat, Walk, plan_of
 from weft.targets.cpu.forms.map import Map
-from weft.targets.cpu.forms.tile import STRIP, Tile, strips
+from weft.targets.cpu.forms.tile import STRIP, Tile, height_of, strips
 from weft.targets.cpu.kernel import Frame, NativeKernel
 from weft.targets.cpu.short_rows import Ends, copy_rows, ends_of
 
@@ -74,6 +74,9 @@ def copy(x: Layout, target: Layout, from_: Pointer, to: Pointer, convert: Any = 
     rows = None if convert is not None else copy_rows(axes, x.dtype.size, from_, to)
     if rows is not None:
         return [rows]
+    if axes and abs(axes[-1].strides[0]) > kinds[0].size:
+        lies_backwards = [axis.strides[0] == -kinds[0].size for axis in axes]
+        from_, to, axes = _flipped(from_, to, axes, lies_backwards)
     *outer, inner = axes or [Axis(1, (kinds[0].size, kinds[1].size))]
     store = Access(kinds[1], "memory", "full", "unit" if inner.strides[1] == kinds[1].size else "stride")
     position = None if store.inner != "unit" else tile_axis(outer, inner, 0, kinds[0].size)
@@ -94,8 +97,9 @@ def copy(x: Layout, target: Layout, from_: Pointer, to: Pointer, convert: Any = 
     else:
         others["t"] = tile = outer.pop(position)
         load = Access(kinds[0], "memory", "full", "tile")
-        numbers, elements = strips(tile, outer), inner.size * STRIP
-        nest = Tile(len(outer), (load,), *ends)
+        numbers = strips(tile, outer, inner)
+        elements = numbers["width"] * STRIP
+        nest = Tile(len(outer), (load,), *ends, height=height_of([kinds[0]], tile.size))
         scratch = nest.scratch()
     kernel = Copy(nest)
     words = words_of(kernel.fields(), [from_, to], outer, inner, numbers, **others)
@@ -128,9 +132,16 @@ class Copy(NativeKernel):
 
 def _upwards(from_: Pointer, to: Pointer, axes: Sequence[Axis]) -> tuple[Pointer, Pointer, list[Axis]]:
     """The same copy with no axis of the target walked backwards: what is written in vectors is written upwards."""
+    return _flipped(from_, to, axes, [axis.strides[1] < 0 for axis in axes])
+
+
+def _flipped(
+    from_: Pointer, to: Pointer, axes: Sequence[Axis], chosen: Sequence[bool]
+) -> tuple[Pointer, Pointer, list[Axis]]:
+    """The same copy with some axes walked from their other ends."""
     result = []
-    for axis in axes:
-        if axis.strides[1] < 0:
+    for axis, is_chosen in zip(axes, chosen, strict=True):
+        if is_chosen:
             from_ = Pointer(from_.value, from_.offset + (axis.size - 1) * axis.strides[0])
             to = Pointer(to.value, to.offset + (axis.size - 1) * axis.strides[1])
             axis = Axis(axis.size, (-axis.strides[0], -axis.strides[1]))
