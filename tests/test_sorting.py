@@ -342,6 +342,31 @@ def test_parts_of_every_length_are_divided(dtype: Dtype) -> None:
         assert same_bits(values_of(mx.sort(mx.array(x, dtype))), np.sort(x, 1))
 
 
+def _crowded(kind: str, rng: np.random.Generator, n: int) -> np.ndarray:
+    """64-bit elements, many of which agree in the bits that fit into a word beside their places."""
+    if kind == "close":  # to one another, but for one
+        x = 1 + rng.integers(0, 2000, (2, n)) * 2.0**-52
+        x[:, 0] = 1e300, -1e300
+        return x
+    if kind == "pairs":
+        return np.repeat(rng.standard_normal((2, (n + 1) // 2)), 2, axis=-1)[:, :n]
+    if kind == "groups":
+        return rng.integers(0, n, (2, n)) + rng.integers(0, 3, (2, n)) * 2.0**-40
+    if kind == "special":
+        return rng.choice([0.0, -0.0, np.nan, np.inf, -np.inf, 1.0, -1.0], (2, n))
+    if kind == "wide":
+        return rng.integers(-(2**63), 2**63 - 1, (2, n))
+    return np.where(rng.random((2, n)) < 0.3, 2**62, 0) + rng.integers(0, 50, (2, n))
+
+
+@pytest.mark.parametrize("kind", ["close", "pairs", "groups", "special", "wide", "few"])
+def test_places_of_64_bit_elements(kind: str) -> None:
+    for n in (2, 17, 64, 100, 129, 1025, 5000):
+        x = _crowded(kind, np.random.default_rng(n), n)
+        found = mx.argsort(mx.array(x, mx.float64 if x.dtype.kind == "f" else mx.int64), axis=-1)
+        np.testing.assert_array_equal(np.array(found), np.argsort(x, axis=-1, kind="stable"))
+
+
 def test_selection_along_other_axes_and_its_derivative() -> None:
     x = np.random.default_rng(0).permutation(4000).reshape(2000, 2).astype(np.float32)
     np.testing.assert_array_equal(values_of(mx.topk(mx.array(x), 5, axis=0)), np.sort(x, 0)[-5:])

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         matmul,
         moves,
         partition,
+        places,
         quantized,
         scan,
         selection,
@@ -71,6 +72,7 @@ else:
     matmul = lazy("weft.targets.cpu.matmul")
     moves = lazy("weft.targets.cpu.moves")
     partition = lazy("weft.targets.cpu.partition")
+    places = lazy("weft.targets.cpu.places")
     quantized = lazy("weft.targets.cpu.quantized")
     scan = lazy("weft.targets.cpu.scan")
     selection = lazy("weft.targets.cpu.selection")
@@ -138,6 +140,8 @@ def _sort(op: Sort, operands: Operands, out: Layout) -> Lowering:
 
 
 def _arg_sort(op: ArgSort, operands: Operands, out: Layout) -> Lowering:
+    if places.fits(operands[0], op.axis):
+        return places.lower(operands[0], out, op.axis)
     return sorting.lower(operands[0], out, op.axis, places=True)
 
 
