@@ -152,3 +152,68 @@ def test_a_long_sum_of_ones_is_exact() -> None:
     assert mx.sum(mx.ones((20_000_000,))).item() == 20_000_000
     assert mx.mean(mx.ones((70_000,), mx.float16)).item() == 1
     assert mx.sum(mx.ones((3000,), mx.bfloat16)).item() == 3008  # 3000, rounded once
+
+
+VIEWS = {
+    "contiguous": lambda x: mx.contiguous(x[:, 1:-1]),
+    "sliced": lambda x: x[:, 1:-1],
+    "reversed": lambda x: x[:, 1:-1][:, ::-1],
+    "upwards": lambda x: x[::-1, 1:-1],
+    "repeated": lambda x: mx.broadcast_to(x[:1, 1:-1], (x.shape[0], x.shape[1] - 2)),
+}
+REDUCED = {
+    "sum": lambda x, axis: mx.sum(x, axis=axis),
+    "prod": lambda x, axis: mx.prod(x, axis=axis),
+    "max": lambda x, axis: mx.max(x, axis=axis),
+    "argmax": lambda x, axis: mx.argmax(x, axis=axis),
+    "var": lambda x, axis: mx.var(x, axis=axis),
+}
+
+
+def rows_of_few(dtype: Dtype, rows: int, columns: int) -> mx.array:
+    """Numbers whose sums are rounded, in rows with an element before and behind."""
+    rng = np.random.default_rng(rows)
+    x = rng.uniform(0.4, 1.6, (rows, columns + 2))
+    x = x + 1j * rng.uniform(-1, 1, x.shape) if dtype.is_complex else x * 3 if dtype.is_integer else x
+    return mx.array(x.astype(np.complex64 if dtype.is_complex else np.float32)).astype(dtype)
+
+
+def same_bits(x: mx.array, y: mx.array) -> bool:
+    return x.dtype == y.dtype and np.array(x.view(mx.uint8)).tobytes() == np.array(y.view(mx.uint8)).tobytes()
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.float16, dt.int8, dt.bool_, dt.complex64], ids=str)
+@pytest.mark.parametrize(("rows", "columns"), [(64, 3), (100, 16), (4111, 7), (9000, 33)])
+@pytest.mark.parametrize("name", REDUCED)
+def test_few_columns_are_reduced_in_the_order_of_rows(name: str, rows: int, columns: int, dtype: Dtype) -> None:
+    if name == "var" and not dtype.is_float:
+        return
+    x, reduced = rows_of_few(dtype, rows, columns), REDUCED[name]
+    for kind, view in VIEWS.items():
+        down = mx.compile(lambda x, view=view: reduced(view(x), 0))(x)
+        along = reduced(mx.contiguous(mx.transpose(view(x))), 1)
+        assert same_bits(down, along), kind
+
+
+@pytest.mark.parametrize("columns", [2, 5, 16, 20])
+def test_few_columns_of_what_is_computed_and_stored(columns: int) -> None:
+    x = rows_of_few(dt.float32, 5000, columns)
+    row, column = x[0, 1:-1], x[:, :1]
+
+    def scaled(x: mx.array, row: mx.array, column: mx.array) -> mx.array:
+        return mx.exp(x[:, 1:-1] * row) + column
+
+    @mx.compile
+    def both(x: mx.array, row: mx.array, column: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+        y = scaled(x, row, column)
+        return y, mx.sum(y, axis=0) * row, mx.argmin(y, axis=0)
+
+    y = scaled(x, row, column)
+    turned = mx.contiguous(mx.transpose(y))
+    wanted = (y, mx.sum(turned, axis=1) * row, mx.argmin(turned, axis=1))
+    assert all(same_bits(a, b) for a, b in zip(both(x, row, column), wanted, strict=True))
+
+
+def test_few_columns_of_a_batch() -> None:
+    x = mx.contiguous(mx.moveaxis(rows_of_few(dt.float32, 300, 40)[:, 1:-1].reshape(300, 8, 5), 1, 0))
+    assert same_bits(mx.sum(x, axis=1), mx.sum(mx.contiguous(mx.swapaxes(x, 1, 2)), axis=2))

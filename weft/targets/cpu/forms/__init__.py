@@ -7,6 +7,7 @@ from weft.targets.cpu.forms.column import Column
 from weft.targets.cpu.forms.flat import Flat
 from weft.targets.cpu.forms.long_row import Partial
 from weft.targets.cpu.forms.map import Map
+from weft.targets.cpu.forms.narrow import Narrow
 from weft.targets.cpu.forms.row import Row
 from weft.targets.cpu.forms.short import Short
 from weft.targets.cpu.forms.tile import Tile
@@ -15,7 +16,7 @@ from weft.targets.nest import Nest
 FORMS: dict[str, tuple[type[Form], ...]] = {
     "map": (Tile, Flat, Map),
     "row": (Partial, Short, Row),
-    "column": (Column, Partial, Short, Row),
+    "column": (Narrow, Column, Partial, Short, Row),
 }
 """By what fusion calls a group: the forms that are tried, in order. The last one fits everything."""
 

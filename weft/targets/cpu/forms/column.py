@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.codegen.kernel import BLOCK, LANES
+from weft.codegen.kernel import BLOCK, LANES, Kernel
 from weft.codegen.phases import Phases
 from weft.codegen.scope import Accesses, Bases, Scope, State
 from weft.llvm.builder import Value
@@ -33,7 +33,7 @@ class Column(Form):
         if not nest.outer or not nest.reduced:
             return None
         outer, rows = list(nest.outer), nest.reduced[0]
-        inner = outer.pop(_unit_axis(nest))
+        inner = outer.pop(unit_axis(nest))
         kernel, n, places = cls.of(nest, outer, inner), inner.size, product(outer)
         width = _width(n, places, max(d.size for d in kernel.state_dtypes()))
         chunks = -(-n // width)
@@ -82,7 +82,7 @@ def _width(n: int, places: int, nbytes: int) -> int:
     return min(width, max(-(-n // (LANES * strips)) * LANES, most // 4))
 
 
-def _unit_axis(nest: Nest) -> int:
+def unit_axis(nest: Nest) -> int:
     """The kept axis that most operands walk element by element; the last of equals."""
     reads = [(k, o.unit) for k, o in enumerate(nest.loads) if o.source == "memory" and o.level == "full"]
 
@@ -90,6 +90,11 @@ def _unit_axis(nest: Nest) -> int:
         return sum(type(axis.strides[k]) is int and abs(axis.strides[k]) == unit for k, unit in reads)
 
     return max(range(len(nest.outer)), key=lambda i: (score(nest.outer[i]), i))
+
+
+def rows_together(kernel: Kernel) -> int:
+    """Rows of a lane that are added to its partial results between reading and writing them."""
+    return 4 if sum(step.op.cost for step in kernel.steps if not step.reduces) <= 16 else 1
 
 
 class _Columns:
@@ -124,7 +129,7 @@ class _Columns:
                 self.frame.look()
             strip.fill(0, stop - start)
             last = b.choose(blocks.index + block < rows, blocks.index + block, rows)
-            together = self._rows_together()
+            together = rows_together(self.kernel)
             whole = blocks.index + ((last - blocks.index) & -(LANES * together))
             with b.loop(blocks.index, whole, LANES * together) as group, b.loop(0, LANES, 1) as lane:
                 rows_of_lane = [group.index + lane.index + LANES * i for i in range(together)]
@@ -140,10 +145,6 @@ class _Columns:
             return state
 
         vector_loop(b, start, stop, finish)
-
-    def _rows_together(self) -> int:
-        """Rows of a lane that are added to its partial results between reading and writing them."""
-        return 4 if sum(step.op.cost for step in self.kernel.steps if not step.reduces) <= 16 else 1
 
     def _rows(self, strip: _Strip, bases: Bases, rows: Sequence[Value], lane: Value, start: Value, stop: Value) -> None:
         """Some rows of the strip join the lanes of their turn, one after the other."""

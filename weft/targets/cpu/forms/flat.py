@@ -104,7 +104,7 @@ class Flat(Form):
         return range(len(self.stores))
 
     def emit(self, frame: Frame) -> None:
-        b, rows = frame.b, _Rows(self, frame)
+        b, rows = frame.b, Rows(self, frame)
         lanes, once = lanes_of(self), masks_all(self)
         group = frame["group"]
         with b.loop(frame.begin, frame.end, 1) as units:
@@ -124,7 +124,7 @@ class Flat(Form):
                 vector_loop(b, b.i64(0), count * frame["across"], body, lanes=lanes, once=once)
 
 
-class _Rows:
+class Rows:
     """Writes what lays out operands."""
 
     def __init__(self, kernel: Flat, frame: Frame) -> None:
@@ -302,7 +302,7 @@ class Plan:
 def plan_of(axes: Sequence[Axis], loads: Sequence[Walk], stores: Sequence[Walk]) -> Plan | None:
     """How these loops are walked with rows laid out, or None if that does not pay."""
     # What does not depend on sizes comes first: an answer about a size is one about all sizes on its side.
-    if len(axes) < 2 or not all(_is_flat(axes[-2:], k, store) for k, store in enumerate(stores, len(loads))):
+    if len(axes) < 2 or not all(is_flat(axes[-2:], k, store) for k, store in enumerate(stores, len(loads))):
         return None
     split = _split(axes)
     if split is None:
@@ -310,14 +310,13 @@ def plan_of(axes: Sequence[Axis], loads: Sequence[Walk], stores: Sequence[Walk])
     *outer, rows = axes[:-split]
     columns = axes[-split:]
     inner = [rows, *columns]
-    if not all(_is_flat(inner, k, store) for k, store in enumerate(stores, len(loads))):
+    if not all(is_flat(inner, k, store) for k, store in enumerate(stores, len(loads))):
         return None
-    staging = tuple([_staged(inner, k, load) for k, load in enumerate(loads)])
-    if not any(staging) or not _pays(staging, columns):
+    staging = staging_of(inner, loads)
+    if not any(staging) or not pays(staging, columns):
         return None
     width, last = product(columns), columns[-1].size
-    lanes = LANES if last > 8 else 8 if last > 4 else 4
-    staging = tuple([_beside(how, rows.strides[k], (lanes - last) * loads[k].unit) for k, how in enumerate(staging)])
+    lanes, staging = pieces_of(rows, last, loads, staging)
     group = LANES if width > LANES else TABLE // lanes
     unit = MANY_GROUPS * group
     chunks = -(-rows.size // unit)
@@ -345,7 +344,19 @@ def _split(axes: Sequence[Axis]) -> int | None:
     return None
 
 
-def _is_flat(axes: Sequence[Axis], k: int, operand: Walk) -> bool:
+def staging_of(axes: Sequence[Axis], loads: Sequence[Walk]) -> tuple[str, ...]:
+    """When each operand is laid out and how, of rows (the first of these axes) and what is in them."""
+    return tuple([_staged(axes, k, load) for k, load in enumerate(loads)])
+
+
+def pieces_of(rows: Axis, last: int, loads: Sequence[Walk], staging: Sequence[str]) -> tuple[int, tuple[str, ...]]:
+    """The lanes of the vectors in which runs of `last` elements are moved, and which of them may be read whole."""
+    lanes = LANES if last > 8 else 8 if last > 4 else 4
+    past = [(lanes - last) * load.unit for load in loads]
+    return lanes, tuple([_beside(how, rows.strides[k], past[k]) for k, how in enumerate(staging)])
+
+
+def is_flat(axes: Sequence[Axis], k: int, operand: Walk) -> bool:
     """Whether an operand is walked as one axis."""
     runs = all(provably_equal(x.strides[k], y.strides[k] * y.size) for x, y in itertools.pairwise(axes))
     return runs and (operand.source == "iota" or axes[-1].strides[k] == operand.unit)
@@ -353,7 +364,7 @@ def _is_flat(axes: Sequence[Axis], k: int, operand: Walk) -> bool:
 
 def _staged(axes: Sequence[Axis], k: int, load: Walk) -> str:
     rows, last = axes[0].strides[k], axes[-1].strides[k]
-    if load.source == "scalar" or not any(axis.strides[k] for axis in axes) or _is_flat(axes, k, load):
+    if load.source == "scalar" or not any(axis.strides[k] for axis in axes) or is_flat(axes, k, load):
         return ""
     when, how = "once" if rows == 0 else "often", stepping(last, load.unit)
     # Of several runs in a row, the end of the last would be written over the next row, which is there already.
@@ -368,7 +379,7 @@ def _beside(how: str, row: int, past: int) -> str:
     return f"{how} beside" if how in ("often unit", "often reverse") and abs(row) >= past else how
 
 
-def _pays(staging: Sequence[str], columns: Sequence[Axis]) -> bool:
+def pays(staging: Sequence[str], columns: Sequence[Axis]) -> bool:
     """Whether laying out costs less than vectors that end with the rows. Each run of a row is moved by itself."""
     width, last = product(columns), columns[-1].size
     if all(how.startswith("once") for how in staging if how):
