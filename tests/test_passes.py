@@ -30,7 +30,7 @@ from weft.primitives.linalg.implicit import Implicit
 from weft.primitives.reductions import ArgMax, Max, Prod, Sum
 from weft.primitives.scans import CumSum
 from weft.primitives.sorting import ArgSelect, ArgSort, Sort
-from weft.primitives.views import Broadcast, Slice, SliceUpdate, reshape, restore_axes, transpose
+from weft.primitives.views import Broadcast, Reshape, Slice, SliceUpdate, reshape, restore_axes, transpose
 from weft.targets import CPU
 from weft.targets.cpu.target import Cpu
 
@@ -254,6 +254,12 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
         (NUMBER, lambda x: bind(Broadcast((4, 4), (1, 0)), bind(Slice((0, 0), (4, 4), (1, 1)), x)),
          "broadcast(shape=(4, 4), axes=(1, 0)) slice(starts=(0, 0), sizes=(4, 4), steps=(1, 1)) x"),
     ],
+    "reshape_what_repeats": [
+        (NUMBER, lambda x: bind(Reshape((3, 1, 4, 8, 1)), bind(Broadcast((3, 4, 8), (1, 2)), x)),
+         "broadcast(shape=(3, 1, 4, 8, 1), axes=(2, 3)) x"),
+        (NUMBER, lambda x: bind(Reshape((12, 8)), bind(Broadcast((3, 4, 8), (1, 2)), x)),
+         "reshape(shape=(12, 8)) broadcast(shape=(3, 4, 8), axes=(1, 2)) x"),
+    ],
     "merge_broadcasts": [
         (NUMBER, lambda x: bind(Broadcast((3, 8, 5, 4), (1, 3)), bind(Broadcast((8, 4), (1, 0)), x)),
          "broadcast(shape=(3, 8, 5, 4), axes=(3, 1)) x"),
@@ -292,9 +298,14 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
          "multiply sum(axes=(0,)) x constant(special=None)"),
         (dt.int8, lambda x: bind(Sum((0,)), bind(Broadcast((3, 4, 8), (1, 2)), x)),
          "multiply as_type(dtype=int32) x constant(special=None)"),
-        # Floats are rounded at each addition, and of no elements there is none to take.
+        # Floats are rounded at each addition.
         (NUMBER, lambda x: bind(Sum((0,)), bind(Broadcast((3, 4, 8), (1, 2)), x)),
          "sum(axes=(0,)) broadcast(shape=(3, 4, 8), axes=(1, 2)) x"),
+        (NUMBER, lambda x: bind(Sum((0, 1)), bind(Broadcast((300, 9, 4, 8), (2, 3)), x)), "sum_of_equal(count=2700) x"),
+        (NUMBER, lambda x: bind(Sum((0, 2)), bind(Broadcast((300, 4, 9, 8), (1, 3)), x)),
+         "sum(axes=(0,)) sum(axes=(2,)) broadcast(shape=(300, 4, 9, 8), axes=(1, 3)) x"),
+        (NUMBER, lambda x: bind(Sum((0, 1)), bind(Broadcast((3000, 4, 8), (1, 2)), x)),
+         "sum(axes=(0, 1)) broadcast(shape=(3000, 4, 8), axes=(1, 2)) x"),
     ],
     "place_among_equals": [
         (NUMBER, lambda x: bind(ArgMax((0,)), bind(Broadcast((3, 4, 8), (1, 2)), x)), "constant(special=0)"),

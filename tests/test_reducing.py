@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import weft.core as mx
 from tests.contract import LAYOUTS, place, values_of
 from weft import dtypes as dt
+from weft import explain
 from weft.dtypes import Dtype
 
 SHAPES = ((), (7,), (3, 0), (0,), (2, 3), (4, 1, 5), (2, 3, 17))
@@ -217,3 +218,27 @@ def test_few_columns_of_what_is_computed_and_stored(columns: int) -> None:
 def test_few_columns_of_a_batch() -> None:
     x = mx.contiguous(mx.moveaxis(rows_of_few(dt.float32, 300, 40)[:, 1:-1].reshape(300, 8, 5), 1, 0))
     assert same_bits(mx.sum(x, axis=1), mx.sum(mx.contiguous(mx.swapaxes(x, 1, 2)), axis=2))
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.bfloat16, dt.complex64], ids=str)
+@pytest.mark.parametrize("count", [1, 15, 17, 4095, 4096, 8192, 70001])
+def test_sums_of_equal_elements_are_sums(count: int, dtype: Dtype) -> None:
+    x = rows_of_few(dtype, 1, max(3, 70_000 // count))[0]
+    repeated = mx.contiguous(mx.broadcast_to(x, (count, x.size)))
+    mx.eval(repeated)
+    for reduced in (REDUCED["sum"], REDUCED["var"]) if dtype.is_float else (REDUCED["sum"],):
+        short = mx.compile(lambda x, reduced=reduced: reduced(mx.broadcast_to(x, (count, x.size)), 0))(x)
+        assert same_bits(short, reduced(repeated, 0))
+
+
+def test_equal_elements_apart_are_summed_group_by_group() -> None:
+    x = rows_of_few(dt.float32, 1, 1)[0]
+    repeated = mx.contiguous(mx.broadcast_to(x, (100, 3, 150, 3)))
+    mx.eval(repeated)
+    for axes in ((0, 1), (0, 2), (1, 2), (0, 1, 2)):
+        assert same_bits(mx.sum(mx.broadcast_to(x, (100, 3, 150, 3)), axis=axes), mx.sum(repeated, axis=axes))
+
+
+def test_repeats_between_axes_of_one_element_cost_nothing() -> None:
+    program = str(explain(lambda x: mx.sum(mx.broadcast_to(x, (100_000, 1)), axis=0), mx.array([3])))
+    assert "reducing axis" not in program

@@ -338,6 +338,19 @@ def broadcast_without_unit_axes(node: Node) -> Node | None:
     return bind(Broadcast(op.shape, axes), _reshaped(x, squeezed(x.shape)))
 
 
+@rule(Reshape)
+def reshape_what_repeats(node: Node) -> Node | None:
+    """reshape(broadcast(x)) -> broadcast(x) where axes of size 1 come or go   (the others repeat x as they did)"""
+    (repeated,) = node.inputs
+    op = repeated.op
+    if not isinstance(op, Broadcast) or not same_shape(squeezed(repeated.shape), squeezed(node.shape)):
+        return None
+    before, after = ([i for i, n in enumerate(x.shape) if not is_exactly(n, 1)] for x in (repeated, node))
+    if not set(op.axes) <= set(before):
+        return None
+    return bind(Broadcast(node.shape, tuple(after[before.index(axis)] for axis in op.axes)), repeated.inputs[0])
+
+
 @rule(Broadcast)
 def merge_broadcasts(node: Node) -> Node | None:
     """broadcast(broadcast(x)) -> broadcast(x)   (what is repeated twice is repeated)"""
@@ -389,6 +402,8 @@ def scan_one(node: Node) -> Node | None:
 
 COSTLY = 8
 """What an operation costs that is worth a kernel of its own if it is done for fewer elements."""
+MANY_EQUAL = 1 << 16
+"""Equal elements whose sum is worth a kernel that is made for their number."""
 MOST_NARROWED = 16
 """Operations that are computed before they are repeated, together with the one that is worth it."""
 
@@ -449,19 +464,23 @@ def sort_before_repeating(node: Node) -> Node | None:
 
 @rule(Fold)
 def reduce_equal_elements(node: Node) -> Node | None:
-    """max(broadcast(x)) -> max(x), sum(broadcast(x)) -> n * sum(x) for integers, over axes along which x does not vary
-    (of equal elements each is the largest; integers wrap however they are added)"""
+    """max(broadcast(x)) -> max(x), sum(broadcast(x)) -> n * sum(x) for integers, else sum_of_equal(x), over axes along
+    which x does not vary   (of equal elements each is the largest; integers wrap however they are added; partial sums
+    of equal elements are equal)"""
     op, (x,) = node.op, node.inputs
     assert isinstance(op, Fold)
     varying = _varying(x)
     equal = [axis for axis in op.axes if varying is not None and axis not in varying]
     sizes = [n for axis in equal if type(n := x.shape[axis]) is int]
-    if not equal or len(sizes) < len(equal) or op.of_equal(x, math.prod(sizes)) is None:
+    neighbours = len(equal) == len(op.axes) > 0 and op.axes[-1] - op.axes[0] == len(op.axes) - 1
+    size = math.prod(x.shape)
+    alone = neighbours and type(size) is int and size >= MANY_EQUAL
+    if not equal or len(sizes) < len(equal) or op.of_equal(x, math.prod(sizes), alone) is None:
         return None
     kept = tuple(axis for axis in range(x.ndim) if axis not in equal)
     rest = tuple(kept.index(axis) for axis in op.axes if axis in kept)
     reduced = _narrowed(x, kept)
-    return op.of_equal(_rewrite(bind(type(op)(rest), reduced)) if rest else reduced, math.prod(sizes))
+    return op.of_equal(_rewrite(bind(type(op)(rest), reduced)) if rest else reduced, math.prod(sizes), alone)
 
 
 @rule(ArgExtremum)

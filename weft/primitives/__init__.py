@@ -63,8 +63,8 @@ REGISTRY: tuple[type[Primitive], ...] = (
     # views
     views.Transpose, views.Slice, views.Broadcast, views.Reshape, views.SliceUpdate, views.Contiguous,
     # reductions
-    reductions.Sum, reductions.Prod, reductions.Max, reductions.Min, reductions.All, reductions.Any_,
-    reductions.ArgMax, reductions.ArgMin,
+    reductions.Sum, reductions.SumOfEqual, reductions.Prod, reductions.Max, reductions.Min, reductions.All,
+    reductions.Any_, reductions.ArgMax, reductions.ArgMin,
     # scans
     scans.CumSum, scans.CumProd, scans.CumMax, scans.CumMin, scans.CumLogAddExp, scans.Recurrence,
     # indexing

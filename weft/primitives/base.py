@@ -655,9 +655,10 @@ class Reduction(Primitive):
         """Whether merging the identity leaves all bits as they are. (1 + 0j) * x may not."""
         return not dtype.is_complex
 
-    def of_equal(self, x: Node, count: int) -> Node | None:
-        """What `count` elements, all of them equal to x, are combined to, if that takes no combining; x is what the
-        other axes were reduced to, where there are any."""
+    def of_equal(self, x: Node, count: int, alone: bool) -> Node | None:
+        """What `count` elements, all of them equal to x, are combined to, if that takes less than combining them; x is
+        what the other axes were reduced to. `alone`: there are none, these elements are one sequence, and so many
+        that work saved pays for a kernel of its own."""
         return None
 
     def flops(self, out: ArrayType, *kinds: ArrayType) -> float:

@@ -8,18 +8,20 @@ two partial states, `finish`. Most have one accumulator and write only `identity
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import Dtype
 from weft.graph.node import ArrayType, Node
+from weft.lazy import lazy
 from weft.llvm.builder import AnyValue, Builder, Complex, Value
 from weft.primitives.base import ByOperand, Discrete, Reduction, Sample, bind, full_like
 from weft.primitives.checks import need
 from weft.primitives.elementwise import (
     EITHER_ZERO,
+    INEXACT,
     Elementwise,
     Greater,
     IsNan,
@@ -32,9 +34,15 @@ from weft.primitives.elementwise import (
     draw,
     equal,
     select,
+    unary,
 )
 from weft.primitives.integers import Factors, shared
 from weft.primitives.views import restore_axes
+
+if TYPE_CHECKING:
+    from weft.codegen import kernel
+else:
+    kernel = lazy("weft.codegen.kernel")
 
 State = tuple[Any, ...]
 
@@ -140,10 +148,12 @@ class Sum(Fold):
     def is_neutral(self, dtype: Dtype) -> bool:
         return True
 
-    def of_equal(self, x: Node, count: int) -> Node | None:
+    def of_equal(self, x: Node, count: int, alone: bool) -> Node | None:
         """Integers wrap, so it does not matter in how many steps they are added; floats are rounded at each one."""
         wide = astype(x, self.result(x.dtype))
-        return wide * full_like(wide, count) if wide.dtype.is_integer and count < 1 << 31 else None
+        if wide.dtype.is_integer:
+            return wide * full_like(wide, count) if count < 1 << 31 else None
+        return bind(SumOfEqual(count), wide) if alone and count else None
 
     def combine(self, b: Builder, x: Any, y: Any) -> Any:
         return x + y
@@ -159,6 +169,67 @@ class Sum(Fold):
 
     def vjp(self, out: Node, primals: tuple[Node, ...], cotangent: Node, wanted: frozenset[int]) -> ByOperand:
         return {0: restore_axes(astype(cotangent, primals[0].dtype), primals[0].shape, self.axes)}
+
+
+class SumOfEqual(Elementwise):
+    """The sum of `count` elements, all of them equal to x, in the order of `Sum`: as many additions as its longest
+    chains have. `simplify` puts it in the place of sums of what repeats itself."""
+
+    count: int
+
+    samples = tuple(
+        Sample(sample.make, {"count": count}, name=f"{sample.name}_{count}")
+        for sample in unary
+        for count in (1, 7, 1000, 4096, 70001)
+    )
+    dtypes = INEXACT
+    cost = 300
+    tolerance = Sum.tolerance
+
+    def reference(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) * self.count).astype(x.dtype)
+
+    def partials(self, out: Node, x: Node) -> tuple[Node, ...]:
+        return (full_like(out, self.count),)
+
+    def emit(self, b: Builder, x: Any) -> Any:
+        blocks, rest = divmod(self.count, kernel.BLOCK)
+        if blocks == 0:
+            return _tree(self._lanes(b, x, rest))
+        whole = _tree(self._lanes(b, x, kernel.BLOCK))
+        if self.count == kernel.BLOCK:
+            return whole
+        lanes = self._lanes(b, whole, blocks)
+        if rest:
+            last = blocks % kernel.LANES
+            lanes[last] = lanes[last] + _tree(self._lanes(b, x, rest))
+        return _tree(lanes)
+
+    def _lanes(self, b: Builder, x: Any, count: int) -> list[Any]:
+        """The partial results of so many elements, which take turns."""
+        each, more = divmod(count, kernel.LANES)
+        nothing = _everywhere(b, x.dtype, Sum(()).identity(x.dtype), x.lanes)
+        with b.loop(0, each, 1, *_parts(nothing)) as loop:
+            loop.carry(*_parts(_whole(loop.carried) + x))
+        short = _whole(loop.carried)
+        return [short + x] * more + [short] * (kernel.LANES - more)
+
+
+def _parts(x: AnyValue) -> tuple[Value, ...]:
+    """What a loop carries of a number."""
+    return (x.re, x.im) if isinstance(x, Complex) else (x,)
+
+
+def _whole(parts: tuple[Value, ...]) -> Any:
+    return Complex(*parts) if len(parts) == 2 else parts[0]
+
+
+def _tree(lanes: list[Any]) -> Any:
+    """Sixteen partial results to one."""
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        lanes = [x + y for x, y in zip(lanes[:half], lanes[half:], strict=True)]
+    return lanes[0]
 
 
 class Prod(Fold):
@@ -233,7 +304,7 @@ class Extremum(Fold):
     tolerance = EITHER_ZERO
     op: ClassVar[Elementwise]
 
-    def of_equal(self, x: Node, count: int) -> Node | None:
+    def of_equal(self, x: Node, count: int, alone: bool) -> Node | None:
         return x if count else None
 
     def combine(self, b: Builder, x: Any, y: Any) -> Any:
@@ -291,7 +362,7 @@ class Logical(Fold, Discrete):
     samples = _samples(smooth=False, empty=True)
     dtypes = (dt.bool_,)
 
-    def of_equal(self, x: Node, count: int) -> Node | None:
+    def of_equal(self, x: Node, count: int, alone: bool) -> Node | None:
         return x if count else None
 
 
