@@ -72,6 +72,18 @@ def test_right_programs_are_run_and_nothing_is_found(findings: list[Finding]) ->
     assert findings == []
 
 
+def test_either_zero_is_the_larger(findings: list[Finding]) -> None:
+    """Which of 0.0 and -0.0 an extremum gives is left open (docs/numerics.md)."""
+    signs = np.random.default_rng(0).random((5, 64)) < 0.5
+    for dtype in (mx.float16, mx.float32, mx.float64):
+        x = mx.array(np.where(signs, 0.0, -0.0)).astype(dtype)
+        places = x.at[mx.array([0, 0, 1])]
+        for extremum in (mx.max, mx.min):
+            mx.eval(extremum(x, axis=0), extremum(x, axis=1))
+        mx.eval(mx.maximum(x, -x), mx.minimum(x, -x), places.maximum(-x[:3]), places.minimum(-x[:3]))
+    assert findings == []
+
+
 @pytest.mark.parametrize("cls", [cls for cls in REGISTRY if cls.samples], ids=lambda cls: cls.name())
 def test_every_primitive_passes_its_own_check(cls: Any, findings: list[Finding]) -> None:
     """On samples of theirs: a check that cries wolf is of no use. NaNs and stray indices are there on purpose."""

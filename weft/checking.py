@@ -618,8 +618,8 @@ def _unlike(node: Node, values: Sequence[np.ndarray], got: np.ndarray, expected:
         return f"gives shape {got.shape} where the reference gives {expected.shape}"
     dtype = dt.from_numpy(got.dtype)
     dtypes = [i.dtype for i in node.inputs if i.dtype.is_inexact] + [dtype]
-    allowed = max((node.op.tolerance.get(d, 0) for d in dtypes), default=0)
-    if not allowed or not dtype.is_inexact:
+    allowed = max((node.op.tolerance[d] for d in dtypes if d in node.op.tolerance), default=None)
+    if allowed is None or not dtype.is_inexact:
         right = same_bits(got, expected)
     else:
         right = bool(np.all(_errors(node, values, got, expected) <= SLACK * allowed))

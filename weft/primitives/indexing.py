@@ -33,6 +33,7 @@ from weft.primitives.base import (
 from weft.primitives.checks import check_axes, check_shape, equal_shapes, need
 from weft.primitives.creation import Iota
 from weft.primitives.elementwise import (
+    EITHER_ZERO,
     Add,
     Maximum,
     Minimum,
@@ -430,6 +431,7 @@ class ScatterExtremum(Scatter):
     gradient equally."""
 
     samples = _samples((-3.0, 3.0))
+    tolerance = EITHER_ZERO
 
     def _winners(self, out: Node, primals: tuple[Node, ...]) -> tuple[Node, Node, Node]:
         """(1 where x is the result, 1 for each update that is, how many they are), wide enough to count them."""
