@@ -286,6 +286,23 @@ def test_gated_delta() -> None:
     assert (got.dtype, last.dtype) == (mx.bfloat16, mx.float32)
 
 
+def test_angles_of_rope_follow_numbers_that_are_overwritten() -> None:
+    """Angles are kept for the next call, which may have the same array with another number in it."""
+    x = mx.random.normal((1, 4, 8))
+
+    def turned(**given: Any) -> np.ndarray:
+        options: dict[str, Any] = {"traditional": False, "base": 100.0, "scale": 1.0, "offset": 3, **given}
+        return np.asarray(mx.fast.rope(x, 8, **options))
+
+    for name in ("base", "scale"):
+        expected = [turned(**{name: value}) for value in (2.0, 5.0)]
+        for kind in (mx.array, np.array):
+            number = kind(2.0)
+            assert np.array_equal(turned(**{name: number}), expected[0])
+            number += 3
+            assert np.array_equal(turned(**{name: number}), expected[1])
+
+
 # ---- errors ----
 
 X, Q, K = mx.ones((2, 3, 8)), mx.ones((2, 4, 5, 8)), mx.ones((2, 2, 7, 8))

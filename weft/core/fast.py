@@ -198,6 +198,7 @@ class _Recent(threading.local):
 
 
 _RECENT = _Recent()
+_PLAIN = frozenset({int, float})
 
 
 def _angles(
@@ -205,7 +206,8 @@ def _angles(
 ) -> tuple[array, array]:
     """Cosines and sines of the angles."""
     length = a._node.shape[-2]
-    plain = type(offset) is int and type(length) is int and freqs is None
+    # Arrays may be overwritten, and 0.0 and -0.0 are one key.
+    plain = type(offset) is type(length) is int and _PLAIN.issuperset((type(base), type(scale))) and scale
     key = (length, half, base, scale, offset, current()) if plain and not is_tracing() else None
     if key is not None and key == _RECENT.key and _RECENT.made is not None:
         return _RECENT.made
