@@ -234,3 +234,39 @@ def test_rows_taken_by_number(n: int, dtype: type) -> None:
     np.testing.assert_array_equal(np.array(a[:, ::-1][places]), x[:, ::-1][numbers])
     columns, boxes, more = np.arange(23) % 3, x.reshape(10, 5, n + 2), a.reshape(10, 5, n + 2)
     np.testing.assert_array_equal(np.array(more[places % 10, mx.array(columns)]), boxes[numbers % 10, columns])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int8", "int64", "complex64"])
+def test_rows_of_every_length_are_added_to_rows(dtype: str) -> None:
+    """Rows that are combined as their first and last elements, some of them several times; all ways the updates lie."""
+    rng = np.random.default_rng(3)
+    rows = rng.integers(0, 9, 50).astype(np.int32)
+    for n in (*range(1, 20), 31, 32, 33, 50):
+        x, y = (rng.integers(-9, 9, (k, n)).astype(np.float32) for k in (9, 50))
+        for view in (lambda a: a, lambda a: a[:, ::-1], lambda a: a[:, :1] + 0 * a):
+            expected = x.copy()
+            np.add.at(expected, rows, view(y))
+            found = (
+                mx.array(x)
+                .astype(getattr(mx, dtype))
+                .at[mx.array(rows)]
+                .add(view(mx.array(y)).astype(getattr(mx, dtype)))
+            )
+            np.testing.assert_array_equal(np.array(found.astype(mx.float32)), expected)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "int64", "complex64", "complex128"])
+def test_rows_are_taken_in_any_layout(dtype: str) -> None:
+    """Backwards, and from columns, which are laid out first where that pays."""
+    rng = np.random.default_rng(4)
+    for shape in ((40, 3), (40, 70), (300, 65)):
+        x = rng.integers(-99, 99, shape).astype(dtype)
+        for count in (5, 500):
+            rows = rng.integers(0, shape[0], count).astype(np.int32)
+            for view in (lambda a: a[:, ::-1], lambda a: a[::-1, 1:], lambda a: a[:, ::2]):
+                for array, made in (
+                    (x, mx.array(x, getattr(mx, dtype))),
+                    (x.T.copy().T, mx.array(x.T, getattr(mx, dtype)).T),
+                ):
+                    taken = mx.take(view(made), mx.array(rows), axis=0)
+                    np.testing.assert_array_equal(np.array(taken), view(array)[rows])

@@ -15,7 +15,7 @@ from typing import Any, Final
 from weft import dtypes as dt
 from weft.codegen.kernel import LANES, Access, Step, Store
 from weft.codegen.launch import FAILURE_WORD, Launch, Layout, Lowering, Pointer
-from weft.codegen.scope import assemble, splat
+from weft.codegen.scope import assemble, reversed_lanes, splat
 from weft.codegen.words import fields_of
 from weft.config import config
 from weft.dtypes import Dtype
@@ -268,17 +268,26 @@ def join(operands: Sequence[Layout], out: Layout, axis: int) -> Lowering | None:
     return Lowering((Launch(kernel.source(), words, weigh(units, n * size)),))
 
 
-def run(b: Builder, source: Value, target: Value, count: Value, size: int, stream: bool = False) -> None:
-    """Copy `count` consecutive elements of `size` bytes: four vectors at a time, then one, then the rest by halves."""
+def run(
+    b: Builder, source: Value, target: Value, count: Value, size: int, stream: bool = False, backwards: bool = False
+) -> None:
+    """Copy `count` consecutive elements of `size` bytes (of 8 at most, if the source goes `backwards`): four vectors at
+    a time, then one, then the rest by halves."""
     kind = _BITS[min(size, 8)]
     parts = size // kind.size
     lanes, count = 64 // kind.size, count * parts
 
+    def read(at: Value, many: int) -> AnyValue:
+        if not backwards:
+            return b.load(b.gep(source, at * kind.size), kind, many)
+        found = b.load(b.gep(source, (at + (many - 1)) * -kind.size), kind, many)
+        return reversed_lanes(b, found) if many > 1 else found
+
     def move(at: Value, many: int, vectors: int = 1) -> None:
-        places = [at * kind.size + v * many * kind.size for v in range(vectors)]
-        held = [b.load(b.gep(source, place), kind, many) for place in places]
+        places = [at + v * many for v in range(vectors)]
+        held = [read(place, many) for place in places]
         for place, x in zip(places, held, strict=True):
-            b.store(x, b.gep(target, place), stream=stream and many == lanes)
+            b.store(x, b.gep(target, place * kind.size), stream=stream and many == lanes)
 
     whole = count & -(4 * lanes)
     with b.loop(0, whole, 4 * lanes) as loop:
@@ -398,6 +407,8 @@ class GatherKernel(NativeKernel):
         x, out = b.gep(x, start * frame["i0"]), b.gep(out, start * self.size)
         if self.step == "unit":
             run(b, x, out, stop - start, self.size, self.stream)
+        elif self.step == "reverse" and self.size <= 8:
+            run(b, x, out, stop - start, self.size, self.stream, backwards=True)
         else:
             steps_through(b, x, out, stop - start, _BITS[self.size], (frame["i0"], b.i64(self.size)))
 
@@ -484,6 +495,26 @@ def gather(
     """
     if 0 in out.shape:
         return Lowering(())
+    last = Pointer(len(indices) + 2)
+    if not _jumps(x, out, where):
+        return Lowering(_gather(x, Pointer(0), indices, out, where, axes))
+    laid_out = replace(x, strides=tuple(s // x.dtype.size for s in row_major(x.shape, x.dtype.size)))
+    first = copy(x, laid_out, Pointer(0), last)
+    then = _gather(laid_out, last, indices, out, where, axes)
+    return Lowering((*first, *then), (math.prod(x.shape) * x.dtype.size,))
+
+
+def _jumps(x: Layout, out: Layout, where: Sequence[int | None]) -> bool:
+    """Whether x is laid out row by row first: where many rows are taken of what lies column by column, each element of
+    them would come from another cache line."""
+    if x.shape[-1] == 1 or where[-1] is None or stepping(x.strides[-1], 1) != "stride":
+        return False
+    return math.prod(x.shape) <= 2 * math.prod(out.shape)
+
+
+def _gather(
+    x: Layout, from_: Pointer, indices: Sequence[Layout], out: Layout, where: Sequence[int | None], axes: Sequence[int]
+) -> tuple[Launch, ...]:
     walk, jumps, sizes = along_result(x, len(out.shape), where)
     size = x.dtype.size
     places = [spread(i, len(out.shape), axes) for i in indices]
@@ -505,9 +536,10 @@ def gather(
     kernel = GatherKernel(size, form, step, steps, len(outer), blocked, stream, dense, ends)
     for j, (jump, n) in enumerate(zip(jumps, sizes, strict=True)):
         numbers |= {f"jump{j}": jump, f"size{j}": n}
-    words = words_of(kernel.fields(), [Pointer(k) for k in range(len(indices) + 2)], outer, inner, numbers)
+    pointers = [from_, *(Pointer(1 + k) for k in range(len(indices) + 1))]
+    words = words_of(kernel.fields(), pointers, outer, inner, numbers)
     work, scratch = (1, 0) if form == "run" else (4, 8 * LANES)
-    return Lowering((Launch(kernel.source(), words, weigh(units, each, work), scratch),))
+    return (Launch(kernel.source(), words, weigh(units, each, work), scratch),)
 
 
 def along_result(x: Layout, ndim: int, where: Sequence[int | None]) -> tuple[list[int], list[int], list[int]]:
@@ -599,6 +631,9 @@ class ScatterKernel(NativeKernel):
 
     `plain`: all index arrays lie as the loop over the one free axis walks them, so that 16 indices are looked at
     together. `dense`: the elements along the first axis with an index array are neighbours.
+
+    `ends`: a run is combined as its first and its last elements. Both are computed before one is written, so it does
+    not matter that they may overlap.
     """
 
     title = "scatter"
@@ -613,6 +648,7 @@ class ScatterKernel(NativeKernel):
     split: tuple[int, tuple[str, ...]] | None = None
     plain: bool = False
     dense: bool = False
+    ends: Ends | None = None
 
     def __str__(self) -> str:
         how = "set" if self.op is None else self.op.title
@@ -620,6 +656,7 @@ class ScatterKernel(NativeKernel):
         indices = ", ".join(d.name for d in self.indices)
         split = "" if self.split is None else f" split={self.split[0]} {' '.join(self.split[1])}"
         split += f"{' plain' if self.plain else ''}{' dense' if self.dense else ''}"
+        split += "" if self.ends is None else f" rows {self.ends}"
         return f"scatter {self.form} {what} outer={self.outer} free={self.free}{split} [{indices}]"
 
     def fields(self) -> list[str]:
@@ -766,11 +803,19 @@ class ScatterKernel(NativeKernel):
             run(b, update, place, count, self.target.size)
             return
 
-        def body(at: Value, lanes: int) -> None:
+        def made(at: Value, lanes: int) -> tuple[AnyValue, Value]:
             x = self._updates(frame, update, at, lanes)
             to = b.gep(place, at * self.target.size)
-            b.store(x if self.op is None else self._combined(b, b.load(to, self.target, lanes), x), to)
+            return x if self.op is None else self._combined(b, b.load(to, self.target, lanes), x), to
 
+        def body(at: Value, lanes: int) -> None:
+            b.store(*made(at, lanes))
+
+        if self.ends is not None:
+            starts = [b.i64(0)] if self.ends.whole else [b.i64(0), count - self.ends.lanes]
+            for x, to in [made(start, self.ends.lanes) for start in starts]:
+                b.store(x, to)
+            return
         whole = count & -LANES
         with b.loop(0, whole, LANES) as loop:
             body(loop.index, LANES)
@@ -847,7 +892,11 @@ def _scatter(
     plain = plain and all(s == i.dtype.size for s, i in zip(free[0].strides[1:-1], indices, strict=True))
     dense = plain and jumps[0] == target.dtype.size
     dtypes = tuple(i.dtype for i in indices)
-    kernel = ScatterKernel(op, *kinds, form, step, dtypes, len(outer), len(free), split, plain, dense)
+    ends = None
+    if op is not None and form == "run" and step != "stride" and chunks == 1 and inner.size <= 2 * LANES:
+        lanes = max(lanes for lanes in (1, 2, 4, 8, 16) if inner.size >= lanes)
+        ends = Ends(target.dtype.size, lanes, bool(inner.size == lanes), step)
+    kernel = ScatterKernel(op, *kinds, form, step, dtypes, len(outer), len(free), split, plain, dense, ends)
     units *= ranges
     numbers = {"units": units * chunks, "width": width, "chunks": chunks, "count": turns, "ranges": ranges}
     for a, axis in enumerate(free):
