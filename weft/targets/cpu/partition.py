@@ -25,7 +25,7 @@ from weft.targets.axes import Axis, product, words_of
 from weft.targets.cpu.kernel import Frame, NativeKernel
 from weft.targets.cpu.lanes import WORDS, Lanes, lanes_of, vector_of
 from weft.targets.cpu.moves import bits_of, weigh
-from weft.targets.cpu.networks import Network, Record, Records, less
+from weft.targets.cpu.networks import Record, Records, less, sort_vectors
 from weft.targets.cpu.sorting import by_rows
 
 COST: Final = 4
@@ -134,24 +134,45 @@ class PartitionRows(NativeKernel):
             inside = b.iota(dt.int64, count) < b.splat(left, count)
             keys = self._keys(b, self._load(b, x, b.i64(k * count), inside))
             vectors.append([b.choose(inside, word, -1) for word in keys])
-        return self._rank(frame, Network(b, vectors).sort(), frame["rank"])
-
-    def _rank(self, frame: Frame, vectors: list[Record], rank: Value) -> tuple[Record, Value]:
-        """The key of a rank of sorted vectors, and how many equal ones come before it."""
-        b = frame.b
         self._keep_sample(frame, vectors)
+        return self._rank(frame, frame["rank"])
+
+    def _rank(self, frame: Frame, rank: Value) -> tuple[Record, Value]:
+        """The key of a rank of the sample, and how many equal ones come before it."""
+        b = frame.b
+        self._sort_sample(frame)
         key = self._sampled(frame, rank)
         limit, below = self._spread(b, key), b.i64(0)
-        for vector in vectors:
+        for vector in self._vectors(b, self._sample(frame)):
             below = below + b.count(less(vector, limit))
         return key, rank - below
 
-    def _keep_sample(self, frame: Frame, vectors: list[Record]) -> None:
-        b, size = frame.b, self.lanes.size
-        for k, vector in enumerate(vectors):
-            for word, keys in enumerate(vector):
-                place = (word * self.network + k * self.lanes.count) * size
-                b.store(keys, b.gep(self._sample(frame), place))
+    def _sort_sample(self, frame: Frame) -> None:
+        """A function of its own, because two places need it."""
+        frame.b.shared("sort_sample", self._sorted, self._sample(frame))
+
+    def _sorted(self, b: Builder, sample: Value) -> Value:
+        self._keep(b, sample, sort_vectors(b, self._vectors(b, sample)))
+        return sample
+
+    def _vectors(self, b: Builder, sample: Value) -> list[Record]:
+        return [
+            [vector_of(b.load(b.gep(sample, at), word, self.lanes.count)) for at, word in self._places(k)]
+            for k in range(self.vectors)
+        ]
+
+    def _places(self, vector: int) -> list[tuple[int, Dtype]]:
+        """Where the words of a vector of the sample are."""
+        size, first = self.lanes.size, vector * self.lanes.count
+        return [((k * self.network + first) * size, word) for k, word in enumerate(self.words)]
+
+    def _keep(self, b: Builder, sample: Value, vectors: Sequence[Record]) -> None:
+        for number, vector in enumerate(vectors):
+            for (at, _), keys in zip(self._places(number), vector, strict=True):
+                b.store(keys, b.gep(sample, at))
+
+    def _keep_sample(self, frame: Frame, vectors: Sequence[Record]) -> None:
+        self._keep(frame.b, self._sample(frame), vectors)
 
     def _sample(self, frame: Frame) -> Value:
         return frame.b.gep(frame.scratch, frame["capacity"])
@@ -205,7 +226,8 @@ class PartitionRows(NativeKernel):
                 inside = number < b.splat(count, self.lanes.count)
                 words = self._kept(frame, b.i64(k * self.lanes.count))
                 vectors.append([b.choose(inside, word, -1) for word in words])
-            key, before = self._rank(frame, Network(b, vectors).sort(), rank)
+            self._keep_sample(frame, vectors)
+            key, before = self._rank(frame, rank)
             return [*key, before]
 
         *key, before = b.rarely(~one, [*low, rank], from_network)
@@ -278,14 +300,7 @@ class PartitionRows(NativeKernel):
             bases = [self._buffer(frame, frame.scratch, k) for k in range(len(self.words))]
             both = list(zip(bases, self.words, strict=True))
             self._keep_sample(frame, [[b.lookup(base, i, word) for base, word in both] for i in indices])
-        sample = self._sample(frame)
-        vectors = []
-        for k in range(self.vectors):
-            vectors.append([
-                vector_of(b.load(b.gep(sample, (w * self.network + k * lanes) * word.size), word, lanes))
-                for w, word in enumerate(self.words)
-            ])  # fmt: skip
-        self._keep_sample(frame, Network(b, vectors).sort())
+        self._sort_sample(frame)
 
     def _at(self, b: Builder, x: Value, index: Value) -> AnyValue:
         """Elements of a row, one for each lane."""
