@@ -199,3 +199,23 @@ def test_batches() -> None:
         lambda a: mx.tile(a, 2),
     ):
         check_batch(function, (0,), x)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "complex64", "complex128"])
+@pytest.mark.parametrize(
+    "widths", [(1, 1), (2, 2), (4, 4), (8, 8), (3, 5, 7), (33, 2), (1, 1, 1, 1), (2, 1, 1)], ids=str
+)
+def test_short_rows_are_joined_at_once(dtype: str, widths: tuple[int, ...]) -> None:
+    """Rows of several parts, as they lie, backwards, the same one again and again, and column by column."""
+    rng = np.random.default_rng(len(widths))
+    for n in (5, 16, 17, 100, 1500):
+        parts = [rng.integers(-99, 99, (n, width)).astype(dtype) for width in widths]
+        arrays = [mx.array(part, getattr(mx, dtype)) for part in parts]
+        for view in (lambda x: x, lambda x: x[:, ::-1], lambda x: x[::-1], lambda x: x[:1] + 0 * x):
+            found = mx.concatenate([view(x) for x in arrays], axis=-1)
+            np.testing.assert_array_equal(np.array(found), np.concatenate([view(x) for x in parts], -1))
+        columns = [mx.array(part.T.copy(), getattr(mx, dtype)).T for part in parts]
+        np.testing.assert_array_equal(np.array(mx.concatenate(columns, axis=-1)), np.concatenate(parts, -1))
+        if len(set(widths)) == 1:
+            np.testing.assert_array_equal(np.array(mx.stack(arrays, axis=-1)), np.stack(parts, -1))
+            np.testing.assert_array_equal(np.array(mx.stack(arrays, axis=1)), np.stack(parts, 1))

@@ -41,7 +41,7 @@ from weft.targets.cpu.forms.flat import Flat, Walk, plan_of
 from weft.targets.cpu.forms.map import Map
 from weft.targets.cpu.forms.tile import STRIP, Tile, height_of, strips
 from weft.targets.cpu.kernel import Frame, NativeKernel
-from weft.targets.cpu.short_rows import Ends, copy_rows, ends_of
+from weft.targets.cpu.short_rows import Ends, copy_rows, ends_of, join_rows
 
 WORK: Final = 1 << 14
 """Bytes that are worth a thread."""
@@ -251,15 +251,20 @@ PARTS: Final = 4
 
 
 def join(operands: Sequence[Layout], out: Layout, axis: int) -> Lowering | None:
-    """The operands one after the other along an axis in one launch; None where they are large, many, or not runs of
-    elements. Pointers: operands, then out."""
+    """The operands one after the other along an axis in one launch; None where they are large and not short rows, many,
+    or not runs of elements. Pointers: operands, then out."""
     size = out.dtype.size
-    if not 1 < len(operands) <= PARTS or 0 in out.shape or not math.prod(out.shape) * size <= JOINED:
+    if not 1 < len(operands) <= PARTS or any(0 in x.shape for x in operands):
         return None
-    lasts = [merged(axes_of(x.shape[axis:], x.strides[axis:])) or [Axis(1, (1,))] for x in (*operands, out)]
-    if any(len(axes) != 1 or axes[0].strides != (1,) for axes in lasts) or any(0 in x.shape for x in operands):
+    lasts = [merged(axes_of(x.shape[axis:], scaled(x)[axis:])) or [Axis(1, (size,))] for x in (*operands, out)]
+    if any(len(axes) != 1 for axes in lasts) or lasts[-1][0].strides != (size,):
         return None
     outer = merged(axes_of(out.shape[:axis], *[scaled(x)[:axis] for x in (*operands, out)]))
+    rows = join_rows(outer, [axes[0] for axes in lasts[:-1]], size)
+    if rows is not None:
+        return Lowering((rows,))
+    if not math.prod(out.shape) * size <= JOINED or any(axes[0].strides != (size,) for axes in lasts):
+        return None
     kernel = JoinRuns(size, len(operands), len(outer))
     units, n = product(outer), lasts[-1][0].size
     numbers = {"units": units, **{f"c{k}": axes[0].size for k, axes in enumerate(lasts[:-1])}}

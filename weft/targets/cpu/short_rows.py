@@ -1,4 +1,4 @@
-"""Copies of many rows of a few elements: slices of points and colours, parts of joined rows, rows taken by number.
+"""Copies of many rows of a few elements: slices of points and colours, joined rows, rows taken by number.
 
 A row is moved as its first and its last elements, a power of two of both, which overlap where they are more than the
 row has. So a row takes two loads and two stores whatever its length, no mask is needed, and nothing behind its end is
@@ -126,6 +126,77 @@ class ShortRows(NativeKernel):
         with b.loop(together, stop, 1) as single, b.loop(0, frame["last"] + 1, 1) as column:
             one = b.load(b.gep(b.gep(x, single.index * size), column.index * frame["column"]), kind, 1)
             b.store(one, b.gep(b.gep(target, single.index * frame["i1"]), column.index * size))
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedRows(NativeKernel):
+    """Rows of the target are made of a short row of each part, which begins `oK` bytes behind their beginning; `n` of
+    them. Operands: the parts, target. `woven`: two parts of rows of so many bytes, a power of two, without gaps."""
+
+    title = "joined_rows"
+    parts: tuple[Ends, ...]
+    outer: int
+    woven: int = 0
+
+    def __str__(self) -> str:
+        woven = f" woven {self.woven}" if self.woven else ""
+        return f"joined_rows {', '.join(map(str, self.parts))} outer={self.outer}{woven}"
+
+    def fields(self) -> list[str]:
+        more = [f"{name}{k}" for k in range(len(self.parts)) for name in ("rest", "o")]
+        return fields_of(self.outer, len(self.parts) + 1, *more, blocked=True)
+
+    def emit(self, frame: Frame) -> None:
+        b, count = frame.b, len(self.parts)
+        with b.loop(frame.begin, frame.end, 1) as units:
+            place, start, stop = frame.part(units.index, True)
+            at = frame.indices(place)
+            sources, target = [frame.at(k, at) for k in range(count)], frame.at(count, at)
+            start = self._weave(frame, sources, target, start, stop) if self.woven else start
+            with b.loop(start, stop, 1) as row:
+                to = b.gep(target, row.index * frame[f"i{count}"])
+                for k, (ends, source) in enumerate(zip(self.parts, sources, strict=True)):
+                    part = b.gep(source, row.index * frame[f"i{k}"])
+                    ends.move(b, part, b.gep(to, frame[f"o{k}"]), frame[f"rest{k}"])
+
+    def _weave(self, frame: Frame, sources: Sequence[Value], target: Value, start: Value, stop: Value) -> Value:
+        """Whole vectors of the rows; returns where the rest begins."""
+        b, size = frame.b, self.woven
+        lanes = _VECTOR // size
+        whole = start + ((stop - start) & -lanes)
+        order = [place for lane in range(lanes) for place in (lane, lanes + lane)]
+        with b.loop(start, whole, lanes) as rows:
+            x, y = (b.load(b.gep(source, rows.index * size), _KINDS[size], lanes) for source in sources)
+            for half in range(2):
+                woven = b.shuffle(x, y, order[half * lanes : (half + 1) * lanes])  # type: ignore[arg-type]
+                b.store(woven, b.gep(target, rows.index * (2 * size) + half * _VECTOR))
+        return whole
+
+
+def join_rows(outer: Sequence[Axis], lasts: Sequence[Axis], size: int) -> Launch | None:
+    """Parts one after the other in every row of the last operand. `outer` are the axes of the rows, `lasts` those of
+    the elements of each part; None if there are few rows, or some part is long or lies otherwise."""
+    if not outer or not outer[-1].size >= _MANY:
+        return None
+    *outer, rows = outer
+    found = [ends_of(last.size, last.strides[0], size) for last in lasts]
+    ends = [each for each in found if each is not None]
+    if len(ends) < len(found):
+        return None
+    widths = [last.size * size for last in lasts]
+    even = len(lasts) == 2 and all(
+        part.whole and part.step == "unit" and part.lanes * part.size <= max(_KINDS) and stride == width == widths[0]
+        for (part, _), width, stride in zip(ends, widths, rows.strides, strict=False)
+    )
+    woven = int(widths[0]) if even and rows.strides[-1] == 2 * widths[0] else 0
+    kernel = JoinedRows(tuple(part for part, _ in ends), len(outer), woven)
+    chunks = -(-rows.size // _UNIT)
+    numbers = {"units": product(outer) * chunks, "width": _UNIT, "chunks": chunks}
+    for k, (_, rest) in enumerate(ends):
+        numbers |= {f"rest{k}": rest, f"o{k}": sum(widths[:k])}
+    pointers = [Pointer(k) for k in range(len(lasts) + 1)]
+    words = words_of(kernel.fields(), pointers, outer, rows, numbers)
+    return Launch(kernel.source(), words, grain(_UNIT, _WORK, numbers["units"]))
 
 
 def copy_rows(axes: Sequence[Axis], size: int, from_: Pointer, to: Pointer) -> Launch | None:
