@@ -72,6 +72,16 @@ def test_right_programs_are_run_and_nothing_is_found(findings: list[Finding]) ->
     assert findings == []
 
 
+@pytest.mark.parametrize("mode", ["affine", "mxfp4", "mxfp8", "nvfp4"])
+def test_terms_of_quantized_products_may_cancel(mode: str, findings: list[Finding]) -> None:
+    """Codes that are floats have signs; errors are measured by the terms without them."""
+    rng = np.random.default_rng(1)
+    matrix = mx.quantize(mx.array(rng.normal(size=(96, 192)).astype(np.float32)), mode=mode)
+    x = mx.array(rng.normal(size=(130, 192)).astype(np.float32))
+    mx.eval(mx.quantized_matmul(x, *matrix, mode=mode), mx.quantized_matmul(x[None], *matrix, mode=mode))
+    assert findings == []
+
+
 def test_either_zero_is_the_larger(findings: list[Finding]) -> None:
     """Which of 0.0 and -0.0 an extremum gives is left open (docs/numerics.md)."""
     signs = np.random.default_rng(0).random((5, 64)) < 0.5

@@ -681,8 +681,7 @@ def _errors(node: Node, values: Sequence[np.ndarray], got: np.ndarray, expected:
     with np.errstate(all="ignore"):
         scale = np.abs(expected.astype(np.complex128 if node.dtype.is_complex else np.float64))
         if op.cancels and not isinstance(op, View):
-            wide = [np.abs(v).astype(np.float64) if dt.from_numpy(v.dtype).is_inexact else v for v in values]
-            scale = np.maximum(scale, np.abs(np.asarray(op.reference(*wide), np.float64)))
+            scale = np.maximum(scale, np.abs(np.asarray(op.magnitudes(*values), np.float64)))
         finite = np.where(np.isfinite(scale), scale, 0.0)
         _, exponent = np.frexp(np.maximum(finite, float(info.smallest_normal)))
         unit, free = np.ldexp(float(info.eps), exponent - 1), ~(scale <= float(info.max))

@@ -191,6 +191,11 @@ class Primitive(metaclass=_Interned):
         element."""
         return None
 
+    def magnitudes(self, *values: np.ndarray) -> np.ndarray:
+        """The sums of the magnitudes of the terms, for a result that is a sum of which they may cancel."""
+        wide = [np.abs(v).astype(np.float64) if dt.from_numpy(v.dtype).is_inexact else v for v in values]
+        return np.asarray(self.reference(*wide))
+
     def flops(self, out: ArrayType, *kinds: ArrayType) -> float:
         """Floating-point operations that it takes, counted as instructions: for explain, which compares them with what
         the machine can do. 0 for what only moves elements."""

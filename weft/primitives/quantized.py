@@ -476,6 +476,14 @@ def _nearest_fp8(x: np.ndarray) -> np.ndarray:
 # ---- products ----
 
 
+def _without_signs(packing: Packing, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The operands of a product with codes that are positive: those of floats have signs of their own."""
+    x, words, *others = values
+    if not packing.affine:
+        words = words & np.uint32(0x77777777 if packing.bits == 4 else 0x7F7F7F7F)
+    return [x, words, *others]
+
+
 class Quantized(KernelOperation):
     """What products with quantized matrices share. Operands: x, words, scales, biases (in mode "affine"), …; the
     matrices are (n, k) if they are to be transposed, else (k, n), and packed along their last axes."""
@@ -520,6 +528,9 @@ class Quantized(KernelOperation):
         w = numbers_of(self.packing, *matrix)
         with np.errstate(all="ignore"):
             return np.matmul(x.astype(np.float64), np.swapaxes(w, -1, -2) if self.transposed else w)
+
+    def magnitudes(self, *values: np.ndarray) -> np.ndarray:
+        return super().magnitudes(*_without_signs(self.packing, values))
 
     def jvp(self, out: Node, primals: tuple[Node, ...], tangents: ByOperand) -> Node | None:
         """Linear in x, and in scales and biases together."""
@@ -625,6 +636,9 @@ class QuantizedLinear(Composite):
     def reference(self, *values: np.ndarray) -> np.ndarray:
         x, *matrix = values
         return self.product.exact(x, *matrix).astype(x.dtype)
+
+    def magnitudes(self, *values: np.ndarray) -> np.ndarray:
+        return super().magnitudes(*_without_signs(self.product.packing, values))
 
 
 class GatherQuantizedMatmul(Quantized):
