@@ -82,3 +82,34 @@ def test_small_matrices_that_do_not_lie_one_after_the_other(shape: tuple[int, in
         followed = mx.maximum((x @ y).real, 0) if dtype == mx.complex64 else mx.maximum(x @ y, 0)
         expected = mx.maximum(plain.real, 0) if dtype == mx.complex64 else mx.maximum(plain, 0)
         assert bytes(memoryview(followed.view(mx.uint8))) == bytes(memoryview(expected.view(mx.uint8)))
+
+
+ROWS = {
+    "rows": lambda x: mx.contiguous(x[:, 1:-1]),
+    "sliced": lambda x: x[:, 1:-1],
+    "reversed": lambda x: x[::-1, 1:-1][:, ::-1],
+    "turned": lambda x: mx.contiguous(x[:, 1:-1].T).T,
+    "equal": lambda x: mx.broadcast_to(x[:1, 1:-1], (x.shape[0], x.shape[1] - 2)),
+}
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float64, mx.bfloat16, mx.complex64, mx.int8], ids=str)
+@pytest.mark.parametrize(("k", "n"), [(3, 1), (3, 3), (2, 2), (8, 8), (7, 5), (1, 4), (5, 7)])
+def test_rows_with_one_small_matrix_are_chains_of_their_terms(k: int, n: int, dtype: mx.Dtype) -> None:
+    """They share vectors; the bits are those of a product with more columns, which goes through the tiled kernel."""
+    rng = np.random.default_rng(k * 10 + n)
+
+    def made(*shape: int) -> mx.array:
+        x = mx.array((3 * rng.standard_normal(shape)).astype(np.float32))
+        return (x + 1j * x[::-1]).astype(dtype) if dtype == mx.complex64 else x.astype(dtype)
+
+    x, w = made(1091, k + 2), made(k, n)
+    more = mx.concatenate([w, made(k, 20)], axis=1)
+    for view in ROWS.values():
+        expected = mx.contiguous((mx.contiguous(view(x)) @ more)[:, :n])
+        turned = mx.contiguous(w.T).T
+        for found in (view(x) @ w, view(x) @ turned, mx.compile(lambda x, w, view=view: view(x) @ w)(x, w)):
+            assert bytes(memoryview(found.view(mx.uint8))) == bytes(memoryview(expected.view(mx.uint8)))
+    batch = mx.contiguous(x[:1080, 1:-1]).reshape(120, 3, 3, k)
+    found, expected = batch @ w, mx.contiguous((batch @ more)[..., :n])
+    assert bytes(memoryview(found.view(mx.uint8))) == bytes(memoryview(expected.view(mx.uint8)))

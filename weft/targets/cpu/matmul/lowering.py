@@ -48,9 +48,10 @@ def lower(copy: Copy, a: Layout, b: Layout, out: Layout) -> Lowering:
     product = _product(a, b)
     if is_skinny(a, b):
         return _skinny(product)
+    product = _rows_as_members(product)
     if _is_tiny(product):
         return Lowering((_tiny(product),))
-    return _packed_first(copy, a, b) or _tiled(product)
+    return _packed_first(copy, a, b) or _tiled(_product(a, b))
 
 
 def is_skinny(a: Layout, b: Layout) -> bool:
@@ -293,14 +294,24 @@ def _reads(p: _Product, processor: ProductMachine) -> tuple[gemm.Read, gemm.Read
 # ---- tiny ----
 
 
+def _rows_as_members(p: _Product) -> _Product:
+    """Rows that are multiplied with one matrix of a few elements as a batch of rows; other products as they are."""
+    whole = p.with_rows_of_batch()
+    if whole.axes or whole.n > _TINY or whole.k > _TINY:
+        return p
+    return replace(whole, m=1, axes=((whole.m, whole.a.row, 0),))
+
+
 def _is_tiny(p: _Product) -> bool:
-    """Whether it is a batch of products of a few elements whose operands lie one after the other."""
+    """Whether it is a batch of products of a few elements whose operands lie one after the other, or share the right
+    one."""
     if p.m > _TINY or p.n > _TINY or p.k > _TINY or len(p.axes) != 1:
         return False
     ((members, a, b),) = p.axes
     size = p.kind.memory.size
     return (
-        (a, b) == (p.m * p.k * size, p.k * p.n * size)
+        a == p.m * p.k * size
+        and b in (0, p.k * p.n * size)
         and _packing(p.a, p.m, p.k, size) is not None
         and _packing(p.b, p.k, p.n, size) is not None
         and members >= _TINY_MANY
@@ -318,10 +329,19 @@ def _is_small_batch(a: Layout, b: Layout) -> bool:
     return all(x.strides[0] != 0 for x in (a, b)) and math.prod(a.shape[:-2]) >= _TINY_MANY
 
 
+def _are_small_rows(a: Layout, b: Layout) -> bool:
+    """Whether these are many rows of a few elements that are multiplied with one small matrix. Where rows are
+    neighbours in memory, vectors go across them as they are."""
+    k, n = b.shape[-2:]
+    if len(b.shape) > 2 or n > _TINY or k > _TINY or a.strides[-2] == 1:
+        return False
+    return math.prod(a.shape[:-1]) >= _TINY_MANY
+
+
 def _packed_first(copy: Copy, a: Layout, b: Layout) -> Lowering | None:
-    """The same for those that do not lie one after the other: they are copied, which costs less than a product that has
-    vectors of its own."""
-    if not _is_small_batch(a, b):
+    """A product of few elements whose operands do not lie one after the other: they are copied, which costs less than
+    vectors of its own for each member."""
+    if not _is_small_batch(a, b) and not _are_small_rows(a, b):
         return None
     launches: list[Launch] = []
     temporaries: list[int] = []
@@ -334,7 +354,7 @@ def _packed_first(copy: Copy, a: Layout, b: Layout) -> Lowering | None:
             layouts[number], pointers[number] = packed, to
             temporaries.append(math.prod(x.shape) * x.dtype.size)
     p = _product(*layouts)
-    p = replace(p, a=replace(p.a, pointer=pointers[0]), b=replace(p.b, pointer=pointers[1]))
+    p = _rows_as_members(replace(p, a=replace(p.a, pointer=pointers[0]), b=replace(p.b, pointer=pointers[1])))
     return Lowering((*launches, _tiny(p)), tuple(temporaries)) if _is_tiny(p) else None
 
 
@@ -347,7 +367,8 @@ def _packing(x: _Operand, rows: int, columns: int, size: int) -> bool | None:
 
 def _tiny(p: _Product) -> Launch:
     size, members, m, n, k = p.kind.memory.size, p.members, int(p.m), int(p.n), int(p.k)
-    kernel = Tiny(p.kind, m, n, k, bool(_packing(p.a, m, k, size)), bool(_packing(p.b, k, n, size)))
+    ((_, _, b),) = p.axes
+    kernel = Tiny(p.kind, m, n, k, bool(_packing(p.a, m, k, size)), bool(_packing(p.b, k, n, size)), shared=b == 0)
     values: dict[str, Word] = {
         "tasks": -(-members // _TINY_TASK), "a": p.a.pointer, "b": p.b.pointer, "out": p.out.pointer,
         "members": members, "block": _TINY_TASK,

@@ -2,7 +2,8 @@
 
 The members of a batch lie one after the other, so sixteen of them are whole vectors of each operand, and which element
 goes into which lane is known when the code is written: shuffles with constant patterns, and no vector is partly empty.
-Every element is the chain of multiply-adds that it is in the tiled kernel (gemm.py).
+Every element is the chain of multiply-adds that it is in the tiled kernel (gemm.py). Rows that are multiplied with one
+small matrix (points that are turned, a sum of three weighted columns) are such a batch, whose members share it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from weft.codegen.scope import assemble
 from weft.llvm.builder import AnyValue, Value
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
@@ -22,19 +24,23 @@ GROUP: Final = 16
 
 class Tiny:
     """Writes the kernel for members of m rows, n columns and k terms; `a_turned` and `b_turned` lie column by
-    column."""
+    column. `shared`: the right operand is the same for all members."""
 
     words = WORDS
 
-    def __init__(self, kind: Elements, m: int, n: int, k: int, a_turned: bool, b_turned: bool) -> None:
+    def __init__(
+        self, kind: Elements, m: int, n: int, k: int, a_turned: bool, b_turned: bool, shared: bool = False
+    ) -> None:
         self.kind, self.m, self.n, self.k = kind, m, n, k
-        self.a_turned, self.b_turned = a_turned, b_turned
-        turned = "_at" * a_turned + "_bt" * b_turned
+        self.a_turned, self.b_turned, self.shared = a_turned, b_turned, shared
+        turned = "_at" * a_turned + "_bt" * b_turned + "_shared" * shared
         self.name = f"tiny_{kind.memory.name}_{kind.work.name}_{m}x{n}x{k}{turned}"
 
     def ir(self) -> str:
         self.frame = f = ProductFrame(self.name, WORDS, 0)
         b = f.b
+        if self.shared:
+            self.repeated = self._repeated()
         with b.loop(f.begin, f.end, 1) as task:
             first = task.index * f["block"]
             with b.loop(first, f.least(f["members"], first + f["block"]), GROUP) as group:
@@ -44,16 +50,30 @@ class Tiny:
     def _group(self, first: Value) -> None:
         """Sixteen members. The last ones may have been among those before them: what is written is the same."""
         a = self._vectors("a", first, self.m * self.k)
-        right = self._vectors("b", first, self.k * self.n)
+        right = None if self.shared else self._vectors("b", first, self.k * self.n)
         size = self.m * self.n
         for number in range(size):
             lanes = range(number * GROUP, (number + 1) * GROUP)
             total: AnyValue = el.zero(self.frame.b, self.kind, GROUP)
             for term in range(self.k):
                 x = self._picked(a, [self._in_a(e // size, e % size // self.n, term) for e in lanes])
-                y = self._picked(right, [self._in_b(e // size, term, e % self.n) for e in lanes])
+                if right is None:
+                    y = self.repeated[term, number * GROUP % self.n]
+                else:
+                    y = self._picked(right, [self._in_b(e // size, term, e % self.n) for e in lanes])
                 total = el.multiply_add(self.frame.b, x, y, total)
             el.store(self.frame.b, self.kind, total, self._vector("out", first, size, number))
+
+    def _repeated(self) -> dict[tuple[int, int], AnyValue]:
+        """Each row of the right operand again and again, in a vector that begins with each of its columns."""
+        f, kind = self.frame, self.kind
+        found: dict[tuple[int, int], AnyValue] = {}
+        for term in range(self.k):
+            places = [self._in_b(0, term, j) * kind.memory.size for j in range(self.n)]
+            row = [el.load(f.b, kind, f.b.gep(f["b"], place), 1) for place in places]
+            for first in {number * GROUP % self.n for number in range(self.m * self.n)}:
+                found[term, first] = assemble(f.b, [row[(first + lane) % self.n] for lane in range(GROUP)])
+        return found
 
     def _in_a(self, member: int, i: int, term: int) -> int:
         inside = term * self.m + i if self.a_turned else i * self.k + term
