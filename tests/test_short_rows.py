@@ -152,6 +152,21 @@ def test_maps_over_short_rows_read_every_layout(name: str, dtype: type) -> None:
         np.testing.assert_array_equal(np.array(mx.contiguous(found)), f(*operands))
 
 
+@pytest.mark.parametrize("n", [17, 20, 33, 40, 50, 63, 64])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float64, mx.bfloat16], ids=str)
+def test_costly_maps_have_the_same_bits_in_every_layout(n: int, dtype: mx.Dtype) -> None:
+    x = mx.random.normal((77, n + 2), key=mx.random.key(n)).astype(dtype)
+    row, column, turned = x[0, 1:-1], x[:, :1], mx.contiguous(x[:, 1:-1].T)
+    views = (x[:, 1:-1], x[:, 1:-1][:, ::-1], x[::-1, 2:], x[:50, :-2], turned.T)
+    for view in views:
+        rows = len(view)
+        found = mx.tanh(view * row[: view.shape[1]]) / (mx.exp(view) + column[:rows])
+        plain = mx.contiguous(view)
+        whole = mx.contiguous(mx.broadcast_to(row[: view.shape[1]], view.shape))
+        expected = mx.tanh(plain * whole) / (mx.exp(plain) + mx.contiguous(mx.broadcast_to(column[:rows], view.shape)))
+        assert bytes(memoryview(found.view(mx.uint8))) == bytes(memoryview(expected.view(mx.uint8)))
+
+
 @pytest.mark.parametrize(
     "shape", [(100, 3, 3), (50, 3, 4, 2), (17, 5, 16), (5, 40, 3), (2, 3, 100, 3, 3), (20, 2, 200)]
 )

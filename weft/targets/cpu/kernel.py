@@ -111,18 +111,19 @@ def vector_loop(
     state: State = (),
     lanes: int = LANES,
     once: bool = False,
+    rest: int = 0,
 ) -> State:
-    """Run `body(j, mask, state)` over [start, stop) in steps of a vector: whole vectors first, then one masked rest. If
-    the body shall be written only `once`, all are masked."""
+    """Run `body(j, mask, state)` over [start, stop) in steps of a vector: whole vectors first, then a masked rest, in
+    vectors of `rest` lanes if that is given. If the body shall be written only `once`, all are masked."""
     bits = lanes.bit_length() - 1
     whole = start if once else start + (((stop - start) >> bits) << bits)
     carried = tuple(flatten(state))
     if not once:
         with b.loop(start, whole, lanes, *carried) as loop:
             loop.carry(*flatten(body(loop.index, None, unflatten(state, loop.carried))))
-        carried = loop.carried
-    with b.loop(whole, stop, lanes, *carried) as rest:
-        left = b.cast(b.choose(stop - rest.index < lanes, stop - rest.index, lanes), dt.int32)
+        carried, lanes = loop.carried, rest or lanes
+    with b.loop(whole, stop, lanes, *carried) as loop:
+        left = b.cast(b.choose(stop - loop.index < lanes, stop - loop.index, lanes), dt.int32)
         mask = b.iota(dt.int32, lanes) < b.splat(left, lanes)
-        rest.carry(*flatten(body(rest.index, mask, unflatten(state, rest.carried))))
-    return unflatten(state, rest.carried)
+        loop.carry(*flatten(body(loop.index, mask, unflatten(state, loop.carried))))
+    return unflatten(state, loop.carried)

@@ -24,7 +24,7 @@ from weft.passes.lower import Item, to_int
 from weft.records import dataclass
 from weft.targets.axes import Axis, product, stepping
 from weft.targets.cpu.forms.base import Form, grain_of, streams
-from weft.targets.cpu.forms.map import lanes_of, masks_all
+from weft.targets.cpu.forms.map import lanes_of, masks_all, wastes
 from weft.targets.cpu.kernel import Frame, vector_loop
 from weft.targets.nest import Nest
 
@@ -60,7 +60,7 @@ class Flat(Form):
     def schedule(cls, nest: Nest) -> Item | None:
         loads = [Walk(load.source, load.unit) for load in nest.loads]
         stores = [Walk("memory", store.unit) for store in nest.stores]
-        plan = plan_of(nest.outer, loads, stores)
+        plan = plan_of(nest.outer, loads, stores, nest.cost())
         if plan is None:
             return None
         stream = plan.aligned and streams(nest, plan.outer, plan.whole)
@@ -117,11 +117,12 @@ class Flat(Form):
                 rows.lay_out("often", here, some.index, count)
 
                 def body(j: Value, mask: Value | None, state: State, here: Bases = here) -> State:
-                    given = rows.given(here, j, lanes, mask)
-                    Scope(rows.accesses, here, j, lanes, mask, given).store_all(self.stream)
+                    width = lanes if mask is None else mask.lanes
+                    given = rows.given(here, j, width, mask)
+                    Scope(rows.accesses, here, j, width, mask, given).store_all(self.stream)
                     return state
 
-                vector_loop(b, b.i64(0), count * frame["across"], body, lanes=lanes, once=once)
+                vector_loop(b, b.i64(0), count * frame["across"], body, lanes=lanes, once=once, rest=LANES)
 
 
 class Rows:
@@ -299,7 +300,7 @@ class Plan:
         return self.numbers["width"] * self.numbers["across"]
 
 
-def plan_of(axes: Sequence[Axis], loads: Sequence[Walk], stores: Sequence[Walk]) -> Plan | None:
+def plan_of(axes: Sequence[Axis], loads: Sequence[Walk], stores: Sequence[Walk], cost: int = 0) -> Plan | None:
     """How these loops are walked with rows laid out, or None if that does not pay."""
     # What does not depend on sizes comes first: an answer about a size is one about all sizes on its side.
     if len(axes) < 2 or not all(is_flat(axes[-2:], k, store) for k, store in enumerate(stores, len(loads))):
@@ -313,7 +314,7 @@ def plan_of(axes: Sequence[Axis], loads: Sequence[Walk], stores: Sequence[Walk])
     if not all(is_flat(inner, k, store) for k, store in enumerate(stores, len(loads))):
         return None
     staging = staging_of(inner, loads)
-    if not any(staging) or not pays(staging, columns):
+    if not any(staging) or not pays(staging, columns, cost):
         return None
     width, last = product(columns), columns[-1].size
     lanes, staging = pieces_of(rows, last, loads, staging)
@@ -352,7 +353,7 @@ def staging_of(axes: Sequence[Axis], loads: Sequence[Walk]) -> tuple[str, ...]:
 def pieces_of(rows: Axis, last: int, loads: Sequence[Walk], staging: Sequence[str]) -> tuple[int, tuple[str, ...]]:
     """The lanes of the vectors in which runs of `last` elements are moved, and which of them may be read whole."""
     lanes = LANES if last > 8 else 8 if last > 4 else 4
-    past = [(lanes - last) * load.unit for load in loads]
+    past = [-last % lanes * load.unit for load in loads]
     return lanes, tuple([_beside(how, rows.strides[k], past[k]) for k, how in enumerate(staging)])
 
 
@@ -379,9 +380,11 @@ def _beside(how: str, row: int, past: int) -> str:
     return f"{how} beside" if how in ("often unit", "often reverse") and abs(row) >= past else how
 
 
-def pays(staging: Sequence[str], columns: Sequence[Axis]) -> bool:
+def pays(staging: Sequence[str], columns: Sequence[Axis], cost: int = 0) -> bool:
     """Whether laying out costs less than vectors that end with the rows. Each run of a row is moved by itself."""
     width, last = product(columns), columns[-1].size
     if all(how.startswith("once") for how in staging if how):
         return width <= MOST_COLUMNS
-    return width <= FEW_COLUMNS and last <= LANES
+    if width > FEW_COLUMNS or last <= LANES:
+        return width <= FEW_COLUMNS
+    return wastes(last, cost) and not any("turn" in how for how in staging)

@@ -40,6 +40,14 @@ def masks_all(kernel: Kernel) -> bool:
     return kernel.cost() >= ONCE_COST and all(access.dtype.size >= 4 for access in kernel.accesses())
 
 
+def wastes(n: int, cost: int) -> bool:
+    """Whether vectors that end with rows of n elements cost more than to lay out operands, so that they need not: a
+    part of a vector costs as much as a whole one, and more where there are no registers for masks."""
+    if machine.machine(config.cpu).vector < 64:
+        return n % LANES != 0
+    return cost >= WIDE_COST and 5 * n <= 4 * (n + -n % (2 * LANES))
+
+
 @dataclass(frozen=True, slots=True)
 class Map(Form):
     """Elementwise over all axes; the outer dimension is the outer axes, and, if `blocked`, blocks of a long inner one.
@@ -74,7 +82,7 @@ class Map(Form):
             bases = accesses.bases(frame.indices(place))
 
             def body(j: Value, mask: Value | None, state: State) -> State:
-                Scope(accesses, bases, j, lanes, mask).store_all(self.stream)
+                Scope(accesses, bases, j, lanes if mask is None else mask.lanes, mask).store_all(self.stream)
                 return state
 
-            vector_loop(b, start, stop, body, lanes=lanes, once=once)
+            vector_loop(b, start, stop, body, lanes=lanes, once=once, rest=LANES)
