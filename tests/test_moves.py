@@ -247,3 +247,16 @@ def test_what_lies_transposed_in_longer_computations(shape: tuple[int, int]) -> 
     found = mx.compile(lambda x, y, z: (x.T * z - y.T, x.T + 1))(mx.array(x), mx.array(y), mx.array(z))
     np.testing.assert_array_equal(np.array(found[0]), x.T * z - y.T)
     np.testing.assert_array_equal(np.array(found[1]), x.T + 1)
+
+
+@pytest.mark.parametrize("dtype", [dt.bool_, dt.int8, dt.float16, dt.float32, dt.int64, dt.complex64], **NAMES)
+def test_every_second_element(dtype: dt.Dtype) -> None:
+    """Read in whole vectors: what lies behind the last one is not needed, and not read."""
+    for n in (2, 31, 32, 33, 34, 63, 64, 65, 1001):
+        x = np.random.default_rng(n).integers(0, 99, (3, n)).astype(dtype.np)
+        a = mx.array(x, dtype)
+        for part in (np.s_[:, ::2], np.s_[:, 1::2], np.s_[1, 3:-2:2], np.s_[::2, ::2]):
+            assert np.array_equal(raw(mx.contiguous(a[part])), bits(np.ascontiguousarray(x[part])))
+            np.testing.assert_array_equal(np.array(a[part] == a[part][..., ::-1]), x[part] == x[part][..., ::-1])
+            found = mx.compile(lambda a, part=part: mx.sum(a[part].astype(mx.float32), axis=-1))(a)
+            np.testing.assert_array_equal(np.array(found), x[part].real.astype(np.float32).sum(-1))

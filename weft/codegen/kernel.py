@@ -27,8 +27,8 @@ class Access:
 
     source: "memory", "scalar" (a constant in the call's table) or "iota" (the position itself).
     level: "full" (varies along the inner and the reduced loop) or "reduced" (does not vary along the reduced loop).
-    inner: how the innermost loop steps: "unit", "repeat", "reverse", "stride" or "tile" (unit along the tile axis
-    instead).
+    inner: how the innermost loop steps: "unit", "repeat", "reverse", "second", "stride" or "tile" (unit along the tile
+    axis instead).
     """
 
     dtype: Dtype

@@ -175,6 +175,9 @@ class Scope:
             start = b.gep(base, (j + (self.lanes - 1)) * -size)
             mask = None if self.mask is None else b.reverse(self.mask)
             return reversed_lanes(b, b.load(start, dtype, self.lanes, mask))
+        if access.inner == "second" and self.mask is None:
+            ends = [b.load(b.gep(base, (j + j + k) * size), dtype, self.lanes) for k in (0, self.lanes - 1)]
+            return every_second(b, *ends)
         return self._gather(base, k, access)
 
     def _gather(self, base: Value, k: int, access: Access) -> AnyValue:
@@ -235,6 +238,15 @@ def splat(b: Builder, x: AnyValue, lanes: int) -> AnyValue:
 
 def reversed_lanes(b: Builder, x: AnyValue) -> AnyValue:
     return Complex(b.reverse(x.re), b.reverse(x.im)) if isinstance(x, Complex) else b.reverse(x)
+
+
+def every_second(b: Builder, x: AnyValue, y: AnyValue) -> AnyValue:
+    """Every second element from the first one of x on; y begins with the last element of x, so that it ends with the
+    last one that is wanted."""
+    if isinstance(x, Complex) and isinstance(y, Complex):
+        return Complex(every_second(b, x.re, y.re), every_second(b, x.im, y.im))  # type: ignore[arg-type]
+    lanes = x.lanes
+    return b.shuffle(x, y, [*range(0, lanes, 2), *range(lanes + 1, 2 * lanes, 2)])  # type: ignore[arg-type]
 
 
 def extract(b: Builder, x: AnyValue, lane: int) -> AnyValue:

@@ -17,6 +17,8 @@ from weft.graph.dims import ceil_div, dim_max, is_exactly, provably_equal
 from weft.passes.lower import to_int
 from weft.records import dataclass
 
+FEWEST = 4
+"""Elements of an axis along which blocks are turned."""
 BLOCK = 1 << 13
 """Elements of a long inner loop that are one unit of work."""
 ENOUGH = 64
@@ -84,8 +86,10 @@ def stepping(stride: int, size: int) -> str:
     return "repeat" if stride == 0 else "unit" if stride == size else "reverse" if stride == -size else "stride"
 
 
-FEWEST = 4
-"""Elements of an axis along which blocks are turned."""
+def walking(stride: int, size: int) -> str:
+    """`stepping` of what is read as elements of a kernel, of which it is known if they are every "second" one."""
+    how = stepping(stride, size)
+    return "second" if how == "stride" and stride == 2 * size else how
 
 
 def tile_axis(outer: Sequence[Axis], inner: Axis, operand: int, size: int) -> int | None:

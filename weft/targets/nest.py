@@ -22,7 +22,7 @@ from weft.passes.views import Strided, contiguous
 from weft.primitives.base import Constant, Reduction
 from weft.primitives.creation import Iota
 from weft.records import dataclass
-from weft.targets.axes import Axis, Word, axes_of, merged_apart, stepping
+from weft.targets.axes import Axis, Word, axes_of, merged_apart, walking
 
 Body = tuple[tuple[Access, ...], tuple[Step, ...], tuple[Store, ...]]
 """Loads, steps and stores of a kernel, once its inner loop is known."""
@@ -59,7 +59,7 @@ class Operand:
         """How the inner loop walks it; `tile` is its stride along the axis that squares are turned along."""
         if self.source == "scalar":
             return "repeat"
-        how = stepping(stride, self.unit)
+        how = walking(stride, self.unit)
         if how in ("repeat", "unit"):
             return how
         if self.source == "memory" and tile == self.unit:

@@ -34,6 +34,7 @@ from weft.targets.axes import (
     scaled,
     stepping,
     tile_axis,
+    walking,
     words_of,
 )
 from weft.targets.cpu.features import features
@@ -91,7 +92,7 @@ def copy(x: Layout, target: Layout, from_: Pointer, to: Pointer, convert: Any = 
         outer, inner, others, numbers = short.outer, short.rows, short.others, short.numbers
         elements, scratch = short.unit, nest.scratch(short.together)
     elif position is None:
-        load = Access(kinds[0], "memory", "full", stepping(inner.strides[0], kinds[0].size))
+        load = Access(kinds[0], "memory", "full", walking(inner.strides[0], kinds[0].size))
         blocked, numbers = cut(inner.size, product(outer))
         nest, elements, scratch = Map(len(outer), (load,), *ends, blocked), BLOCK if blocked else inner.size, 0
     else:
