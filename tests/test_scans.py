@@ -3,6 +3,7 @@ of threads."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -232,3 +233,18 @@ def test_batches() -> None:
     for name in STEPS:
         for mapped, axis in [(0, 0), (1, 1), (2, 0)]:
             check_batch(lambda a, name=name, axis=axis: getattr(mx, name)(a, axis=axis), (mapped,), x)
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)
+@pytest.mark.parametrize("scan", [mx.cumsum, mx.cumprod, mx.cummax], ids=lambda scan: scan.__name__)
+def test_a_single_row_of_halves_is_like_many(dtype: Any, scan: Any) -> None:
+    """Its elements are converted 16 at a time, and added one by one."""
+    for n in (1, 15, 16, 17, 33, 1000):
+        x = mx.array(np.random.default_rng(n).standard_normal(n).astype(np.float32)).astype(dtype)
+        for view in (x, x[::-1]):
+            for reverse, inclusive in itertools.product((False, True), repeat=2):
+                alone = scan(view, reverse=reverse, inclusive=inclusive)
+                rows = scan(mx.stack([view] * 5), axis=-1, reverse=reverse, inclusive=inclusive)
+                np.testing.assert_array_equal(
+                    np.array(alone.view(mx.uint16)), np.array(mx.contiguous(rows[2]).view(mx.uint16))
+                )

@@ -12,7 +12,7 @@ from typing import Any, Final
 from weft import dtypes as dt
 from weft.codegen.kernel import LANES
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
-from weft.codegen.scope import assemble, extract, flatten, splat, unflatten
+from weft.codegen.scope import assemble, extract, flatten, reversed_lanes, splat, unflatten
 from weft.codegen.transposes import transposed
 from weft.codegen.words import fields_of
 from weft.dtypes import Dtype
@@ -216,14 +216,42 @@ class ScanKernel(NativeKernel):
         with b.loop(frame.begin, frame.end, 1) as units:
             at = frame.indices(units.index)
             bases = [frame.at(k, at) for k in range(len(self.modes))]
-            start = self._start(b, 1)
-            with frame.long_loop(0, frame["length"], 1, STEPS, *flatten([start])) as loop:
+            start, whole = self._start(b, 1), b.i64(0)
+            carried = flatten([start])
+            if self.dtype in dt.HALVES and set(self.modes) <= {"turn", "back"}:
+                whole = frame["length"] & -LANES
+                with frame.long_loop(0, whole, LANES, STEPS // LANES, *carried) as runs:
+                    (carry,) = unflatten([start], runs.carried)
+                    runs.carry(*flatten([self._run(frame, bases, runs.index, carry)]))
+                carried = list(runs.carried)
+            with frame.long_loop(whole, frame["length"], 1, STEPS, *carried) as loop:
                 (carry,) = unflatten([start], loop.carried)
                 j = self._position(frame, loop.index)
                 places = [b.gep(base, j * frame[f"j{k}"]) for k, base in enumerate(bases)]
                 carry, result = self._step(b, carry, [b.load(place, self.dtype, 1) for place in places[:-1]])
                 b.store(result, places[-1])
                 loop.carry(*flatten([carry]))
+
+    def _run(self, frame: Frame, bases: Sequence[Value], j: Value, carry: AnyValue) -> AnyValue:
+        """16 steps of a row. Halves are converted together: one alone waits for the one before it on some machines."""
+        b = frame.b
+        first = frame["length"] - LANES - j if self.reverse else j
+        inputs = [b.convert(self._along(b, k, bases[k], first), carry.dtype) for k in self.inputs]
+        results: list[AnyValue] = [carry] * LANES
+        for step in range(LANES):
+            column = LANES - 1 - step if self.reverse else step
+            following = self.op.combine(b, carry, *(extract(b, x, column) for x in inputs))
+            results[column] = carry if self.exclusive else following
+            carry = following
+        out = b.gep(bases[-1], first * self.result.size)
+        b.store(b.convert(assemble(b, results), self.result), out)
+        return carry
+
+    def _along(self, b: Builder, k: int, base: Value, first: Value) -> AnyValue:
+        """16 elements of an operand that lies along the scanned axis."""
+        if self.modes[k] == "turn":
+            return b.load(b.gep(base, first * self.dtype.size), self.dtype, LANES)
+        return reversed_lanes(b, b.load(b.gep(base, (first + (LANES - 1)) * -self.dtype.size), self.dtype, LANES))
 
 
 def scan(
