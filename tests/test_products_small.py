@@ -113,3 +113,16 @@ def test_rows_with_one_small_matrix_are_chains_of_their_terms(k: int, n: int, dt
     batch = mx.contiguous(x[:1080, 1:-1]).reshape(120, 3, 3, k)
     found, expected = batch @ w, mx.contiguous((batch @ more)[..., :n])
     assert bytes(memoryview(found.view(mx.uint8))) == bytes(memoryview(expected.view(mx.uint8)))
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float64, mx.float16, mx.complex64, mx.int32], ids=str)
+@pytest.mark.parametrize("k", [4, 5, 7, 8, 9, 15, 16, 17, 20, 25, 33, 63])
+def test_rows_times_a_vector_are_chains_of_their_terms(k: int, dtype: mx.Dtype) -> None:
+    """Lanes go across rows; the bits are those of a product with more columns, which goes through the tiled kernel."""
+    rng = np.random.default_rng(k)
+    x, w = (mx.array((3 * rng.standard_normal(n)).astype(np.float32)).astype(dtype) for n in ((1091, k + 2), (k, 21)))
+    for view in ROWS.values():
+        expected = mx.contiguous((mx.contiguous(view(x)) @ w)[:, 0])
+        for vector in (w[:, 0], mx.contiguous(w[:, 0])):
+            found = view(x) @ vector
+            assert bytes(memoryview(found.view(mx.uint8))) == bytes(memoryview(expected.view(mx.uint8)))

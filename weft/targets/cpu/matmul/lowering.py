@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
+from weft.graph.dims import is_symbolic
 from weft.llvm.engine import Source
 from weft.records import dataclass, replace
 from weft.targets.axes import row_major
 from weft.targets.copying import Copy
-from weft.targets.cpu.matmul import combine, dot, gemm
+from weft.targets.cpu.matmul import combine, dot, gemm, weighted
 from weft.targets.cpu.matmul.combine import Combine
 from weft.targets.cpu.matmul.dot import Dot
 from weft.targets.cpu.matmul.elements import Elements, elements_of
@@ -21,6 +22,7 @@ from weft.targets.cpu.matmul.gemm import Gemm, MatrixGemm, Tile
 from weft.targets.cpu.matmul.machine import ProductMachine, machine
 from weft.targets.cpu.matmul.tasks import PARALLEL, STREAM, equal_blocks, grain_of, tasks_for
 from weft.targets.cpu.matmul.tiny import Tiny
+from weft.targets.cpu.matmul.weighted import Weighted
 
 if TYPE_CHECKING:
     from weft.targets.cpu.matmul.epilogue import Fused
@@ -48,9 +50,10 @@ def lower(copy: Copy, a: Layout, b: Layout, out: Layout) -> Lowering:
     product = _product(a, b)
     if is_skinny(a, b):
         return _skinny(product)
-    product = _rows_as_members(product)
-    if _is_tiny(product):
-        return Lowering((_tiny(product),))
+    if _is_tiny(rows := _rows_as_members(product)):
+        return Lowering((_tiny(rows),))
+    if _is_weighted(whole := product.with_rows_of_batch()):
+        return Lowering((_weighted(whole),))
     return _packed_first(copy, a, b) or _tiled(_product(a, b))
 
 
@@ -154,7 +157,9 @@ def _merged(axes: Sequence[tuple[int, int, int]]) -> Axes:
     return tuple(merged)
 
 
-def _launch(kernel: Gemm | Dot | Combine | Tiny, words: tuple[Word, ...], work: int, scratch: int = 0) -> Launch:
+def _launch(
+    kernel: Gemm | Dot | Combine | Tiny | Weighted, words: tuple[Word, ...], work: int, scratch: int = 0
+) -> Launch:
     tasks = words[0]
     assert isinstance(tasks, int)
     then = getattr(kernel, "epilogue", None)
@@ -363,6 +368,24 @@ def _packing(x: _Operand, rows: int, columns: int, size: int) -> bool | None:
     if (rows == 1 or x.row == columns * size) and (columns == 1 or x.column == size):
         return False
     return True if (rows == 1 or x.row == size) and (columns == 1 or x.column == rows * size) else None
+
+
+def _is_weighted(p: _Product) -> bool:
+    """Whether it is many rows times one vector, of elements that lie one after the other. A number of terms that
+    changes would make a kernel each time."""
+    if is_symbolic(p.k):
+        return False
+    few = p.n == 1 and p.k >= weighted.FEWEST and p.kind.parts == 1
+    return few and p.a.column == p.kind.memory.size and not p.axes and p.m >= _TINY_MANY
+
+
+def _weighted(p: _Product) -> Launch:
+    values: dict[str, Word] = {
+        "tasks": -(-p.m // _TINY_TASK), "a": p.a.pointer, "b": p.b.pointer, "out": p.out.pointer,
+        "rows": p.m, "block": _TINY_TASK, "a_row": p.a.row, "b_k": p.b.row,
+    }  # fmt: skip
+    kernel = Weighted(p.kind, int(p.k))
+    return _launch(kernel, block(kernel.words, values, ()), STREAM * p.m * p.k)
 
 
 def _tiny(p: _Product) -> Launch:
