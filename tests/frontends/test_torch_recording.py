@@ -267,3 +267,89 @@ def test_indices_out_of_range_name_the_line() -> None:
     torch.testing.assert_close(run(torch.tensor([4, 0])), table[[4, 0]])
     with pytest.raises(IndexError, match=r"test_torch_recording\.py"):
         run(torch.tensor([5, 0]))
+
+
+# ---- what only looks as if nothing changed ----
+
+
+def test_a_result_that_is_the_beginning_of_what_is_stored() -> None:
+    """The first row of a matrix that is stored whole: the memory of the row alone is too short for it."""
+
+    def fun(x: Any) -> Any:
+        return (x * 2).unbind(0)[0].add_(1)
+
+    run = compiled(fun)
+    x = torch.randn(256, 4096)
+    for _ in range(3):
+        torch.testing.assert_close(run(x), fun(x))
+
+
+def test_operators_of_other_libraries_are_not_those_of_the_same_name() -> None:
+    """AOTAutograd refuses this one."""
+    with torch.library._scoped_library("weft_recording", "DEF") as library:
+        library.define("relu_(Tensor(a!) self) -> Tensor(a!)")
+        library.impl("relu_", lambda x: x.mul_(100), "CompositeExplicitAutograd")
+        torch.library.register_fake("weft_recording::relu_", lambda x: x, lib=library)
+
+        def fun(x: Any) -> Any:
+            y = x * 2
+            torch.ops.weft_recording.relu_(y)
+            return y
+
+        with pytest.raises(Exception, match="alias annotations"):
+            compiled(fun)(X)
+
+
+def test_what_a_decomposition_gives_back_is_a_copy(ways: list[str]) -> None:
+    def fun(x: Any) -> Any:
+        y = x * 2
+        z = torch.native_dropout(y, 0.5, False)[0]
+        z.add_(1)
+        return y, z
+
+    check(fun, X)
+    assert ways == ["recorded"]
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x: x.view(torch.int32),
+        lambda x: torch.complex(x, x).view(torch.float32),
+        lambda x: x.expand(2, 3, 4)[:, 1],
+    ],
+)
+def test_views_of_other_dtypes(fun: Any) -> None:
+    check(fun, X)
+
+
+def written(fun: Any, x: Any) -> Any:
+    """An argument, when its view has been written to."""
+    fun(x).fill_(1)
+    return x
+
+
+@pytest.mark.parametrize(
+    ("fun", "x"),
+    [
+        (lambda x: x.view(torch.int32), X),
+        (torch.view_as_real, torch.complex(X, X)),
+        (lambda x: x.real, torch.complex(X, X)),
+        (lambda x: x.conj(), torch.complex(X, X)),
+        (lambda x: x.conj().imag, torch.complex(X, X)),
+    ],
+)
+def test_every_view_of_an_argument_looks_at_it(fun: Any, x: Any) -> None:
+    torch.testing.assert_close(written(compiled(fun), x.clone()), written(fun, x.clone()))
+
+
+def test_a_row_of_what_is_repeated_looks_at_it() -> None:
+    x = torch.zeros(4)
+    compiled(lambda x: x[1])(x.expand(3, 4)).fill_(1)
+    assert x.tolist() == [1.0] * 4
+
+
+def test_what_is_detached_needs_no_gradients() -> None:
+    x = X.clone().requires_grad_()
+    with torch.no_grad():
+        assert not compiled(lambda x: x.detach())(x).requires_grad

@@ -43,7 +43,7 @@ def root_of(node: fx.Node) -> fx.Node:
     return node
 
 
-def _fits(view: fx.Node, root: fx.Node) -> bool:
+def is_seen(view: fx.Node, root: fx.Node) -> bool:
     """Whether torch can make one from the other with sizes and strides alone."""
     a, b = view.meta["val"], root.meta["val"]
     return a.dtype == b.dtype and memory_order(b) is not None and not (a.is_conj() or a.is_neg())
@@ -98,7 +98,7 @@ class Outputs:
         if x in self.arguments:
             return Argument(self.arguments[x])
         root = root_of(x)
-        if root is x or has_unbacked(root.meta["val"]) or not _fits(x, root) or begins_at_data(x):
+        if root is x or has_unbacked(root.meta["val"]) or not is_seen(x, root) or begins_at_data(x):
             return Own(self.own(x))
         root = self._written.get(root, root)
         if root in self.arguments:

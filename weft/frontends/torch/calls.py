@@ -120,7 +120,7 @@ class SizedCall:
         self._leaves: list[Any] = list(ready.sources)
         if executable.device is not None or executable.program is None:
             return
-        if not executable.simple:
+        if not _stores_results(executable):
             self._memory = Memory(executable, self._leaves, self._made, self.signature.made)
             if not self._memory.is_right(len(self.signature.given)):
                 return
@@ -215,6 +215,11 @@ class SizedCall:
             if x.numel():
                 x.permute(y.order).copy_(torch.from_dlpack(_Copied(wrap(Node(DATA, (), kind, buffer)))))
         return own
+
+
+def _stores_results(executable: Executable) -> bool:
+    """Whether result i is all that the program stores in buffer i: it may be the beginning of that as well."""
+    return executable.simple and executable.sizes == [int(kind.size) * kind.dtype.size for kind in executable.kinds]
 
 
 class Part(NamedTuple):
@@ -404,7 +409,7 @@ def in_place(
 
     def planned(inputs: Sequence[int]) -> InPlace | None:
         found = over(tuple(sorted(places[i] for i in inputs)))
-        if found is None or not found.simple or found.program is None:
+        if found is None or found.program is None or not _stores_results(found):
             return None
         adopted = found.adopted
         if any(adopted.get(wanted[i]) != places[i] for i in inputs):

@@ -20,6 +20,8 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from weft.frontends.torch.aliasing import is_seen, root_of
+
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 HARMLESS = frozenset({"_log_api_usage_once"})
 """Functions of a graph that begin with an underscore, as those that change torch's state do, and change none."""
@@ -149,6 +151,8 @@ class _Recorder(TorchDispatchMode):
     def _record(self, func: Any, written: Any, args: Any, kwargs: Any) -> Any:
         """What `func` gives, which the graph has as `written`."""
         made = func(*args, **kwargs)
+        if not _is_view(written):
+            made = _apart(made, args)
         self._add(self.graph.call_function(written, self._noted(args), self._noted(kwargs)), made)
         if _is_view(written):
             self._shared.update([id(x) for x in (args[0], *(made if isinstance(made, (list, tuple)) else [made]))])
@@ -187,7 +191,11 @@ class _Recorder(TorchDispatchMode):
 
     def end(self, outputs: Any) -> None:
         """The graph gives these."""
-        self.graph.output(tuple(self._noted(list(outputs))))
+        wanted = tuple(self._noted(list(outputs)))
+        for x in wanted:
+            if isinstance(x, fx.Node) and not _is_plain_view(x):
+                raise NotFunctional(f"{x}: a view that sizes and strides do not tell")
+        self.graph.output(wanted)
         self.graph.eliminate_dead_code()
 
     def _add(self, node: fx.Node, made: Any) -> None:
@@ -232,17 +240,35 @@ class _Recorder(TorchDispatchMode):
         return part
 
 
+def _apart(made: Any, args: Any) -> Any:
+    """Results in memory of their own, where what tells their sizes gives back an argument: dropout does that, if it
+    drops nothing."""
+    if isinstance(made, (tuple, list)):
+        return type(made)([_apart(x, args) for x in made])
+    is_given = isinstance(made, torch.Tensor) and any(made is x for x in args)
+    return made.clone() if is_given else made
+
+
 def _is_view(func: Any) -> bool:
     """Whether results look at the memory of the first operand: torch's word for it is the schema's."""
     return any(x.alias_info is not None for x in func._schema.returns)
+
+
+def _is_plain_view(node: fx.Node) -> bool:
+    """Whether a node, if it looks at an argument, can be made from this with sizes and strides. AOTAutograd can make
+    other views: of other dtypes, of conjugates, and those that need no gradients where the argument does."""
+    root = root_of(node)
+    if root.op != "placeholder" or root is node:
+        return True
+    return is_seen(node, root) and not root.meta["val"].requires_grad
 
 
 def _without_change(func: Any) -> Any:
     """The operator that gives what `func` writes to its first operand, and to nothing else; None if there is none."""
     arguments = func._schema.arguments
     written = [x.alias_info is not None and x.alias_info.is_write for x in arguments]
-    name = func._schema.name.partition("::")[2]
-    if torch.Tag.inplace_view in func.tags:  # other sizes and strides of the same memory
+    space, _, name = func._schema.name.partition("::")
+    if space != "aten" or torch.Tag.inplace_view in func.tags:  # other sizes and strides of the same memory
         return None
     if not name.endswith("_") or written != [True] + [False] * (len(arguments) - 1):
         return None
