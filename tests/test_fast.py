@@ -442,3 +442,11 @@ def test_what_is_recalled_has_each_operation_once() -> None:
     nodes = [node for node in reachable([made[-1]._node]) if node.inputs]
     assert len({(node.op, node.kind, node.inputs) for node in nodes}) == len(nodes)
     assert len({np.array(y).tobytes() for y in made}) == 1
+
+
+@pytest.mark.parametrize("what", ["offset", "scale"])
+@pytest.mark.parametrize("given", ["3", None])
+def test_rope_says_what_is_no_number(what: str, given: Any) -> None:
+    options: dict[str, Any] = {"traditional": False, "base": 100.0, "scale": 1.0, "offset": 0, what: given}
+    with pytest.raises(TypeError, match=rf"\[rope\] {what} must be a number"):
+        mx.fast.rope(mx.ones((1, 4, 8)), 8, **options)

@@ -444,3 +444,9 @@ def test_scales_and_biases_have_derivatives(bits: int) -> None:
         np.testing.assert_allclose(np.array(forward).ravel(), by_number, atol=1e-7)
     words = mx.vjp(lambda x: mx.quantize(x, 32, bits)[0].astype(mx.float64), [x], [mx.ones((1, bits), mx.float64)])[1]
     assert not np.array(words[0]).any()
+
+
+def test_complex_biases_are_refused() -> None:
+    w, scales, biases = mx.quantize(mx.ones((2, 64)))
+    with pytest.raises(TypeError, match=r"\[quantized_matmul\] biases must be real"):
+        mx.quantized_matmul(mx.ones((1, 64)), w, scales, biases.astype(mx.complex64))

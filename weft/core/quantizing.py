@@ -305,6 +305,8 @@ def _operands(
         raise ValueError(
             f"[{name}] Only real floating types are supported; got {x.dtype.name} and {scales.dtype.name}."
         )
+    if biases is not None and biases.dtype.is_complex:
+        raise TypeError(f"[{name}] biases must be real, as scales are; got {biases.dtype.name}.")
     found = [astype(x._node, dtype), w._node, scales._node]
     return found if biases is None else [*found, astype(biases._node, scales.dtype)]
 
