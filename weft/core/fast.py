@@ -211,7 +211,8 @@ def _angles(
     key = (length, half, base, scale, offset, current()) if plain and not is_tracing() else None
     if key is not None and key == _RECENT.key and _RECENT.made is not None:
         return _RECENT.made
-    for what, given in (("offset", offset), ("scale", scale)):
+    numbers: tuple[tuple[str, Any], ...] = ("offset", offset), ("scale", scale)
+    for what, given in numbers:
         if given is None or isinstance(given, str):
             raise TypeError(f"[rope] {what} must be a number or an array; got {given!r}.")
     angles = expand_dims(_positions(a, offset) * scale, -1) * _inverse_frequencies(half, base, freqs)
