@@ -645,3 +645,15 @@ def test_what_fails_says_the_same(function: Any, way: str, seen: Seen) -> None:
         assert message(bad) == for_themselves(lambda bad=bad: message(bad))
         assert str(n - 2) in message(bad)
     assert seen.filled
+
+
+def test_sizes_that_are_equal_in_every_call_are_one_shape() -> None:
+    """What has the size of a sum beside what is made in that size: the sum's terms change each in its own way."""
+
+    def fun(x: mx.array, y: mx.array) -> mx.array:
+        z = mx.concatenate([x, y])
+        return mx.sum((z == mx.arange(z.shape[0], dtype=z.dtype)).astype(mx.int64))
+
+    for n, m in ((5, 3), (6, 3), (5, 4), (7, 9), (4, 8), (3, 6), (9, 7)):
+        x, y = mx.arange(n), mx.arange(n, n + m)
+        assert mx.compile(fun)(x, y).item() == n + m

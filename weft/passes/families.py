@@ -32,7 +32,7 @@ from weft.passes.pipeline import WRAPPERS, compile_graph, wrapped
 from weft.passes.target import Target
 from weft.passes.template import MOST_MISSES, MOST_TEMPLATES, Given, Sized, Template, is_general
 from weft.passes.views import Strides
-from weft.primitives.base import DATA, Constant, ConstantValue, Parameter, bind
+from weft.primitives.base import DATA, Constant, ConstantValue, Elementwise, Parameter, bind
 from weft.primitives.filling import fill_kind, with_sizes, without_sizes
 from weft.runtime.object_table import NO_NUMBER
 from weft.runtime.objects import MAKERS
@@ -430,6 +430,14 @@ def _symbols(seen: Sequence[Sizes], sizes: Sizes, env: DimEnv) -> tuple[list[Siz
     return symbolic, places
 
 
+def _alike(node: Node) -> Node:
+    """A node whose operands have its shape, if those of elementwise operations have: that sizes which changed each in
+    its own way, as a sum and its terms, are equal here is a guard."""
+    if isinstance(node.op, Elementwise):
+        assert all(x.shape == node.shape for x in node.inputs), f"{node.op} of operands of different shapes"
+    return node
+
+
 def _with_sizes(graph: Graph, layouts: Layouts, sizes: Iterator[Size]) -> tuple[Graph, dict[Node, Strides | None]]:
     """The graph with others in place of its sizes, and with stand-ins for its constants."""
     new: dict[Node, Node] = {}
@@ -447,6 +455,6 @@ def _with_sizes(graph: Graph, layouts: Layouts, sizes: Iterator[Size]) -> tuple[
             new[node] = Node(node.op, (), kind_of(taken(node.ndim), node.dtype), Given(constants))
             constants += 1
         else:
-            new[node] = bind(with_sizes(node.op, sizes), *[new[x] for x in node.inputs])
+            new[node] = _alike(bind(with_sizes(node.op, sizes), *[new[x] for x in node.inputs]))
         assert fill_kind(new[node].kind, hint_of) is node.kind, f"{node.op} of symbols is another one than of numbers"
     return Graph([new[x] for x in graph.inputs], [new[x] for x in graph.outputs]), strides
