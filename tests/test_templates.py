@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 import weft.core as mx
 from tests.test_shapeless import ONE_TRACE, bits, loss, sample
+from weft.codegen.launch import Launch
 from weft.passes import families
 from weft.passes import template as module
 from weft.passes.executable import launches_of
@@ -21,6 +22,7 @@ from weft.passes.verify import verify_plan
 from weft.runtime import program as programs
 from weft.runtime.threads import MAX_THREADS
 from weft.targets import CPU
+from weft.targets.cpu.matmul.gemm import Cut
 from weft.transforms.variant import ShapelessVariant
 
 RNG = np.random.default_rng(11)
@@ -78,9 +80,19 @@ def check_programs(f: Any) -> int:
     return count
 
 
+_TILES = re.compile(rf"(gemm_\w+?)_(\d+x\d+x\d+)(?:_(?:{'|'.join(get_args(Cut))}))?(?=_|$)")
+
+
 def general(key: str) -> str:
-    """The kernel of which this is one: a product of known columns has some of the tiles that one of any has."""
-    return re.sub(r"(gemm_\w+?_\d+x\d+x\d+)_(whole|one)", r"\1", key)
+    """The kernel of which this is one: a product of known columns has some of the tiles that one of any has, or tiles
+    that fit them."""
+    return _TILES.sub(r"\1", key)
+
+
+def numbers_of(launch: Launch, other: Launch) -> tuple[Any, ...]:
+    """What a launch is to have in common with another one of the same kernel, which may have tiles that fit."""
+    same_tiles = _TILES.findall(launch.source.key) == _TILES.findall(other.source.key)
+    return (launch.words, launch.grain, launch.scratch) if same_tiles else ()
 
 
 def differences(f: Any) -> list[str]:
@@ -92,7 +104,7 @@ def differences(f: Any) -> list[str]:
             ours, theirs = launches_of(recipe.executable.plan), launches_of(alone.plan)
             if [general(x.source.key) for x in ours] != [general(y.source.key) for y in theirs]:
                 found.append(f"{sizes}: other kernels")
-            elif [(x.words, x.grain, x.scratch) for x in ours] != [(y.words, y.grain, y.scratch) for y in theirs]:
+            elif any(numbers_of(x, y) != numbers_of(y, x) for x, y in zip(ours, theirs, strict=True)):
                 found.append(f"{sizes}: other words")
             elif recipe.executable.plan.arena != alone.plan.arena:
                 found.append(f"{sizes}: another arena")
