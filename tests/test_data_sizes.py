@@ -219,6 +219,19 @@ def test_random_functions(chosen: list[int], sizes: list[tuple[int, int]], shape
         assert outcome(loaded, x) == outcome(f, x)
 
 
+@pytest.mark.parametrize("shapeless", [False, True])
+def test_a_size_of_what_was_computed_in_the_trace_already(shapeless: bool) -> None:
+    """A value that is no part of the call has been computed for one size, and is there for the next."""
+
+    def f(x: Array) -> Any:
+        ramp = mx.zeros((5, 1)).T + mx.arange(5)[None]
+        return mx.nonzero(ramp > 1)[1], mx.nonzero((ramp > 1) & (x > 0))[1]
+
+    compiled = mx.compile(f, shapeless=shapeless)
+    for x in ([[1.0, -1, 2, 3, 4]], [[1.0, 1, 1, -1, 1]], [[-1.0, 0, 0, 0, 0]]):
+        assert bits(compiled(mx.array(x))) == bits(f(mx.array(x)))
+
+
 def test_one_trace_serves_all_sizes_but_0_and_1() -> None:
     compiled = mx.compile(lambda x: x[x > 0] * 2)
     for count in (5, 0, 3, 1, 7, 2, 0, 8, 4, 1, 6):

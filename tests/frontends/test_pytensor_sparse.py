@@ -209,6 +209,16 @@ def test_elements_twice_and_in_no_order() -> None:
     check([x, y], outputs, [given, dense((4, 2))])
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_gradients_of_matrices_of_one_row_or_column(format: str) -> None:
+    """What is repeated along an axis of one is a constant, which one size after the other depends on."""
+    x, other, y = variable(format), variable(format, "other"), pt.matrix("y")
+    shapes = [(3, 4), (1, 5), (5, 1), (6, 2), (0, 3)]
+    check([x, y], pytensor.grad(ps.sp_sum(x * y), y), *[[matrix(format, *s), dense(s)] for s in shapes])
+    calls = [[matrix(format, *s), matrix(format, *s, seed=1)] for s in shapes]
+    check([x, other], pytensor.grad(ps.sp_sum((x + other) * x), x), *calls)
+
+
 def test_in_a_loop() -> None:
     """A sparse matrix that does not change, in every step."""
     x, start = variable("csr"), pt.vector("start")

@@ -165,8 +165,8 @@ class KnownSizes(ProgramSizes):
 def _evaluated_copy(root: Node, copies: dict[Node, Node]) -> int:
     """What a node of a trace is with the values of the call."""
     for node in _unvalued([root]):
-        if node not in copies:
-            copies[node] = beside(node, copies)
+        if node not in copies:  # what has been computed is that, whatever it was computed from
+            copies[node] = node if node.value is not None and node.inputs else beside(node, copies)
     return number_of(copies[root])
 
 
