@@ -385,8 +385,9 @@ def test_new_sizes_need_no_new_code() -> None:
         x = leaf(n, 33)
         return contract.values_of(mx.softmax(x * 2.0, axis=-1) + mx.sum(x, axis=0))
 
-    step(10)
+    for n in (10, 100):  # sums over few rows, and over many
+        step(n)
     compiled, found = stats.compiled, stats.disk_hits
-    for n in (11, 64, 3, 200):
+    for n in (11, 64, 3, 200, 63, 1000):
         step(n)
     assert (stats.compiled, stats.disk_hits) == (compiled, found)

@@ -430,12 +430,12 @@ def _symbols(seen: Sequence[Sizes], sizes: Sizes, env: DimEnv) -> tuple[list[Siz
     return symbolic, places
 
 
-def _alike(node: Node) -> Node:
-    """A node whose operands have its shape, if those of elementwise operations have: that sizes which changed each in
-    its own way, as a sum and its terms, are equal here is a guard."""
-    if isinstance(node.op, Elementwise):
-        assert all(x.shape == node.shape for x in node.inputs), f"{node.op} of operands of different shapes"
-    return node
+def _alike(node: Node, new: Mapping[Node, Node]) -> None:
+    """What stands for an elementwise node has the shape of its operands, except for those that have another one (of an
+    `Identity`). That sizes which changed each in its own way, as a sum and its terms, are equal here is a guard."""
+    for x in node.inputs:
+        if x.shape == node.shape:
+            assert new[x].shape == new[node].shape, f"{node.op} of operands of different shapes"
 
 
 def _with_sizes(graph: Graph, layouts: Layouts, sizes: Iterator[Size]) -> tuple[Graph, dict[Node, Strides | None]]:
@@ -455,6 +455,8 @@ def _with_sizes(graph: Graph, layouts: Layouts, sizes: Iterator[Size]) -> tuple[
             new[node] = Node(node.op, (), kind_of(taken(node.ndim), node.dtype), Given(constants))
             constants += 1
         else:
-            new[node] = _alike(bind(with_sizes(node.op, sizes), *[new[x] for x in node.inputs]))
+            new[node] = bind(with_sizes(node.op, sizes), *[new[x] for x in node.inputs])
+            if isinstance(node.op, Elementwise):
+                _alike(node, new)
         assert fill_kind(new[node].kind, hint_of) is node.kind, f"{node.op} of symbols is another one than of numbers"
     return Graph([new[x] for x in graph.inputs], [new[x] for x in graph.outputs]), strides
