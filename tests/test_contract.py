@@ -183,7 +183,7 @@ def test_constants_as_operands(cls: type[Primitive], dtype: Dtype) -> None:
     """A number in place of an array: read as a scalar, or used by an exact simplification."""
     for case in contract.cases(cls, [dtype]):
         operands = case.operands()
-        # Whether a matrix of another number is singular is a matter of rounding, and so is the order of its eigenvalues.
+        # Rounding decides whether a matrix of another number is singular, and in which order its eigenvalues are.
         numbers = (0, 1, None) if case.op.is_total else (0,) if getattr(case.op, "sort", "") else (0, 1)
         for position, number in itertools.product(range(len(operands)), numbers):
             v = operands[position]

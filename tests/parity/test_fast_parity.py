@@ -115,7 +115,15 @@ def test_gated_delta_and_cross_entropy() -> None:
 
 
 def test_names() -> None:
-    later = {"metal_kernel", "cuda_kernel", "precompiled_cuda_kernel"}
     for name in ("fast", "distributed", "metal", "cuda"):
         theirs = {n for n in dir(getattr(mx, name)) if not n.startswith("_")}
-        assert theirs - set(dir(getattr(wx, name))) <= later
+        assert theirs <= set(dir(getattr(wx, name)))
+
+
+def test_machine_code_for_gpus_is_refused_with_the_class_of_error_that_mlx_has_without_cuda() -> None:
+    for core in (mx, wx):
+        with pytest.raises(RuntimeError):
+            core.fast.precompiled_cuda_kernel(
+                name="twice", compiled_source=b"", inputs=[], output_shapes=[(1,)], output_dtypes=[core.float32],
+                scalars=[], grid=(1, 1, 1), threadgroup=(1, 1, 1),
+            )  # fmt: skip

@@ -30,6 +30,7 @@ from weft.core.gathering import take_along_axis
 from weft.core.kernels import cuda_kernel as cuda_kernel
 from weft.core.kernels import kernel as kernel
 from weft.core.kernels import metal_kernel as metal_kernel
+from weft.core.kernels import precompiled_cuda_kernel as precompiled_cuda_kernel
 from weft.core.looping import scan
 from weft.core.reducing import logsumexp
 from weft.core.reducing import sum as sum_

@@ -408,3 +408,26 @@ def _with_rules(made: Kernel, vjp: Callable[..., Any] | None, jvp: Callable[...,
     if jvp is not None:
         made.jvp(jvp)
     return made
+
+
+def precompiled_cuda_kernel(
+    *,
+    name: str,
+    compiled_source: bytes,
+    inputs: Sequence[Any],
+    output_shapes: Sequence[Sequence[int]],
+    output_dtypes: Sequence[Dtype],
+    scalars: Sequence[object],
+    grid: Sequence[int],
+    threadgroup: Sequence[int],
+    shared_memory: int = 0,
+    init_value: float | None = None,
+    ensure_row_contiguous: bool = False,
+    stream: Stream = None,
+) -> list[array]:
+    """What MLX runs PTX and cubins with. That is code for one make of GPU, and there is nothing that could run it
+    elsewhere: a RuntimeError says so, as in MLX without CUDA. `cuda_kernel` takes the source."""
+    raise RuntimeError(
+        f"[precompiled_cuda_kernel] {name!r} is machine code for GPUs, which Weft does not run; mx.fast.cuda_kernel"
+        " takes the source of a kernel, and runs it on any device."
+    )

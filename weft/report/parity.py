@@ -41,7 +41,7 @@ GROUPS = (
 """(title, module below mlx, class in it or nothing)."""
 
 DIFFERENT: dict[str, str] = {
-    "core.fast.precompiled_cuda_kernel": "not there: machine code for GPUs is not run",
+    "core.fast.precompiled_cuda_kernel": "an error, as in MLX without CUDA: machine code for GPUs is not run",
     "core.compile": "retraces when a captured value changes; the same bits as without it",
     "core.hadamard_transform": "complex arrays stay complex; sizes without a matrix are errors",
     "core.block_masked_mm": "all floats, and blocks of any size",
