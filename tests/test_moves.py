@@ -13,6 +13,9 @@ import weft.core as mx
 from tests.contract import bits, lay_out, place, values_of
 from tests.processes import run_alone
 from weft import dtypes as dt
+from weft.codegen.launch import Layout, Pointer
+from weft.targets.axes import row_major
+from weft.targets.cpu import moves
 
 MOVED = (dt.bool_, dt.float16, dt.bfloat16, dt.float32, dt.float64, dt.complex64, dt.complex128)
 NAMES: dict[str, Any] = {"ids": lambda d: d.name}
@@ -238,6 +241,30 @@ def test_blocks_that_begin_earlier(dtype: dt.Dtype, columns: int) -> None:
             target[1:-1, 1:-2] = turned
             around[1:-1, 1:-2] = expected
             assert np.array_equal(raw(target), bits(around))
+
+
+@pytest.mark.parametrize("dtype", [dt.bool_, dt.float16, dt.float32, dt.complex64], **NAMES)
+@pytest.mark.parametrize("shape", [(9, 40, 33), (4, 17, 70), (2, 3, 25, 64)])
+def test_short_rows_from_far_apart(dtype: dt.Dtype, shape: tuple[int, ...]) -> None:
+    """Weights of convolutions whose outputs lie together, as those of another library: blocks are turned, then the
+    short axis is put last."""
+    whole = hard_values(dtype, shape) if not dtype.is_bool else hard_values(dt.float32, shape).view(np.int32) % 2 == 1
+    order = (len(shape) - 1, len(shape) - 2, *range(len(shape) - 2))
+    x = mx.array(whole, dtype)
+    turned = whole.transpose(order)
+    assert np.array_equal(raw(mx.contiguous(mx.transpose(x, order))), bits(np.ascontiguousarray(turned)))
+    steps = tuple(step // whole.itemsize for step in turned.strides)
+    sizes = tuple(shape[axis] for axis in order)
+    rows = Layout(sizes, tuple(step // dtype.size for step in row_major(sizes, dtype.size)), dtype)
+    made = moves.contiguous(Layout(sizes, steps, dtype), rows, Pointer(0), Pointer(1), Pointer(2))
+    assert len(made.launches) == 2
+    assert made.launches[0].source.key.startswith("copy\ntile")
+
+
+def test_copies_walk_in_the_order_in_which_they_write() -> None:
+    x, columns = Layout((64, 48), (48, 1), dt.float32), Layout((64, 48), (1, 64), dt.float32)
+    (launch,) = moves.copy(x, columns, Pointer(0), Pointer(1))
+    assert launch.source.key.startswith("copy\ntile")
 
 
 @pytest.mark.parametrize("shape", [(4, 16), (9, 40), (16, 17), (70, 33)])

@@ -93,7 +93,8 @@ def _matmul(op: Matmul, operands: Operands, out: Layout) -> Lowering:
 
 
 def _copied(op: Barrier | Contiguous, operands: Operands, out: Layout) -> Lowering:
-    return Lowering(tuple(moves.copy(operands[0], out, Pointer(0), Pointer(len(operands)))))
+    last = len(operands)
+    return moves.contiguous(operands[0], out, Pointer(0), Pointer(last), Pointer(last + 1))
 
 
 def _concatenate(op: Concatenate, operands: Operands, out: Layout) -> Lowering:

@@ -48,6 +48,8 @@ WORK: Final = 1 << 14
 """Bytes that are worth a thread."""
 STREAM: Final = 1 << 23
 """Results from this many bytes on are written past the caches."""
+TURNED: Final = 1 << 12
+"""Elements from which on a second step takes less time than to pick them up one by one."""
 
 _BITS: Final = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64, 16: dt.complex128}
 
@@ -71,7 +73,7 @@ def copy(x: Layout, target: Layout, from_: Pointer, to: Pointer, convert: Any = 
         return []
     kinds = (x.dtype, target.dtype) if convert is not None else (bits_of(x.dtype), bits_of(x.dtype))
     from_, to, axes = _upwards(from_, to, axes_of(x.shape, scaled(x), scaled(target)))
-    axes = merged(axes)
+    axes = merged(_as_written(axes))
     rows = None if convert is not None else copy_rows(axes, x.dtype.size, from_, to)
     if rows is not None:
         return [rows]
@@ -107,6 +109,31 @@ def copy(x: Layout, target: Layout, from_: Pointer, to: Pointer, convert: Any = 
     return [Launch(kernel.source(), words, weigh(numbers["units"], elements * kinds[1].size), scratch)]
 
 
+def contiguous(x: Layout, out: Layout, from_: Pointer, to: Pointer, temporary: Pointer) -> Lowering:
+    """out[...] = x of the same shape. Where rows of the result are short and far apart in x, whose own rows lie along
+    another axis than the next one, blocks of both could not be turned: the short axis is put last in a second step."""
+    size = x.dtype.size
+    axes = merged(axes_of(x.shape, scaled(x), scaled(out)))
+    if not _turns_twice(axes, size):
+        return Lowering(tuple(copy(x, out, from_, to)))
+    axes = [*axes[:-2], axes[-1], axes[-2]]
+    shape = tuple(axis.size for axis in axes)
+    given, made = (Layout(shape, tuple(axis.strides[k] // size for axis in axes), x.dtype) for k in (0, 1))
+    between = Layout(shape, tuple(step // size for step in row_major(shape, size)), x.dtype)
+    first, then = copy(given, between, from_, temporary), copy(between, made, temporary, to)
+    return Lowering((*first, *then), (product(axes) * size,))
+
+
+def _turns_twice(axes: Sequence[Axis], size: int) -> bool:
+    if len(axes) < 3:
+        return False
+    *outer, middle, inner = axes
+    if inner.strides[1] != size or abs(inner.strides[0]) <= size or middle.strides[0] == size:
+        return False
+    lies_along = any(axis.strides[0] == size and axis.size >= LANES for axis in outer)
+    return lies_along and inner.size < LANES and middle.size >= LANES and product(axes) >= TURNED
+
+
 @dataclass(frozen=True, slots=True)
 class Copy(NativeKernel):
     """A loop nest that does nothing when the target is the operand itself: a result may take its operand's place."""
@@ -134,6 +161,13 @@ class Copy(NativeKernel):
 def _upwards(from_: Pointer, to: Pointer, axes: Sequence[Axis]) -> tuple[Pointer, Pointer, list[Axis]]:
     """The same copy with no axis of the target walked backwards: what is written in vectors is written upwards."""
     return _flipped(from_, to, axes, [axis.strides[1] < 0 for axis in axes])
+
+
+def _as_written(axes: list[Axis]) -> list[Axis]:
+    """The axes in the order in which the target's elements lie, if that is known: neighbours are written together."""
+    if any(type(axis.strides[1]) is not int for axis in axes):
+        return axes
+    return sorted(axes, key=lambda axis: -axis.strides[1])
 
 
 def _flipped(
