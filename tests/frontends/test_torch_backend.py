@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from weft.frontends.torch import backend  # noqa: E402
-from weft.frontends.torch.calls import SizedCall  # noqa: E402
+from weft.frontends.torch.calls import Memory, SizedCall  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -270,3 +270,18 @@ def test_results_that_are_parts_of_others_are_written_once(monkeypatch: pytest.M
         found.append([out.detach(), given.grad, *[p.grad.clone() for p in cell.parameters()]])
         assert len({p.grad.data_ptr() for p in cell.parameters()}) == 4  # equal ones have memory of their own
     torch.testing.assert_close(*found)
+
+
+def test_gradients_of_convolutions_are_written_in_the_order_of_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*given: Any) -> Any:
+        raise AssertionError("copied by torch")
+
+    monkeypatch.setattr(Memory, "results", refused)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Conv2d(8, 4, 3, 2))
+    x = torch.randn(2, 3, 9, 9)
+    compiled(model)(x).square().sum().backward()
+    found = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model(x).square().sum().backward()
+    for got, p in zip(found, model.parameters(), strict=True):
+        torch.testing.assert_close(got, p.grad, rtol=1e-4, atol=1e-4)

@@ -324,7 +324,7 @@ class Translation:
         run = _Run(self, values, known, arrays[-1] if self.draws else None)
         made = [run.values[node] if node in run.values else run.value(node) for node in self.results]
         return [
-            x if is_identity(y.order) else mx.transpose(x, y.order)
+            mx.contiguous(x if is_identity(y.order) else mx.transpose(x, y.order))
             for x, y in zip(made, self.signature.made, strict=True)
         ]
 
