@@ -15,10 +15,14 @@ from typing import Any
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import io_toposort
+from pytensor.scalar.basic import ScalarType
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.type import DenseTensorType
+from pytensor.tensor.type_other import NoneTypeT, SliceType
 
 from weft.array import array
 from weft.frontends.pytensor.sizes import computed
-from weft.frontends.pytensor.values import Known, NotConverted, Value, cast
+from weft.frontends.pytensor.values import Known, NotConverted, Value, cast, is_sparse
 from weft.records import dataclass
 
 Convert = Callable[..., Any]
@@ -40,6 +44,8 @@ class Rule:
 
 
 RULES: dict[type, Rule] = {}
+
+_HELD = (DenseTensorType, ScalarType, RandomType, SliceType, NoneTypeT)
 
 
 def _none(node: Apply) -> Iterable[int]:
@@ -89,7 +95,15 @@ def refusal(node: Apply) -> str | None:
     rule = rule_of(node.op)
     if rule is None:
         return "it has no translation"
+    other = next((x for x in (*node.inputs, *node.outputs) if not _is_held(x)), None)
+    if other is not None:
+        return f"programs have no values of type {other.type}"
     return rule.refuses(node)
+
+
+def _is_held(x: Variable) -> bool:
+    """Whether a program can have the values of a variable: no lists, say, which operations on anything copy too."""
+    return isinstance(x, Constant) or isinstance(x.type, _HELD) or is_sparse(x)
 
 
 class Refused(Exception):

@@ -27,9 +27,9 @@ from weft.frontends.pytensor.convert import Graph, Refused, collecting, readers_
 from weft.frontends.pytensor.generators import key_of
 from weft.frontends.pytensor.graphs import stops_short
 from weft.frontends.pytensor.sizes import is_known
-from weft.frontends.pytensor.sparse_values import PackedGraph, is_sparse
+from weft.frontends.pytensor.sparse_values import PackedGraph
 from weft.frontends.pytensor.stepped import Stepped
-from weft.frontends.pytensor.values import Known, Partial, Value, to_array, weft_dtype
+from weft.frontends.pytensor.values import Known, Partial, Value, is_sparse, to_array, weft_dtype
 from weft.program import DependsOnData, Input, Program
 
 MOST_CALLS = 256

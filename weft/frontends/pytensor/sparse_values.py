@@ -14,7 +14,7 @@ import numpy as np
 import weft.core as mx
 from weft.array import array
 from weft.frontends.pytensor.convert import Graph
-from weft.frontends.pytensor.values import Known, Value, cast, constant, number_of, to_array
+from weft.frontends.pytensor.values import Known, Value, cast, constant, is_sparse, number_of, to_array
 from weft.graph.node import Size
 from weft.transforms.computed import computed_size
 
@@ -181,8 +181,3 @@ class PackedGraph(Graph):
             else:
                 made.append(value)
         return made
-
-
-def is_sparse(x: Any) -> bool:
-    """Whether a variable stands for sparse matrices."""
-    return hasattr(x.type, "format") and hasattr(x.type, "dtype")

@@ -21,6 +21,11 @@ from weft.graph.node import Size, kind_of
 from weft.primitives.base import constant as number_node
 
 
+def is_sparse(x: Any) -> bool:
+    """Whether a variable of PyTensor stands for sparse matrices."""
+    return hasattr(x.type, "format") and hasattr(x.type, "dtype")
+
+
 class NotConverted(Exception):
     """A node for which there is no translation: PyTensor's own implementation runs it."""
 
