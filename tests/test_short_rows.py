@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import weft
 import weft.core as mx
 
 LENGTHS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 40)
@@ -66,7 +67,7 @@ def test_extremes_see_every_element_and_every_nan(rows: int, n: int) -> None:
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int64, np.bool_, np.float64, np.float16], ids=str)
 def test_places_and_exact_sums_of_short_rows(dtype: type) -> None:
     """What is the same in every order stays in registers, row after row."""
-    for rows, n in ((64, 2), (65, 3), (300, 8), (77, 16)):
+    for rows, n in ((64, 2), (65, 3), (300, 8), (77, 16), (64, 17), (79, 33), (100, 64)):
         x = np.random.default_rng(n).integers(-3, 4, (rows, n)).astype(dtype)
         turned, wide = np.ascontiguousarray(x.T), np.concatenate([x, x], 1)
         for ours, theirs in ((mx.argmax, np.argmax), (mx.argmin, np.argmin), (mx.max, np.max), (mx.min, np.min)):
@@ -98,9 +99,10 @@ FUSED: dict[str, Callable[[mx.array], object]] = {
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float64, mx.bfloat16], ids=str)
 @pytest.mark.parametrize("name", FUSED)
-@pytest.mark.parametrize("n", [1, 3, 16])
+@pytest.mark.parametrize("n", [1, 3, 16, 17, 33, 64])
 def test_a_row_has_the_same_bits_among_many_as_among_few(n: int, name: str, dtype: mx.Dtype) -> None:
-    """Few rows are too few for lanes across rows, so they come from the other kernel."""
+    """Few rows are too few for lanes across rows, so they come from the other kernel. Of longer rows the last ones are
+    fewer than 16."""
 
     def flat(result: object) -> list[mx.array]:
         return list(result) if isinstance(result, tuple) else [result]  # type: ignore[list-item]
@@ -111,6 +113,12 @@ def test_a_row_has_the_same_bits_among_many_as_among_few(n: int, name: str, dtyp
         few = flat(FUSED[name](x[start : start + 6]))
         for ours, theirs in zip(many, few, strict=True):
             assert bytes(memoryview(ours[start : start + 6].view(mx.uint8))) == bytes(memoryview(theirs.view(mx.uint8)))
+
+
+@pytest.mark.parametrize("name", ["softmax", "logsumexp"])
+def test_rows_of_some_vectors_have_lanes_across_rows_too(name: str) -> None:
+    """A row of 33 is two vectors and a part of one, which costs as much as a whole one."""
+    assert "weft_short_" in str(weft.explain(FUSED[name], mx.array(elements(70, 33))))
 
 
 def test_complex_products_are_left_to_the_other_kernels() -> None:

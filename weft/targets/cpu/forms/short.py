@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 from weft import dtypes as dt
 from weft.codegen.kernel import LANES, Access
 from weft.codegen.phases import Phases
 from weft.codegen.scope import Accesses, Bases, Scope, flatten, stored_dtype, unflatten
 from weft.codegen.transposes import columns_of, rows_of
+from weft.config import config
+from weft.lazy import lazy
 from weft.llvm.builder import AnyValue, Value
 from weft.passes.lower import Item
 from weft.records import dataclass
@@ -19,8 +22,16 @@ from weft.targets.cpu.kernel import Frame
 from weft.targets.cpu.reductions import Slots, VectorReductions
 from weft.targets.nest import Nest
 
-LONGEST = LANES
-"""The most elements of a row: one for each partial result."""
+if TYPE_CHECKING:
+    from weft.targets.cpu.matmul import machine
+else:
+    machine = lazy("weft.targets.cpu.matmul.machine")
+
+SHORT, LONGEST = LANES, 4 * LANES
+"""Rows of up to so many elements have a partial result for each; the most elements of a row that is not walked in
+another form."""
+TURNED_COST = 3
+"""Instructions for each element of a longer row that are worth to turn it, and once more to turn it back."""
 MANY_ROWS, GROUP = 64, 256
 """So many neighbouring rows are worth lanes across rows; so many of them are one task."""
 
@@ -28,19 +39,22 @@ MANY_ROWS, GROUP = 64, 256
 @dataclass(frozen=True, slots=True)
 class Short(Form):
     """Passes over the elements of rows like those of a row kernel, but each vector holds one element of each of 16
-    neighbouring rows, so what is a scalar of a row there is a vector here. Rows are at most 16 elements long: each is a
-    partial result of its own in the specified order (`Slots`).
+    neighbouring rows, so what is a scalar of a row there is a vector here. An element of a row of at most 16 is a
+    partial result of its own in the specified order (`Slots`); of those that are `longer` every sixteenth joins the
+    same one.
 
     The inner loop goes over `n` rows, `width` of them in a unit; `rows` is the length of each.
 
     Operands and results whose rows lie one after the other are read and written row by row, in vectors of so many
     `lanes`, and transposed in registers: the elements of 16 rows lie in scratch in between (squares). `tiles` are the
-    results for which that is done; loads say so themselves."""
+    results for which that is done; loads say so themselves. Of longer rows that is done in blocks of columns, of which
+    the last one begins earlier, over the end of the one before it."""
 
     title = "short"
     further = "r"
     lanes: int = LANES
     tiles: tuple[int, ...] = ()
+    longer: bool = False
 
     @classmethod
     def schedule(cls, nest: Nest) -> Item | None:
@@ -48,13 +62,22 @@ class Short(Form):
             return None
         *outer, inner = nest.outer
         row = nest.reduced[0] if nest.reduced else nest.single()
-        lanes = LANES if row.size > 8 else 8 if row.size > 4 else 4
+        longer = row.size > SHORT
+        lanes = _lanes(nest) if longer else LANES if row.size > 8 else 8 if row.size > 4 else 4
+        if longer and not _lies_well(nest, inner, row):
+            return None
         turns = _turns(nest, inner, row, lanes)
-        tiles = _tiles(nest, inner, row) if turns else ()
+        tiles = _tiles(nest, inner, row) if turns or longer else ()
         kernel = cls.of(
-            nest, outer, inner, row if turns else None, lanes=lanes if turns or tiles else LANES, tiles=tiles
+            nest,
+            outer,
+            inner,
+            row if turns else None,
+            lanes=lanes if turns or tiles else LANES,
+            tiles=tiles,
+            longer=longer,
         )
-        if not kernel.is_neutral:
+        if not kernel.is_neutral or (longer and not kernel.is_worth_turning(row.size)):
             return None
         chunks = -(-inner.size // GROUP)
         numbers = {"units": product(outer) * chunks, "rows": row.size, "width": GROUP, "chunks": chunks}
@@ -65,8 +88,30 @@ class Short(Form):
     def notes(self) -> list[str]:
         return [f"  rows by {self.lanes}, turned {' '.join(map(str, self.squares()))}"] if self.squares() else []
 
+    def flags(self) -> list[str]:
+        return ["longer"] if self.longer else []
+
     def sizes(self) -> list[str]:
         return ["rows", "width", "chunks"]
+
+    def is_worth_turning(self, n: int) -> bool:
+        """Whether turning longer rows, of n elements, costs less than the parts of vectors at their ends and the trees
+        over 16 lanes that it saves. What is reduced in any order stays in registers, which always pays."""
+        if self.are_exact(self.reductions()):
+            return True
+        cost = sum(1 if step.reduces else step.op.cost for step in self.steps if step.level == "full" or step.reduces)
+        if cost < TURNED_COST:
+            return False
+        if not n >= 2 * LANES:
+            return True
+        accesses = [access for access in self.accesses() if access.level == "full"]
+        stored = any(store.access.level == "full" for store in self.stores)
+        return max(access.dtype.size for access in accesses) <= 4 and cost >= (2 if stored else 1) * TURNED_COST
+
+    @property
+    def longest(self) -> int:
+        """The most elements of a row."""
+        return LONGEST if self.longer else SHORT
 
     def squares(self) -> list[int]:
         """The accesses that are transposed on their way."""
@@ -74,8 +119,9 @@ class Short(Form):
 
     def scratch(self) -> int:
         """Bytes of per-thread memory: partial results, the values that are kept for later passes, and squares."""
-        kept = sum(LONGEST * LANES * self.dtype(v).size for v in Phases(self).kept)
-        return Slots.size(self) + kept + sum(LONGEST * LANES * self.accesses()[k].dtype.size for k in self.squares())
+        sizes = [self.dtype(v).size for v in Phases(self).kept]
+        sizes += [self.accesses()[k].dtype.size for k in self.squares()]
+        return Slots.size(self) + self.longest * LANES * sum(sizes)
 
     def overwritten(self) -> list[int]:
         """As in a row kernel."""
@@ -88,14 +134,32 @@ class Short(Form):
             place, start, stop = frame.part(units.index, True)
             bases = rows.accesses.bases(frame.indices(place))
 
-            # Rows that another one follows may be read past their ends.
-            before = frame.least(stop, frame["n"] - 1) if self.squares() else stop
+            # Rows that another one follows may be read past their ends; longer ones are not.
+            before = frame.least(stop, frame["n"] - 1) if self.squares() and not self.longer else stop
             whole = start + ((before - start) & -LANES)
             with b.loop(start, whole, LANES) as loop:
                 rows.emit(bases, loop.index, None)
             with b.loop(whole, stop, LANES) as rest:
                 left = b.cast(stop - rest.index, dt.int32)
+                rows.count = stop - rest.index
                 rows.emit(bases, rest.index, b.iota(dt.int32) < b.splat(left))
+
+
+def _lanes(nest: Nest) -> int:
+    """Columns of the blocks in which longer rows are turned: a vector register of each row."""
+    sizes = [operand.dtype.size for operand in nest.operands if operand.level == "full"]
+    return max(4, min(LANES, machine.machine(config.cpu).vector // max(sizes)))
+
+
+def _lies_well(nest: Nest, inner: Axis, row: Axis) -> bool:
+    """Whether everything of longer rows is read and written in whole vectors: elements of 16 rows that are neighbours,
+    or of a row, and then turned."""
+    first = len(nest.loads)
+    return all(
+        row.strides[k] == operand.unit or inner.strides[k] == operand.unit or (k < first and inner.strides[k] == 0)
+        for k, operand in enumerate(nest.operands)
+        if operand.source == "memory" and operand.level == "full"
+    )
 
 
 def _turns(nest: Nest, inner: Axis, row: Axis, lanes: int) -> bool:
@@ -113,7 +177,8 @@ def _turns(nest: Nest, inner: Axis, row: Axis, lanes: int) -> bool:
 
 
 def _tiles(nest: Nest, inner: Axis, row: Axis) -> tuple[int, ...]:
-    """The results whose rows lie one after the other with nothing between them."""
+    """The results whose rows lie one after the other, with nothing between them where they are written past their
+    ends."""
     if not row.size > 1:
         return ()
     stores = enumerate(nest.stores, len(nest.loads))
@@ -135,15 +200,22 @@ class _Rows:
     def __init__(self, kernel: Short, frame: Frame) -> None:
         self.kernel, self.frame, self.b = kernel, frame, frame.b
         self.phases, self.accesses = Phases(kernel), Accesses(frame, kernel)
+        self.count: Value | None = None
+        """How many rows there are, if they may be fewer than 16."""
         self._homes: dict[int, int] = {}
         at = Slots.size(kernel)
         for number in self.phases.kept:
             self._homes[number] = at
-            at += LONGEST * LANES * kernel.dtype(number).size
+            at += kernel.longest * LANES * kernel.dtype(number).size
         self._squares: dict[int, int] = {}
         for k in kernel.squares():
             self._squares[k] = at
-            at += LONGEST * LANES * kernel.accesses()[k].dtype.size
+            at += kernel.longest * LANES * kernel.accesses()[k].dtype.size
+
+    def turns(self, mask: Value | None) -> bool:
+        """Whether rows are transposed, all of them or those of a mask: fewer than 16 only if none is read past its
+        end."""
+        return mask is None or self.kernel.longer
 
     def square(self, k: int, row: Value | int) -> Value:
         """Where element `row` of the 16 rows of a transposed access lies."""
@@ -158,7 +230,7 @@ class _Rows:
     def emit(self, bases: Bases, j: Value, mask: Value | None) -> None:
         phases = self.phases
         scalars = Scope(self.accesses, bases, j, LANES, mask)
-        if mask is None:
+        if self.turns(mask):
             self._read(bases, j)
         for phase in range(phases.count):
             given = {v: scalars.shared(v) for v in phases.scalars(phase)}
@@ -168,13 +240,27 @@ class _Rows:
     def _read(self, bases: Bases, j: Value) -> None:
         """Transposed operands of 16 rows from `j` on, to their squares."""
         b, lanes = self.b, self.kernel.lanes
+        numbers: list[Value | int] = list(range(LANES))
+        if self.count is not None:  # the last row again instead of those that are not there
+            numbers = [self.frame.least(b.i64(i), self.count - 1) for i in range(LANES)]
         for k, access in enumerate(self.kernel.loads):
             if access.inner == "tile":
                 dtype, step = stored_dtype(access.dtype), self.frame[f"i{k}"]
-                start = b.gep(bases[k], j * step)
-                rows = [b.load(b.gep(start, step * i), dtype, lanes) for i in range(LANES)]
-                for i, x in enumerate(columns_of(b, rows)):
-                    b.store(x, self.square(k, i))
+                corner = b.gep(bases[k], j * step)
+                for column in self._blocks():
+                    start = b.gep(corner, column * dtype.size)
+                    rows = [b.load(b.gep(start, step * i), dtype, lanes) for i in numbers]
+                    for i, x in enumerate(columns_of(b, rows)):
+                        b.store(x, self.square(k, column + i))
+
+    def _blocks(self) -> Iterator[Value]:
+        """Where blocks of as many columns as a vector has lanes begin, one after the other."""
+        b, lanes, rows = self.b, self.kernel.lanes, self.frame["rows"]
+        if not self.kernel.longer:
+            yield b.i64(0)
+            return
+        with b.loop(0, rows, lanes) as block:
+            yield self.frame.least(block.index, rows - lanes)
 
     def _write(self, k: int, base: Value, j: Value) -> None:
         """16 rows of a transposed result from `j` on. What is written past the end of a row is written again with the
@@ -182,6 +268,14 @@ class _Rows:
         b, lanes, access = self.b, self.kernel.lanes, self.kernel.accesses()[k]
         dtype, step = stored_dtype(access.dtype), self.frame[f"i{k}"]
         start = b.gep(base, j * step)
+        if self.kernel.longer:
+            for column in self._blocks():
+                turned = rows_of(b, [b.load(self.square(k, column + i), dtype) for i in range(lanes)])
+                at = b.gep(start, column * dtype.size)
+                for i, x in enumerate(turned):
+                    with nullcontext() if self.count is None else b.when(self.count > i):
+                        b.store(x, b.gep(at, step * i))
+            return
         rows = rows_of(b, [b.load(self.square(k, i), dtype) for i in range(lanes)])
         for i, x in enumerate(rows[:-1]):
             b.store(x, b.gep(start, step * i))
@@ -199,8 +293,12 @@ class _Rows:
         slots = Slots(self.frame.scratch, reductions)
         # Where the order makes no difference, what is reduced stays in registers.
         start = reductions.start() if kernel.are_exact(reductions.numbers) else ()
+        joins = kernel.longer and not start
+        if joins:
+            for number in range(LANES):
+                slots.write(b.i64(number), reductions.start())
         stores = phases.stores(phase)
-        turned = [i for i in stores if mask is None and kernel.first + i in kernel.tiles]
+        turned = [i for i in stores if self.turns(mask) and kernel.first + i in kernel.tiles]
         with b.loop(0, rows, 1, *flatten(start)) as row:
             at = self.accesses.moved(bases, row.index)
             scope = _ElementScope(self.accesses, at, j, LANES, mask, given, rows=self, phase=phase, row=row.index)
@@ -211,16 +309,18 @@ class _Rows:
             scope.store_some([i for i in stores if i not in turned])
             for i in turned:
                 b.store(scope.spread(scope.stored(kernel.stores[i].value)), self.square(kernel.first + i, row.index))
-            before = unflatten(start, row.carried) if start else reductions.start()
+            slot = row.index & (LANES - 1)
+            before = slots.read(slot) if joins else unflatten(start, row.carried) if start else reductions.start()
             after = reductions.take(scope, b.splat(row.index), None, before)
             if start:
                 row.carry(*flatten(after))
             else:
-                slots.write(row.index, after)
+                slots.write(slot, after)
         for i in turned:
             self._write(kernel.first + i, bases[kernel.first + i], j)
         if reductions:
-            scalars.values.update(reductions.finish(unflatten(start, row.carried) if start else slots.merged(rows)))
+            count = b.i64(LANES) if joins else rows
+            scalars.values.update(reductions.finish(unflatten(start, row.carried) if start else slots.merged(count)))
 
 
 class _ElementScope(Scope):
@@ -232,7 +332,7 @@ class _ElementScope(Scope):
         self.rows, self.phase, self.row = rows, phase, row
 
     def load(self, k: int, access: Access) -> AnyValue:
-        if access.inner == "tile" and self.mask is None:
+        if access.inner == "tile" and self.rows.turns(self.mask):
             return self.b.load(self.rows.square(k, self.row), stored_dtype(access.dtype))
         return super().load(k, access)
 
