@@ -22,7 +22,7 @@ ARGS ?=
 DEMO ?= train_mlp
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full test-levels test-browser test-cpus test-llvm test-torch test-pytensor lint format bench peers oldest clean
+.PHONY: help demo test test-full test-levels test-browser test-cpus test-llvm test-torch test-pytensor test-pytensor-newest lint format bench peers oldest clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -62,6 +62,9 @@ test-torch: .venv-torch/.dev ## programs for PyTorch: torch.compile and torch.ex
 test-pytensor: .venv-pytensor/.dev ## programs for PyTensor
 	@.venv-pytensor/bin/python -m pytest -q tests/frontends/test_pytensor_*.py $(ARGS)
 
+test-pytensor-newest: .venv-pytensor-newest/.dev ## the same with the newest PyTensor, for a Python from 3.12 on: make PYTHON=python3.12 ...
+	@.venv-pytensor-newest/bin/python -m pytest -q tests/frontends/test_pytensor_*.py $(ARGS)
+
 lint: $(VENV)/.dev ## style, formatting and types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -81,11 +84,11 @@ peers: $(VENV)/.dev ## install MLX, which some tests and benchmarks compare with
 oldest: $(OLDEST)/.dev ## make an environment with the oldest LLVM that Weft works with, and the Numba that asks for it
 
 clean: ## remove the environment, the caches and what was built
-	@rm -rf $(VENV) $(OLDEST) .venv-torch .venv-pytensor build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	@rm -rf $(VENV) $(OLDEST) .venv-torch .venv-pytensor .venv-pytensor-newest build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Debian and Ubuntu ship `venv` without the part that brings pip (python3-venv), so there are two ways and one explanation.
-$(VENV)/.made $(OLDEST)/.made .venv-torch/.made .venv-pytensor/.made:
+$(VENV)/.made $(OLDEST)/.made .venv-torch/.made .venv-pytensor/.made .venv-pytensor-newest/.made:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on the PATH; say which one: make PYTHON=python3.12 ..."; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "Weft needs Python 3.11 or later, and $(PYTHON) is $$($(PYTHON) -V); say which one: make PYTHON=python3.12 ..."; exit 1; }
@@ -123,4 +126,9 @@ $(OLDEST)/.dev: $(OLDEST)/.made $(META)
 .venv-pytensor/.dev: .venv-pytensor/.made $(META)
 	@echo "installing weft, its tests and $(PYTENSOR) into $(@D)"
 	@$(@D)/bin/$(PIP) -e '.[test,pytensor]' '$(PYTENSOR)'
+	@touch $@
+
+.venv-pytensor-newest/.dev: .venv-pytensor-newest/.made $(META)
+	@echo "installing weft, its tests and the newest PyTensor into $(@D)"
+	@$(@D)/bin/$(PIP) --upgrade -e '.[test,pytensor]' pytensor
 	@touch $@

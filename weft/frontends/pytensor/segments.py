@@ -47,9 +47,15 @@ class Performed:
 
     def __call__(self, given: Sequence[Any]) -> Sequence[Any]:
         if self._fun is None:
-            mode = Mode(linker="py", optimizer="minimum_compile")
-            self._fun = pytensor.function(self.inputs, self.outputs, mode=mode, on_unused_input="ignore")
+            self._fun = self._function()
         return self._fun(*given)  # type: ignore[no-any-return]
+
+    def _function(self) -> Any:
+        """The node alone, made anew: those of the bodies of loops may be frozen, which a function cannot be made of."""
+        fresh = {x: x.type() for x in self.inputs}
+        node = Apply(self.node.op, [fresh.get(x, x) for x in self.node.inputs], [x.type() for x in self.outputs])
+        mode = Mode(linker="py", optimizer="minimum_compile")
+        return pytensor.function(list(fresh.values()), node.outputs, mode=mode, on_unused_input="ignore")
 
 
 _WARNED: set[str] = set()
