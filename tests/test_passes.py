@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import weft.core as mx
 from tests.contract import graph
 from weft import dtypes as dt
 from weft.graph.node import Graph, Node, kind_of
@@ -17,6 +18,7 @@ from weft.graph.show import show, show_kind
 from weft.passes import simplify as simplification
 from weft.passes.cse import cse
 from weft.passes.fuse import fuse
+from weft.passes.orders import keep_orders
 from weft.passes.pipeline import PASSES, plan
 from weft.passes.show import show_plan
 from weft.passes.simplify import simplify
@@ -26,6 +28,7 @@ from weft.primitives.base import Constant, bind, constant, full_like
 from weft.primitives.contraction import Matmul
 from weft.primitives.creation import Extent, Iota
 from weft.primitives.elementwise import AsType, Conjugate, Identity, Imag, Real, StopGradient, astype, exp, select, sin
+from weft.primitives.joins import Concatenate
 from weft.primitives.linalg.implicit import Implicit
 from weft.primitives.reductions import ArgMax, Max, Prod, Sum
 from weft.primitives.scans import CumSum
@@ -483,6 +486,61 @@ def test_a_reduction_that_cannot_walk_its_axes_as_one_gets_a_copy() -> None:
         return %4
         """
     )
+
+
+def kept(made: Graph, layouts: dict[Node, Any] | None = None) -> str:
+    return body(keep_orders(compose_views(made, layouts), layouts or {}))
+
+
+def test_results_keep_the_order_in_which_all_operands_lie() -> None:
+    rolled = graph(lambda x: bind(Concatenate(1), *(slice_of(transpose(x, (1, 0)), at) for at in (2, 0))), M)
+    assert kept(rolled) == text(
+        """
+        %1 = strided(shape=(2, 8), strides=(8, 1), offset=16) %0 : f32[2, 8]
+        %2 = strided(shape=(2, 8), strides=(8, 1), offset=0) %0 : f32[2, 8]
+        %3 = concatenate(axis=0) %1, %2 : f32[4, 8]
+        %4 = strided(shape=(8, 4), strides=(1, 8), offset=0) %3 : f32[8, 4]
+        return %4
+        """
+    )
+    layouts: dict[Node, Any] = {}
+    made = graph(lambda x: sin(exp(x)), M)
+    layouts[made.inputs[0]] = (1, 4)
+    assert kept(made, layouts) == text(
+        """
+        %1 = strided(shape=(8, 4), strides=(4, 1), offset=0) %0 : f32[8, 4]
+        %2 = exp %1 : f32[8, 4]
+        %3 = sin %2 : f32[8, 4]
+        %4 = strided(shape=(4, 8), strides=(1, 4), offset=0) %3 : f32[4, 8]
+        return %4
+        """
+    )
+
+
+def test_what_is_asked_for_row_by_row_lies_so() -> None:
+    x = mx.transpose(mx.array(np.arange(12.0, dtype=np.float32).reshape(3, 4)))
+    for fun in (lambda x: mx.contiguous(mx.exp(x)), lambda x: mx.contiguous(mx.roll(x, 1, 0))):
+        for f in (fun, mx.compile(fun)):
+            assert memoryview(f(x)).c_contiguous
+    assert not memoryview(mx.exp(x)).c_contiguous
+
+
+def slice_of(x: Node, at: int) -> Node:
+    """Two columns."""
+    return bind(Slice((0, at), (x.shape[0], 2), (1, 1)), x)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        graph(lambda x, y: [transpose(x, (1, 0)) + y], M, M[::-1]),  # operands in two orders
+        graph(lambda x: [y := exp(transpose(x, (1, 0))), bind(Sum((1,)), y)], M),  # something else reads it
+        graph(lambda x: [reshape(exp(transpose(x, (1, 0))), (32,))], M),  # a view reads it
+    ],
+)
+def test_results_that_others_read_or_of_operands_in_several_orders_lie_row_by_row(made: Graph) -> None:
+    composed = compose_views(made)
+    assert keep_orders(composed, {}) is composed
 
 
 def test_results_that_lie_nowhere_are_written_out() -> None:

@@ -184,7 +184,7 @@ THRESHOLDS: dict[str, tuple[Callable[..., Any], Arguments, tuple[int, int]]] = {
     "a map is cut into blocks": (lambda x: x + 1, lambda n: [normal(n)], (16384, 16385)),
     "a row is reduced in two stages": (lambda x: x.sum(), lambda n: [normal(n)], (32767, 32768)),
     "a row leaves the caches": (lambda x: x - x.max(axis=1, keepdims=True), lambda n: [normal(2, n)], (65536, 65537)),
-    "a map is tiled": (lambda x: x.T * 2, lambda n: [normal(n, 40)], (15, 16)),
+    "a map is tiled": (lambda x, y: x.T * y, lambda n: [normal(n, 40), normal(40, n)], (15, 16)),
     "a product is skinny": (lambda x, w: x @ w, lambda n: [normal(n, 200), normal(200, 30)], (8, 9)),
     "a product is skinny by its length": (lambda x, w: x @ w, lambda n: [normal(3, n), normal(n, 30)], (127, 128)),
     "a vector is skinny by its length": (lambda x, w: x @ w, lambda n: [normal(1, n), normal(n, 30)], (63, 64)),

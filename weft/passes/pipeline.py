@@ -23,6 +23,7 @@ from weft.passes.growing import Growing, holds_tapes
 from weft.passes.loops import loops
 from weft.passes.lower import TAPE_ROWS, Item, Lowerer, lower
 from weft.passes.memory import Plan, plan_memory
+from weft.passes.orders import keep_orders
 from weft.passes.simplify import simplify
 from weft.passes.target import Target
 from weft.passes.views import Strides, compose_views, stored_apart
@@ -67,7 +68,11 @@ def plan(
 
     for step in PASSES:
         graph = stage(step.__name__, step(graph))
-    graph = stage("views", cse(compose_views(graph, layouts)))
+    rows: set[Node] = set()
+    graph = compose_views(graph, layouts, rows)
+    if carried is None:
+        graph = keep_orders(graph, layouts, rows)
+    graph = stage("views", cse(graph))
     if carried is not None:
         graph = stage("results apart", stored_apart(graph))
     groups = fuse(graph, layouts, target.fusion)

@@ -44,6 +44,9 @@ class Materialize(Identity):
     """The operand as stored, contiguous elements: what a view stands on, or a reduction walks, when strides alone
     cannot do it."""
 
+    def reordered(self, order: tuple[int, ...]) -> Primitive | None:
+        return None
+
 
 class Strided(Primitive):
     """Elements of the operand's memory at `offset + sum(index * strides)`, in elements; what all views become."""
@@ -84,10 +87,13 @@ def is_contiguous(shape: Sequence[Size], strides: Sequence[Size]) -> bool:
     return all(provably_equal(s, plain) or is_exactly(n, 1) for n, s, plain in pairs)
 
 
-def compose_views(graph: Graph, layouts: Mapping[Node, Strides | None] | None = None) -> Graph:
-    """The pass. `layouts` gives the strides of inputs that are not contiguous."""
+def compose_views(
+    graph: Graph, layouts: Mapping[Node, Strides | None] | None = None, rows: set[Node] | None = None
+) -> Graph:
+    """The pass. `layouts` gives the strides of inputs that are not contiguous. Values that the program asks to lie row
+    by row, and that do, are put into `rows`."""
     chains = _moved(graph)
-    resolver = _Resolver(layouts or {})
+    resolver = Resolver(layouts or {})
     new: dict[Node, Node] = {}
     for node in graph.order():
         chain = chains.get(node, ())
@@ -104,6 +110,8 @@ def compose_views(graph: Graph, layouts: Mapping[Node, Strides | None] | None = 
         )
         if isinstance(node.op, Contiguous) and resolver.lies_so(node.op, operands[0]):
             new[node] = resolver.as_it_lies(operands[0])
+            if rows is not None:
+                rows.add(operands[0])
             continue
         if isinstance(node.op, KernelOperation):  # kernels of their own read memory, not loop indices
             operands = tuple(_stored(x) if _leaf(x).op.__class__ is Iota else x for x in operands)
@@ -175,7 +183,7 @@ def _shrinks(viewed: ArrayType, operand: ArrayType) -> bool:
     return viewed.size <= operand.size
 
 
-class _Resolver:
+class Resolver:
     """Applies views to stored values, as offset and strides."""
 
     def __init__(self, layouts: Mapping[Node, Strides | None]) -> None:

@@ -143,6 +143,11 @@ class Primitive(metaclass=_Interned):
         assert not bodies
         return self
 
+    def reordered(self, order: tuple[int, ...]) -> Primitive | None:
+        """The operation on operands whose axes stand in another order (as a transpose says), which gives the same
+        elements with its axes in that order; None if there is none."""
+        return None
+
     # What the rules for derivatives build may depend on the parameters and on the kinds of the operands, not on what
     # the operands were computed from: it is remembered and built again for other operands of the same kinds
     # (weft/transforms/rules.py), so they see stand-ins.
@@ -462,6 +467,9 @@ class Elementwise(Primitive):
 
     def infer(self, *kinds: ArrayType) -> ArrayType:
         return kind_of(kinds[0].shape, self.result(*[k.dtype for k in kinds]))
+
+    def reordered(self, order: tuple[int, ...]) -> Primitive | None:
+        return self
 
     def check(self, *kinds: ArrayType) -> None:
         count = _arity(type(self))

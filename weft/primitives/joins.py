@@ -41,6 +41,9 @@ class Concatenate(KernelOperation):
             shape[self.axis] = shape[self.axis] + kind.shape[self.axis]
         return kind_of(tuple(shape), kinds[0].dtype)
 
+    def reordered(self, order: tuple[int, ...]) -> Concatenate:
+        return Concatenate(order.index(self.axis))
+
     def check(self, *kinds: ArrayType) -> None:
         need(len(kinds) >= 1, "no operands")
         self.check_dtypes(*kinds)

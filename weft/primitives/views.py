@@ -210,6 +210,9 @@ class SliceUpdate(Linear, KernelOperation):
     def infer(self, *kinds: ArrayType) -> ArrayType:
         return kinds[0]
 
+    def reordered(self, order: tuple[int, ...]) -> SliceUpdate:
+        return SliceUpdate(tuple(self.starts[axis] for axis in order), tuple(self.steps[axis] for axis in order))
+
     def check(self, x: ArrayType, part: ArrayType) -> None:
         self.check_dtypes(x, part)
         check_slice(x.shape, self.starts, part.shape, self.steps)
