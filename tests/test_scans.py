@@ -29,13 +29,17 @@ STEPS = {
     "cummin": np.minimum,
     "logcumsumexp": np.logaddexp,
 }
+WIDER = {dt.float32: np.dtype(np.float64), dt.complex64: np.dtype(np.complex128)}
+"""What running sums are carried in, where that is not as for other scans."""
 REALS = tuple(d for d in dt.ALL if not d.is_complex and not d.is_bool)
 
 
 def expected(name: str, x: np.ndarray, axis: int, reverse: bool, inclusive: bool) -> np.ndarray:
-    """One step after the other, in float32 for halves, as the specification says."""
+    """One step after the other, in float32 for halves and sums of float32 in float64, as the specification says."""
     dtype = dt.from_numpy(x.dtype)
     wide = np.dtype(np.float32) if dtype in dt.HALVES else x.dtype
+    if name == "cumsum":
+        wide = WIDER.get(dtype, wide)
     rows = np.moveaxis(np.flip(x, axis) if reverse else x, axis, 0).astype(wide)
     out = np.empty_like(rows)
     lowest, highest = (-np.inf, np.inf) if dtype.is_inexact else (np.iinfo(wide).min, np.iinfo(wide).max)
@@ -68,6 +72,37 @@ def test_scans_go_step_by_step(
     axis = axis % len(shape)
     got = values_of(getattr(mx, name)(x, axis=axis, reverse=reverse, inclusive=inclusive))
     assert same_bits(got, np.ascontiguousarray(expected(name, values_of(x), axis, reverse, inclusive)))
+
+
+@pytest.mark.parametrize("length", [2, 3, 4, 7, 8, 13, 16])
+@pytest.mark.parametrize("dtype", [dt.int8, dt.float16, dt.float32, dt.int64, dt.complex64], ids=str)
+def test_many_short_rows(length: int, dtype: Dtype) -> None:
+    """Lanes go across them, in whole vectors that reach into the rows beside theirs."""
+    for layout, reverse in itertools.product(sorted(LAYOUTS), (False, True)):
+        arrange, shift = LAYOUTS[layout]
+        x = place(arrange(draw_values(np.random.default_rng(1), dtype, (83, length), -2.0, 2.0)), shift)
+        for inclusive in (False, True):
+            got = values_of(mx.cumsum(x, axis=1, reverse=reverse, inclusive=inclusive))
+            wanted = expected_sums(values_of(x), reverse, inclusive)
+            assert same_bits(got, wanted), (layout, reverse, inclusive)
+
+
+def expected_sums(x: np.ndarray, reverse: bool, inclusive: bool) -> np.ndarray:
+    """`expected`, of numbers that have no bounds too."""
+    if not dt.from_numpy(x.dtype).is_complex:
+        return np.ascontiguousarray(expected("cumsum", x, 1, reverse, inclusive))
+    rows = np.flip(x, 1) if reverse else x
+    sums = np.cumsum(rows, 1, dtype=WIDER[dt.complex64]).astype(x.dtype)
+    sums = sums if inclusive else np.concatenate([np.zeros_like(sums[:, :1]), sums[:, :-1]], 1)
+    return np.ascontiguousarray(np.flip(sums, 1) if reverse else sums)
+
+
+def test_short_rows_of_several_axes_and_on_several_threads() -> None:
+    x = draw_values(np.random.default_rng(2), dt.float32, (3, 5, 700), -2.0, 2.0)
+    for view in (x.transpose(1, 2, 0), x.transpose(2, 1, 0), x[:, :, ::2].transpose(0, 2, 1)):
+        for reverse in (False, True):
+            got = values_of(mx.cumsum(place(view), axis=2, reverse=reverse))
+            assert same_bits(got, np.ascontiguousarray(expected("cumsum", view, 2, reverse, True)))
 
 
 @pytest.mark.parametrize("dtype", [dt.float16, dt.bfloat16, dt.float32, dt.float64], ids=str)

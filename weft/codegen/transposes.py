@@ -23,25 +23,31 @@ def transposed(b: Builder, rows: Sequence[AnyValue]) -> list[AnyValue]:
 
 
 def columns_of(b: Builder, rows: Sequence[AnyValue]) -> list[AnyValue]:
-    """16 vectors of 4, 8 or 16 lanes as so many of 16 lanes: element i of result j is element j of row i."""
+    """16 vectors of 2, 4, 8 or 16 lanes as so many of 16 lanes: element i of result j is element j of row i."""
     if isinstance(rows[0], Complex):
         return _by_parts(b, rows, columns_of)
     values, lanes = _values(rows), rows[0].lanes
+    if lanes == 2:
+        half = _LANES // 2
+        front, back = joined(b, values[:half]), joined(b, values[half:])
+        return [b.shuffle(front, back, range(column, 2 * _LANES, 2)) for column in range(lanes)]
     if lanes == _LANES:
         return list(_square(b, values))
     if lanes == _QUARTER:
-        return list(_quarters(b, [_joined(b, values[i::4]) for i in range(4)]))
-    pairs = [_joined(b, values[i::8]) for i in range(8)]
+        return list(_quarters(b, [joined(b, values[i::4]) for i in range(4)]))
+    pairs = [joined(b, values[i::8]) for i in range(8)]
     first, second = _quarters(b, pairs[:4]), _quarters(b, pairs[4:])
     low = [_picked(b, x, y, (0, 4, 2, 6)) for x, y in zip(first, second, strict=True)]
     return [*low, *(_picked(b, x, y, (1, 5, 3, 7)) for x, y in zip(first, second, strict=True))]
 
 
 def rows_of(b: Builder, columns: Sequence[AnyValue]) -> list[AnyValue]:
-    """The inverse of `columns_of`: 4, 8 or 16 vectors of 16 lanes as 16 vectors of so many lanes."""
+    """The inverse of `columns_of`: 2, 4, 8 or 16 vectors of 16 lanes as 16 vectors of so many lanes."""
     if isinstance(columns[0], Complex):
         return _by_parts(b, columns, rows_of)
     values, lanes = _values(columns), len(columns)
+    if lanes == 2:
+        return [b.shuffle(values[0], values[1], (row, _LANES + row)) for row in range(_LANES)]
     if lanes == _LANES:
         return list(_square(b, values))
     if lanes == _QUARTER:
@@ -66,7 +72,7 @@ def _values(given: Sequence[AnyValue]) -> list[Value]:
     return [x for x in given if isinstance(x, Value)]
 
 
-def _joined(b: Builder, parts: Sequence[Value]) -> Value:
+def joined(b: Builder, parts: Sequence[Value]) -> Value:
     """Vectors one after the other; a power of two of them."""
     while len(parts) > 1:
         order = range(2 * parts[0].lanes)

@@ -13,7 +13,7 @@ from weft import dtypes as dt
 from weft.codegen.kernel import LANES
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.codegen.scope import assemble, extract, flatten, reversed_lanes, splat, unflatten
-from weft.codegen.transposes import transposed
+from weft.codegen.transposes import columns_of, joined, rows_of, transposed
 from weft.codegen.words import fields_of
 from weft.dtypes import Dtype
 from weft.llvm.builder import AnyValue, Builder, Complex, Value
@@ -24,6 +24,10 @@ from weft.targets.cpu.moves import weigh
 
 STEPS: Final = 1 << 14
 """Steps between two looks whether to stop."""
+COSTLY: Final = 8
+"""What a step costs that is not taken for lanes that are not there."""
+MANY_ROWS: Final = 64
+"""So many short rows are worth lanes across them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,8 @@ class ScanKernel(NativeKernel):
 
     Operands: the inputs, then out; `jK` is the stride of operand K along the scanned axis. form: "across" if lanes are
     neighbours on a kept axis in out and in most inputs; "tile" if lanes are rows, of which some operands lie along the
-    scanned axis: those are turned in registers; "single" for one row at a time. `modes` say for each operand how lanes
+    scanned axis: those are turned in registers; "short" if those are rows of at most `columns` elements; "single" for
+    one row at a time. `modes` say for each operand how lanes
     read it: "direct" (neighbours), "turn" and "back" (it lies along the scanned axis, forwards or backwards), "repeat"
     or "any" (element by element). `inner` says that the lanes of a tile run along the inner axis, not over all rows.
     """
@@ -48,28 +53,36 @@ class ScanKernel(NativeKernel):
     exclusive: bool
     inner: bool = False
     vectors: int = 1
+    columns: int = 0
+    dense: bool = False
+    """Whether rows of so many columns lie one after the other."""
 
     def __str__(self) -> str:
-        flags = [name for name in ("reverse", "exclusive", "inner") if getattr(self, name)]
+        flags = [name for name in ("reverse", "exclusive", "inner", "dense") if getattr(self, name)]
         what = f"{self.op.title} {self.dtype.name} -> {self.result.name}"
-        return " ".join(["scan", self.form, what, f"outer={self.outer} vectors={self.vectors}", *flags, *self.modes])
+        sizes = f"outer={self.outer} vectors={self.vectors} columns={self.columns}"
+        return " ".join(["scan", self.form, what, sizes, *flags, *self.modes])
 
     @property
     def lanes(self) -> int:
         """Rows of a tile: as many as one vector register of its elements, so that a tile stays in registers."""
-        return 8 if dt.real_of(self.dtype).size == 8 else 16
+        return 8 if dt.real_of(self.dtype).size == 8 and self.form != "short" else LANES
 
     @property
     def inputs(self) -> range:
         return range(len(self.modes) - 1)
 
     def fields(self) -> list[str]:
-        more = {"across": ["chunks"], "tile": ["chunks", "rows"], "single": []}[self.form]
+        more = {"across": ["chunks"], "tile": ["chunks", "rows"], "short": ["chunks", "rows"], "single": []}[self.form]
         strides = [f"j{k}" for k in range(len(self.modes))]
         return fields_of(self.outer, len(self.modes), "length", *more, *strides)
 
     def emit(self, frame: Frame) -> None:
-        {"across": self._across, "tile": self._tiles, "single": self._single}[self.form](frame)
+        {"across": self._across, "tile": self._tiles, "short": self._short, "single": self._single}[self.form](frame)
+
+    def scratch(self) -> int:
+        """Bytes of per-thread memory: a row of results."""
+        return self.columns * self.result.size
 
     # ---- one step ----
 
@@ -209,6 +222,77 @@ class ScanKernel(NativeKernel):
             b.store(extract(b, result, lane), b.gep(row[-1], offsets[-1]))
         return carry
 
+    # ---- rows of a few elements ----
+
+    def _short(self, frame: Frame) -> None:
+        """A unit is a block of rows. Whole vectors reach into the rows beside theirs, so those at the ends go one by
+        one."""
+        b, rows = frame.b, frame["rows"]
+        with b.loop(frame.begin, frame.end, 1) as units:
+            place, block = frame.divide(units.index, frame["chunks"])
+            at, first = frame.indices(place), block * LANES
+            bases = [frame.at(k, at) for k in range(len(self.modes))]
+            beside = (first > 0) & (first + LANES < rows)
+            with b.when(beside):
+                self._between(frame, [b.gep(base, first * frame[f"i{k}"]) for k, base in enumerate(bases)])
+            with b.when(~beside), b.loop(first, frame.least(first + LANES, rows), 1) as row:
+                here = [b.gep(base, row.index * frame[f"i{k}"]) for k, base in enumerate(bases)]
+                self._row(frame, here, self._start(b, 1), b.i64(0))
+
+    def _between(self, frame: Frame, bases: Sequence[Value]) -> None:
+        """16 rows with others beside them. What is written past the end of a row is written again with the next one."""
+        b = frame.b
+        inputs = [self._columns(frame, k, bases[k]) for k in self.inputs]
+        carry, results = self._start(b, LANES), []
+        for column in range(self.columns):
+            carry, result = self._step(b, carry, [operand[column] for operand in inputs])
+            results.append(result)
+        if self.dense and isinstance(carry, Value):
+            self._whole(b, results, bases[-1])  # type: ignore[arg-type]
+            return
+        places, upwards = self._ends(frame, len(self.inputs), bases[-1])
+        found = list(zip(rows_of(b, results), places, strict=True))
+        *others, (row, place) = found if upwards else found[::-1]
+        back = (self.columns - 1) * self.result.size
+        for x, at in others:
+            b.store(x if upwards else reversed_lanes(b, x), at if upwards else b.gep(at, -back))
+        b.store(row, frame.scratch)
+        with b.loop(0, frame["length"], 1) as step:
+            x = b.load(b.gep(frame.scratch, step.index * self.result.size), self.result, 1)
+            b.store(x, b.gep(place, step.index * (self.result.size if upwards else -self.result.size)))
+
+    def _whole(self, b: Builder, results: Sequence[Value], base: Value) -> None:
+        """Write 16 rows that have no gaps between them, in vectors of 16 elements."""
+        rows: list[Value] = rows_of(b, results)  # type: ignore[assignment]
+        rows = [b.reverse(row) for row in rows] if self.reverse else rows
+        together = LANES // self.columns
+        for first in range(0, LANES, together):
+            at = b.gep(base, first * self.columns * self.result.size)
+            b.store(joined(b, rows[first : first + together]), at)
+
+    def _ends(self, frame: Frame, k: int, base: Value) -> tuple[list[Value], bool]:
+        """Where the first steps of 16 rows of an operand are, and whether its further ones lie behind them."""
+        b = frame.b
+        start = b.gep(base, self._position(frame, b.i64(0)) * frame[f"j{k}"])
+        size = (self.result if k == len(self.inputs) else self.dtype).size
+        apart = b.i64(self.columns * size) if self.dense else frame[f"i{k}"]
+        return [b.gep(start, apart * row) for row in range(LANES)], (self.modes[k] == "turn") != self.reverse
+
+    def _columns(self, frame: Frame, k: int, base: Value) -> list[AnyValue]:
+        """The elements of 16 rows, a vector for each step; behind the last one, any elements."""
+        b, last = frame.b, frame["length"] - 1
+        if self.modes[k] == "direct":
+            steps = [self._position(frame, frame.least(b.i64(step), last)) for step in range(self.columns)]
+            return [b.load(b.gep(base, step * frame[f"j{k}"]), self.dtype, LANES) for step in steps]
+        rows, upwards = self._ends(frame, k, base)
+        return columns_of(b, [self._from(b, at, self.dtype, upwards) for at in rows])
+
+    def _from(self, b: Builder, at: Value, dtype: Dtype, upwards: bool) -> AnyValue:
+        """The elements of a row in the order of the steps."""
+        if upwards:
+            return b.load(at, dtype, self.columns)
+        return reversed_lanes(b, b.load(b.gep(at, (1 - self.columns) * dtype.size), dtype, self.columns))
+
     # ---- one row ----
 
     def _single(self, frame: Frame) -> None:
@@ -217,20 +301,24 @@ class ScanKernel(NativeKernel):
             at = frame.indices(units.index)
             bases = [frame.at(k, at) for k in range(len(self.modes))]
             start, whole = self._start(b, 1), b.i64(0)
-            carried = flatten([start])
             if self.dtype in dt.HALVES and set(self.modes) <= {"turn", "back"}:
                 whole = frame["length"] & -LANES
-                with frame.long_loop(0, whole, LANES, STEPS // LANES, *carried) as runs:
+                with frame.long_loop(0, whole, LANES, STEPS // LANES, *flatten([start])) as runs:
                     (carry,) = unflatten([start], runs.carried)
                     runs.carry(*flatten([self._run(frame, bases, runs.index, carry)]))
-                carried = list(runs.carried)
-            with frame.long_loop(whole, frame["length"], 1, STEPS, *carried) as loop:
-                (carry,) = unflatten([start], loop.carried)
-                j = self._position(frame, loop.index)
-                places = [b.gep(base, j * frame[f"j{k}"]) for k, base in enumerate(bases)]
-                carry, result = self._step(b, carry, [b.load(place, self.dtype, 1) for place in places[:-1]])
-                b.store(result, places[-1])
-                loop.carry(*flatten([carry]))
+                (start,) = unflatten([start], runs.carried)
+            self._row(frame, bases, start, whole)
+
+    def _row(self, frame: Frame, bases: Sequence[Value], start: AnyValue, first: Value) -> None:
+        """The steps of a row from `first` on, one by one."""
+        b = frame.b
+        with frame.long_loop(first, frame["length"], 1, STEPS, *flatten([start])) as loop:
+            (carry,) = unflatten([start], loop.carried)
+            j = self._position(frame, loop.index)
+            places = [b.gep(base, j * frame[f"j{k}"]) for k, base in enumerate(bases)]
+            carry, result = self._step(b, carry, [b.load(place, self.dtype, 1) for place in places[:-1]])
+            b.store(result, places[-1])
+            loop.carry(*flatten([carry]))
 
     def _run(self, frame: Frame, bases: Sequence[Value], j: Value, carry: AnyValue) -> AnyValue:
         """16 steps of a row. Halves are converted together: one alone waits for the one before it on some machines."""
@@ -266,22 +354,47 @@ def scan(
     outer = merged(axes)
     kinds = (operands[0].dtype, out.dtype)
     lane_axis = _lane_axis(along, outer, *kinds)
+    short = cost <= COSTLY and _short_rows(along, outer, lane_axis, *kinds)
+    if short:
+        lane_axis = len(outer) - 1 if lane_axis is None else lane_axis
     inner = outer.pop(lane_axis) if lane_axis is not None else Axis(1, (0,) * len(layouts))
     modes = tuple(_mode(along, inner, k, kinds[k == len(operands)].size) for k in range(len(layouts)))
     rows = product(outer) if lane_axis is None else inner.size
     form = "single" if lane_axis is None and rows < 4 else "tile"
     if lane_axis is not None and modes[-1] == "direct" and not {"turn", "back"} & set(modes):
         form = "across"
-    vectors = 1 if cost > 8 or form != "across" else 4 if out.dtype.size > 4 else 8
-    kernel = ScanKernel(op, *kinds, form, modes, len(outer), reverse, exclusive, lane_axis is not None, vectors)
-    lanes = {"across": LANES * vectors, "tile": kernel.lanes, "single": 1}[form]
+    columns, is_dense = 0, False
+    if short:
+        form, columns = "short", max(2, 1 << (int(along.size) - 1).bit_length())
+        is_dense = all(
+            mode == "direct" or bool(stride == columns * kinds[k == len(operands)].size)
+            for k, (mode, stride) in enumerate(zip(modes, inner.strides, strict=True))
+        )
+    vectors = 1 if cost > COSTLY or form != "across" else 4 if out.dtype.size > 4 else 8
+    is_inner = lane_axis is not None
+    kernel = ScanKernel(
+        op, *kinds, form, modes, len(outer), reverse, exclusive, is_inner, vectors, columns, dense=is_dense
+    )
+    lanes = {"across": LANES * vectors, "tile": kernel.lanes, "short": LANES, "single": 1}[form]
     chunks = -(-rows // lanes)
     units = product(outer) * chunks if lane_axis is not None else chunks
     numbers = {"units": units, "length": along.size, "chunks": chunks, "rows": rows}
     numbers |= {f"j{k}": stride for k, stride in enumerate(along.strides)}
     words = words_of(kernel.fields(), [Pointer(k) for k in range(len(layouts))], outer, inner, numbers)
     work = weigh(units, along.size * out.dtype.size * min(rows, lanes), cost)
-    return Lowering((Launch(kernel.source(), words, work),))
+    return Lowering((Launch(kernel.source(), words, work, kernel.scratch()),))
+
+
+def _short_rows(along: Axis, outer: Sequence[Axis], lane_axis: int | None, kind: Dtype, result: Dtype) -> bool:
+    """Whether rows are so short that lanes go across them, and lie beside each other. Those of operands may lie apart;
+    or else neighbouring rows of an operand are neighbours in memory."""
+    if not outer or not 2 <= along.size <= LANES or along.strides[-1] != result.size:
+        return False
+    rows = outer[-1 if lane_axis is None else lane_axis]
+    if not rows.size >= MANY_ROWS or rows.strides[-1] != along.size * result.size:
+        return False
+    pairs = list(zip(along.strides[:-1], rows.strides[:-1], strict=True))
+    return all(y == kind.size or (abs(x) == kind.size and abs(y) >= along.size * kind.size) for x, y in pairs)
 
 
 def _lane_axis(along: Axis, outer: Sequence[Axis], kind: Dtype, result: Dtype) -> int | None:
