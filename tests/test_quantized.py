@@ -23,8 +23,7 @@ from weft.primitives.indexing import resolved
 from weft.primitives.quantized import BITS, FIXED, GROUPS, Packing, Quantize, QuantizedMatmul, numbers_of
 from weft.runtime import threads
 from weft.runtime.program import Command, CommandKind, Program, Reloc
-from weft.targets.cpu.quantized import lower, lowering
-from weft.targets.cpu.quantized.few import FewRows
+from weft.targets.cpu.quantized import lower
 
 AFFINE = [Packing("affine", group, bits) for group in GROUPS for bits in BITS]
 SMALL_FLOATS = [Packing(mode, *options) for mode, options in FIXED.items()]
@@ -230,23 +229,13 @@ def run_alone(x: np.ndarray, parts: list[np.ndarray], packing: Packing, transpos
     return out
 
 
-@pytest.mark.parametrize("packing", [p for p in QUICK if p.bits in (2, 4, 8)], ids=str)
-def test_words_that_are_read_from_each_byte_on_have_the_same_codes(
-    packing: Packing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every code, also in rows that end with a part of a vector."""
-
-    class Aligned(FewRows):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            assert self.overlaps
-            self.overlaps = False
-
+@pytest.mark.parametrize("packing", QUICK, ids=str)
+def test_one_row_has_the_bits_of_several_that_share_codes(packing: Packing) -> None:
+    """Also in rows that end with a part of a vector, and where fewer rows of codes are left than are read together."""
     k = 4096 + 2048 + packing.group
-    parts, x = matrix(6, packing, (5, k), dt.float32), rows(6, (2, k), dt.float32)
-    found = [run_alone(x[:m], parts, packing, True) for m in (1, 2)]
-    monkeypatch.setattr(lowering, "FewRows", Aligned)
-    assert all(same_bits(a, run_alone(x[:m], parts, packing, True)) for m, a in enumerate(found, 1))
+    parts, x = matrix(6, packing, (7, k), dt.float32), rows(6, (5, k), dt.float32)
+    together = run_alone(x, parts, packing, True)
+    assert all(same_bits(together[m : m + 1], run_alone(x[m : m + 1], parts, packing, True)) for m in range(5))
 
 
 @pytest.mark.parametrize("end", [True, False], ids=["end", "start"])

@@ -11,9 +11,10 @@ every sixteenth group of the chunk from its l-th on of fma(bias, sum of x over t
 of x over a group has 16 interleaved parts and the same tree. So an element does not depend on other rows, nor on how
 rows are cut into tasks.
 
-Rows of x are turned first, so that lane l finds what belongs to its units. Words of one unit each are read from each of
-their bytes on, where others of the row follow, so half of the shifts are not needed. With `gathered`, rows come from
-several small x that go to the same matrix, because their indices say so.
+Rows of x are turned first, so that lane l finds what belongs to its units. Words are read once, each line of the caches
+as a whole: to read them from each of their bytes on saves half of the shifts, but loads of parts of two lines take
+longer than those, above all where the lines come from memory. With `gathered`, rows come from several small x that go
+to the same matrix, because their indices say so.
 """
 
 from __future__ import annotations
@@ -40,9 +41,6 @@ ROWS: Final = 16
 
 _LINE: Final = 64  # bytes of a line of the caches
 
-_INNER, _WHOLE, _TAIL = range(3)
-"""Sixteen units that others of the row follow, the last sixteen, and fewer."""
-
 _WORDS: Final = (
     "tasks", "*x", "*w", "*scales", "*biases", "*out", "rows", "many", "k", "x_row", "w_row", "scales_row",
     "biases_row", "ahead", "chunks", "block", "blocks", "at_sums", "at_totals",
@@ -62,8 +60,8 @@ class Scratch:
 
 class FewRows:
     """Writes the kernel for elements of x, a packing, and scales in memory as `scales`. `lanes`: of vectors in
-    registers, a divisor of LANES. `together`: rows of codes whose lanes are summed at once. `abreast`: so many of them
-    are read side by side, and x once for them; fewer than `together` only where `single`: there is but one row of x."""
+    registers, a divisor of LANES. `together`: rows of codes that are read side by side, and x once for them. `single`:
+    there is but one row of x."""
 
     def __init__(
         self,
@@ -72,19 +70,15 @@ class FewRows:
         scales: Dtype,
         lanes: int,
         together: int,
-        abreast: int,
         *,
         single: bool,
         gathered: bool,
     ) -> None:
         self.kind, self.codes, self.scales, self.lanes = kind, codes, scales, lanes
-        self.together, self.abreast = together, abreast
-        self.single, self.gathered = single, gathered
+        self.together, self.single, self.gathered = together, single, gathered
         self.wide = el.summing(kind)
         self.size = kind.work.size
         self.affine = codes.packing.affine
-        self.overlaps = codes.words == 1 and codes.packing.bits in (2, 4, 8)
-        """Whether words are read from each of their bytes on, where more of the row follow."""
         self.chunk_row = CHUNK * self.size  # bytes of a turned row of x
         groups = CHUNK // codes.packing.group
         self.sums_row = -(-groups // LANES) * LANES * self.size  # bytes of a row of sums over groups
@@ -93,8 +87,7 @@ class FewRows:
     def name(self) -> str:
         kinds = f"{self.kind.memory.name}_{self.scales.name}"
         form = "_single" * self.single + "_gathered" * self.gathered
-        rows = f"{self.abreast}of{self.together}"
-        return f"qmm_few_{self.codes.name}_{kinds}_{rows}x{self.lanes}{form}{'_overlapping' * self.overlaps}"
+        return f"qmm_few_{self.codes.name}_{kinds}_{self.together}x{self.lanes}{form}"
 
     def scratch(self, rows: int, block: int) -> Scratch:
         """The layout of scratch memory for tasks of `block` outputs (a multiple of LANES) for each row of x."""
@@ -210,13 +203,11 @@ class FewRows:
         height = 1 if self.single else 4  # rows of x that codes are unpacked for once
         together = self.together
         with b.loop(0, self.many, together) as group:
-            codes = self._rows(part, group.index, together) if self.abreast == together else []
+            # The last row again where there are no more.
+            codes = [part.moved(f, f.least(self.many - 1, group.index + r)) for r in range(together)]
 
             def one(row: Value, height: int) -> None:
-                if codes:
-                    sums = self._strip(codes, row, height, depth)
-                else:
-                    sums = self._one_after_another(part, group.index, depth)
+                sums = self._strip(codes, row, height, depth)
                 for i in range(height):
                     at = b.gep(totals, ((row + i) * f["block"] + group.index) * self.size)
                     total = el.lane_sums(b, sums[i * together : (i + 1) * together])
@@ -230,20 +221,6 @@ class FewRows:
                 with b.when((rows - whole).eq(rest)):
                     one(whole, rest)
 
-    def _rows(self, part: Matrix, first: Value, count: int) -> list[Matrix]:
-        """Rows of codes from `first` on, the last one again where there are no more."""
-        return [part.moved(self.frame, self.frame.least(self.many - 1, first + r)) for r in range(count)]
-
-    def _one_after_another(self, part: Matrix, first: Value, depth: Value) -> list[Value]:
-        """The sums by lanes of the only row of x with `together` rows of codes. Memory is read in its order, as far as
-        that can be."""
-        b = self.b
-        none = [b.const(self.kind.work, 0, LANES)] * self.together
-        with b.loop(0, self.together, self.abreast, *none) as each:
-            codes = self._rows(part, first + each.index, self.abreast)
-            each.carry(*each.carried[self.abreast :], *self._strip(codes, b.i64(0), 1, depth))
-        return list(each.carried)
-
     def _strip(self, matrices: list[Matrix], row: Value, height: int, depth: Value) -> list[Value]:
         """The sums by lanes of `height` rows of x with each row of codes."""
         b, f = self.b, self.frame
@@ -252,16 +229,12 @@ class FewRows:
         units = f.divide(depth, self.codes.codes)[0]
         whole = units & -LANES
         sums = [b.const(self.kind.work, 0, self.lanes)] * (pieces * each)
-        inner = b.intrinsic("smax", whole - LANES, b.i64(0)) if self.overlaps else b.i64(0)
-        # The last ones run once, or not at all.
-        for begin, end, where in ((b.i64(0), inner, _INNER), (inner, whole, _WHOLE), (whole, units, _TAIL)):
-            if where == _INNER and not self.overlaps:
-                continue
+        for begin, end, tail in ((b.i64(0), whole, False), (whole, units, True)):
             with b.loop(begin, end, LANES, *sums) as loop:
                 sums = list(loop.carried)
                 for piece in range(pieces):
                     mine = slice(piece * each, (piece + 1) * each)
-                    sums[mine] = self._block(matrices, x, loop.index, piece, units, where, sums[mine])
+                    sums[mine] = self._block(matrices, x, loop.index, piece, units, tail, sums[mine])
                 loop.carry(*sums)
             sums = list(loop.carried)
         joined = [self._joined(sums[i::each]) for i in range(each)]
@@ -283,25 +256,18 @@ class FewRows:
         unit: Value,
         piece: int,
         units: Value,
-        where: int,
+        tail: bool,
         sums: list[Value],
     ) -> list[Value]:
         """Sixteen units, or those lanes of them that are a piece. `units`: how many there are in all."""
         f, b, c, lanes = self.frame, self.b, self.codes, self.lanes
-        first, part, places = self._places(matrices, unit, piece, units, where)
+        first, part, places = self._places(matrices, unit, piece, units, tail)
         words = [c.split(b, self._words(at, part)) for at in places]
-        shifted = [[w] for w in words]
-        if where == _INNER:  # from each byte on: loads take none of the ports that shifts do
-            shifted = [
-                [w, *[[self._words(b.gep(at, i), None)] for i in range(1, 4)]]
-                for w, at in zip(words, places, strict=True)
-            ]
         parts: list[Value] = []
         for j in range(c.codes):
             at = unit * (c.codes * self.size) + (j * LANES + piece * lanes) * self.size
             rows = [f.load(self.wide, b.gep(row, at), lanes) for row in x]
-            byte, rest = divmod(j * c.packing.bits, 8) if where == _INNER else (0, j * c.packing.bits)
-            numbers = [c.number(b, w[byte], rest // c.packing.bits) for w in shifted]
+            numbers = [c.number(b, w, j) for w in words]
             pairs = [(row, number) for row in rows for number in numbers]
             if j == 0:
                 parts = [row * number for row, number in pairs]  # type: ignore[operator]
@@ -318,13 +284,13 @@ class FewRows:
         return after if part is None else [b.choose(part.mask, a, s) for a, s in zip(after, sums, strict=True)]
 
     def _places(
-        self, matrices: list[Matrix], unit: Value, piece: int, units: Value, where: int
+        self, matrices: list[Matrix], unit: Value, piece: int, units: Value, tail: bool
     ) -> tuple[Value, Part | None, list[Value]]:
         """The first unit of a piece, those lanes of it that there are if there may be fewer, and where its words are in
         each row; words that come later are asked for."""
         f, b, lanes = self.frame, self.b, self.lanes
         first = unit + piece * lanes
-        part = f.leading(b.intrinsic("smax", units - first, b.i64(0)), lanes) if where == _TAIL else None
+        part = f.leading(b.intrinsic("smax", units - first, b.i64(0)), lanes) if tail else None
         places = [b.gep(m.w, first * (4 * self.codes.words)) for m in matrices]
         if part is None:
             # Rows are too short for processors to guess the next ones. A first-level cache waits for a dozen lines at

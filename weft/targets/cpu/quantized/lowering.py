@@ -164,9 +164,7 @@ def _few(product: _Product) -> Launch:
     lanes = min(few.LANES, processor.lanes(p.kind))
     single = not p.gathered and p.m == 1
     together = 4 if processor.registers == 32 or (single and lanes >= 8) else 2
-    # Where codes are unpacked as fast as they come, memory decides, which is faster the closer it is read in its order.
-    abreast = 1 if single and processor.vector == 64 else together
-    kernel = FewRows(p.kind, codes, p.scales.dtype, lanes, together, abreast, single=single, gathered=p.gathered)
+    kernel = FewRows(p.kind, codes, p.scales.dtype, lanes, together, single=single, gathered=p.gathered)
     if p.gathered:
         span = max(1, few.ROWS // p.m)
         rows, parts = span * p.m, -(-p.members // span)
@@ -184,7 +182,7 @@ def _few(product: _Product) -> Launch:
     scratch = kernel.scratch(rows, length)
     values: dict[str, Word] = {
         "tasks": parts * blocks, "rows": p.m, "many": p.n, "k": p.k, "chunks": max(1, -(-p.k // few.CHUNK)),
-        "ahead": abreast * _ahead(abreast * to_int(dim_min(p.k, few.CHUNK)) * p.op.bits // 8),
+        "ahead": together * _ahead(together * to_int(dim_min(p.k, few.CHUNK)) * p.op.bits // 8),
         "block": length, "blocks": blocks, "at_sums": scratch.at_sums, "at_totals": scratch.at_totals,
         **p.words, **numbers,
     }  # fmt: skip
