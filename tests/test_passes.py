@@ -246,7 +246,11 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
     "drop_kept_unit_axes": [
         (NUMBER, lambda x: bind(Sum((1, 2)), reshape(x, (4, 1, 8))), "sum(axes=(1,)) x"),
         (NUMBER, lambda x: bind(Sum((2,)), reshape(x, (4, 1, 8))), "reshape(shape=(4, 1)) sum(axes=(1,)) x"),
-        (NUMBER, lambda x: bind(Sum((1,)), reshape(x, (4, 1, 8))), "sum(axes=(1,)) reshape(shape=(4, 1, 8)) x"),
+    ],
+    "reduce_one": [
+        (NUMBER, lambda x: bind(Sum((1,)), reshape(x, (4, 1, 8))), "x"),
+        (NUMBER, lambda x: bind(Max((0, 2)), reshape(x, (1, 32, 1))), "reshape(shape=(32,)) x"),
+        (dt.int8, lambda x: bind(Sum((2,)), reshape(x, (4, 8, 1))), "as_type(dtype=int32) x"),
     ],
     "broadcast_without_unit_axes": [
         (NUMBER, lambda x: bind(Broadcast((4, 5, 8), (0, 1, 2)), reshape(x, (4, 1, 8))),
@@ -273,6 +277,8 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
          "broadcast(shape=(4, 3, 8), axes=(0, 2)) exp negative x"),
         (NUMBER, lambda x: minus(bind(Broadcast((3, 4, 8), (1, 2)), x)),
          "negative broadcast(shape=(3, 4, 8), axes=(1, 2)) x"),
+        (NUMBER, lambda x: minus(bind(Broadcast((3000, 4, 8), (1, 2)), x)),
+         "broadcast(shape=(3000, 4, 8), axes=(1, 2)) negative x"),
     ],
     "sort_equal": [
         (NUMBER, lambda x: bind(Sort(1), bind(Broadcast((4, 9, 8), (0, 2)), x)),

@@ -42,6 +42,7 @@ from weft.primitives.elementwise import (
     Select,
     StopGradient,
     Subtract,
+    astype,
 )  # fmt: skip
 from weft.primitives.linalg import Implicit
 from weft.primitives.reductions import ArgExtremum, Fold, Sum
@@ -327,6 +328,16 @@ def drop_kept_unit_axes(node: Node) -> Node | None:
     return _reshaped(inner, node.shape)
 
 
+@rule(Fold)
+def reduce_one(node: Node) -> Node | None:
+    """sum(x) over axes of size 1 -> x   (adding the identity changes nothing; bools are made 0 or 1, and stay)"""
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Fold)
+    if node.dtype.is_bool or not op.is_neutral(x.dtype) or not all(is_exactly(x.shape[i], 1) for i in op.axes):
+        return None
+    return _reshaped(_rewrite(astype(x, node.dtype)), node.shape)
+
+
 @rule(Broadcast)
 def broadcast_without_unit_axes(node: Node) -> Node | None:
     """broadcast(x) -> broadcast(reshape(x without axes of size 1))   (they are repeated either way)"""
@@ -403,7 +414,8 @@ def scan_one(node: Node) -> Node | None:
 COSTLY = 8
 """What an operation costs that is worth a kernel of its own if it is done for fewer elements."""
 MANY_EQUAL = 1 << 16
-"""Equal elements whose sum is worth a kernel that is made for their number."""
+"""Elements that repeat themselves whose sum is worth a kernel that is made for their number, and of which even a cheap
+operation is worth one of its own."""
 MOST_NARROWED = 16
 """Operations that are computed before they are repeated, together with the one that is worth it."""
 
@@ -412,7 +424,9 @@ MOST_NARROWED = 16
 def compute_before_repeating(node: Node) -> Node | None:
     """f(broadcast(x), broadcast(y)) -> broadcast(f(x, y)) where neither varies along some axis   (the same elements,
     computed once)"""
-    if not isinstance(node.op, Elementwise) or node.op.cost < COSTLY or node.ndim == 0:
+    if not isinstance(node.op, Elementwise) or node.ndim == 0:
+        return None
+    if node.op.cost < COSTLY and not _are_many(node.shape):
         return None
     varying = _varying(node)
     if varying is None or len(varying) == node.ndim:
@@ -473,8 +487,7 @@ def reduce_equal_elements(node: Node) -> Node | None:
     equal = [axis for axis in op.axes if varying is not None and axis not in varying]
     sizes = [n for axis in equal if type(n := x.shape[axis]) is int]
     neighbours = len(equal) == len(op.axes) > 0 and op.axes[-1] - op.axes[0] == len(op.axes) - 1
-    size = math.prod(x.shape)
-    alone = neighbours and type(size) is int and size >= MANY_EQUAL
+    alone = neighbours and _are_many(x.shape)
     if not equal or len(sizes) < len(equal) or op.of_equal(x, math.prod(sizes), alone) is None:
         return None
     kept = tuple(axis for axis in range(x.ndim) if axis not in equal)
@@ -490,6 +503,12 @@ def place_among_equals(node: Node) -> Node | None:
     varying = _varying(node.inputs[0])
     none_varies = varying is not None and not set(varying) & set(node.op.axes)
     return constant(0, node.kind) if none_varies else None
+
+
+def _are_many(shape: Shape) -> bool:
+    """Whether a shape that is known has so many elements."""
+    size = math.prod(shape)
+    return type(size) is int and size >= MANY_EQUAL
 
 
 def _varying(node: Node) -> tuple[int, ...] | None:
