@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         lapack,
         matmul,
         moves,
+        pads,
         partition,
         places,
         quantized,
@@ -71,6 +72,7 @@ else:
     lapack = lazy("weft.targets.cpu.lapack")
     matmul = lazy("weft.targets.cpu.matmul")
     moves = lazy("weft.targets.cpu.moves")
+    pads = lazy("weft.targets.cpu.pads")
     partition = lazy("weft.targets.cpu.partition")
     places = lazy("weft.targets.cpu.places")
     quantized = lazy("weft.targets.cpu.quantized")
@@ -110,6 +112,9 @@ def _reinterpret(op: Reinterpret, operands: Operands, out: Layout) -> Lowering:
 
 
 def _slice_update(op: SliceUpdate, operands: Operands, out: Layout) -> Lowering:
+    padded = pads.pad(operands[0], operands[1], out, op.starts, op.steps)  # type: ignore[arg-type]
+    if padded is not None:
+        return padded
     return copying.slice_update(moves.copy, operands[0], operands[1], out, op.starts, op.steps)  # type: ignore[arg-type]
 
 

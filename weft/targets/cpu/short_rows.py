@@ -2,7 +2,7 @@
 
 A row is moved as its first and its last elements, a power of two of both, which overlap where they are more than the
 row has. So a row takes two loads and two stores whatever its length, no mask is needed, and nothing behind its end is
-read or written. Only `moves.py` comes here.
+read or written. Only `moves.py` and `pads.py` come here.
 """
 
 from __future__ import annotations
@@ -173,9 +173,12 @@ class JoinedRows(NativeKernel):
         return whole
 
 
-def join_rows(outer: Sequence[Axis], lasts: Sequence[Axis], size: int) -> Launch | None:
+def join_rows(
+    outer: Sequence[Axis], lasts: Sequence[Axis], size: int, pointers: Sequence[Pointer] = ()
+) -> Launch | None:
     """Parts one after the other in every row of the last operand. `outer` are the axes of the rows, `lasts` those of
-    the elements of each part; None if there are few rows, or some part is long or lies otherwise."""
+    the elements of each part; None if there are few rows, or some part is long or lies otherwise. `pointers` are those
+    of the operands, if they do not stand in this order."""
     if not outer or not outer[-1].size >= _MANY:
         return None
     *outer, rows = outer
@@ -194,8 +197,8 @@ def join_rows(outer: Sequence[Axis], lasts: Sequence[Axis], size: int) -> Launch
     numbers = {"units": product(outer) * chunks, "width": _UNIT, "chunks": chunks}
     for k, (_, rest) in enumerate(ends):
         numbers |= {f"rest{k}": rest, f"o{k}": sum(widths[:k])}
-    pointers = [Pointer(k) for k in range(len(lasts) + 1)]
-    words = words_of(kernel.fields(), pointers, outer, rows, numbers)
+    given = pointers or [Pointer(k) for k in range(len(lasts) + 1)]
+    words = words_of(kernel.fields(), given, outer, rows, numbers)
     return Launch(kernel.source(), words, grain(_UNIT, _WORK, numbers["units"]))
 
 
