@@ -23,7 +23,7 @@ KERNELS = (
     "weft.codegen.math", "weft.passes.lower_loops", "weft.passes.show", "weft.passes.verify",
     "weft.targets.cpu.attention", "weft.targets.cpu.custom", "weft.targets.cpu.fft", "weft.targets.cpu.forms.steps",
     "weft.targets.cpu.lapack", "weft.targets.cpu.matmul", "weft.targets.cpu.moves", "weft.targets.cpu.partition",
-    "weft.targets.cpu.quantized", "weft.targets.cpu.scan", "weft.targets.cpu.selection",
+    "weft.targets.cpu.quantized", "weft.targets.cpu.scan", "weft.targets.cpu.scatters", "weft.targets.cpu.selection",
     "weft.targets.cpu.small_matrices", "weft.targets.cpu.small_spectra", "weft.targets.cpu.sorting",
 )  # fmt: skip
 """Loaded by the first operation that has such kernels, loop, or check; not by a program of elementwise operations."""

@@ -22,7 +22,7 @@ from weft.array import array
 from weft.dtypes import Dtype
 from weft.passes import families
 from weft.primitives.elementwise import draw as draw_values
-from weft.targets.cpu import moves
+from weft.targets.cpu import scatters
 
 DTYPES = (dt.bool_, dt.uint8, dt.int16, dt.bfloat16, dt.float32, dt.int64, dt.float64, dt.complex64, dt.complex128)
 PLAIN = ("contiguous", "shifted", "reversed", "transposed", "spaced", "cut")
@@ -335,12 +335,12 @@ def test_ranges_of_a_target_give_the_bits_of_the_whole(
         given = mx.array(rng.integers(low, high, 2 * updates[0]).astype(index.np))[which]
         places.append(mx.broadcast_to(given, updates[:1]) if given.size == 1 else given[: updates[0]])
     found, ranges = [], []
-    decide = moves._ranges
-    monkeypatch.setattr(moves, "_ranges", lambda *args: (ranges.append(decide(*args)[0]), decide(*args))[1])
+    decide = scatters._ranges
+    monkeypatch.setattr(scatters, "_ranges", lambda *args: (ranges.append(decide(*args)[0]), decide(*args))[1])
     for threads in (1, 2, 3, 20):
         team(threads)
-        monkeypatch.setattr(moves, "config", dataclasses.replace(moves.config, threads=threads))
-        monkeypatch.setattr(moves, "SPLIT", 500)
+        monkeypatch.setattr(scatters, "config", dataclasses.replace(scatters.config, threads=threads))
+        monkeypatch.setattr(scatters, "SPLIT", 500)
         monkeypatch.setattr(families, "FAMILIES", {})  # a plan of theirs holds for the threads that it was made for
         moved = mx.ones((threads, *shape), dtype=dtype)[threads - 1]  # another program for each number of threads
         if name == "set":

@@ -264,6 +264,7 @@ def test_rows_of_every_length_are_added_to_rows(dtype: str) -> None:
     """Rows that are combined as their first and last elements, some of them several times; all ways the updates lie."""
     rng = np.random.default_rng(3)
     rows = rng.integers(0, 9, 50).astype(np.int32)
+    rows[20] = -1  # sixteen are looked at together
     for n in (*range(1, 20), 31, 32, 33, 50):
         x, y = (rng.integers(-9, 9, (k, n)).astype(np.float32) for k in (9, 50))
         for view in (lambda a: a, lambda a: a[:, ::-1], lambda a: a[:, :1] + 0 * a):
@@ -276,6 +277,19 @@ def test_rows_of_every_length_are_added_to_rows(dtype: str) -> None:
                 .add(view(mx.array(y)).astype(getattr(mx, dtype)))
             )
             np.testing.assert_array_equal(np.array(found.astype(mx.float32)), expected)
+
+
+@pytest.mark.parametrize("n", [1, 5, 16])
+def test_rows_are_added_to_rows_that_are_far_apart(n: int) -> None:
+    """Those of an array that leaves the caches are asked for some updates ahead."""
+    rng = np.random.default_rng(5)
+    x, y = (rng.integers(-9, 9, (k, n)).astype(np.float64) for k in (300_000, 77))
+    rows = rng.integers(0, len(x), len(y)).astype(np.int32)
+    rows[[3, 40]] = rows[4], -7
+    expected = x.astype(np.float32)
+    np.add.at(expected, rows, y)
+    found = mx.array(x.astype(np.float32)).at[mx.array(rows)].add(mx.array(y.astype(np.float32)))
+    np.testing.assert_array_equal(np.array(found), expected)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "int64", "complex64", "complex128"])

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         places,
         quantized,
         scan,
+        scatters,
         selection,
         small_general,
         small_matrices,
@@ -77,6 +78,7 @@ else:
     places = lazy("weft.targets.cpu.places")
     quantized = lazy("weft.targets.cpu.quantized")
     scan = lazy("weft.targets.cpu.scan")
+    scatters = lazy("weft.targets.cpu.scatters")
     selection = lazy("weft.targets.cpu.selection")
     small_general = lazy("weft.targets.cpu.small_general")
     small_matrices = lazy("weft.targets.cpu.small_matrices")
@@ -130,7 +132,7 @@ def _bounds_check(op: BoundsCheck, operands: Operands, out: Layout) -> Lowering:
 def _scatter(op: Scatter, operands: Operands, out: Layout) -> Lowering:
     wide = op.accumulator(out.dtype)
     convert = (None, None) if wide is out.dtype else (AsType(wide), AsType(out.dtype))
-    return moves.scatter(op.op, operands[0], operands[1], operands[2:], out, op.where, op.axes, *convert)
+    return scatters.scatter(op.op, operands[0], operands[1], operands[2:], out, op.where, op.axes, *convert)
 
 
 # ---- scans, sorts ----
