@@ -19,6 +19,8 @@ from weft.frontends.torch.layouts import memory_order
 from weft.frontends.torch.signature import Argument, Output, Own, Seen, Size, Update, Value
 
 COPY = "aten.copy_.default"
+LIES = "lies"
+"""Under this name the metadata of an argument have a tensor that lies as it does, where torch traced another order."""
 
 
 def viewed(node: fx.Node) -> fx.Node | None:
@@ -46,6 +48,8 @@ def root_of(node: fx.Node) -> fx.Node:
 def is_seen(view: fx.Node, root: fx.Node) -> bool:
     """Whether torch can make one from the other with sizes and strides alone."""
     a, b = view.meta["val"], root.meta["val"]
+    if LIES in root.meta:
+        return False
     return a.dtype == b.dtype and memory_order(b) is not None and not (a.is_conj() or a.is_neg())
 
 

@@ -21,21 +21,23 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx.passes.split_module import split_module
 
-from weft.frontends.torch.aliasing import begins_at_data, is_update
+from weft.frontends.torch.aliasing import LIES, begins_at_data, is_update
 from weft.frontends.torch.calls import Compiled
 from weft.frontends.torch.graph import Translation, Unsupported, place_of, why_not, without_kept
+from weft.frontends.torch.layouts import is_identity
 from weft.frontends.torch.recording import recorded
 from weft.frontends.torch.restricting import InPlace, permission
+from weft.frontends.torch.signature import Own, Signature
 from weft.frontends.torch.twice import Twice
 from weft.program import trace
 
 LOG = logging.getLogger("weft.torch")
 
 
-def compiled(module: fx.GraphModule, in_place: InPlace = True) -> Compiled:
-    """A graph all of which there are rules for."""
+def compiled(module: fx.GraphModule, in_place: InPlace = True, kept: int | None = None) -> Compiled:
+    """A graph all of which there are rules for. Outputs from number `kept` on may lie in any order."""
     wanted: Any = next(node for node in module.graph.nodes if node.op == "output").args[0]
-    translation = Translation(module, wanted if isinstance(wanted, (tuple, list)) else [wanted], (), in_place)
+    translation = Translation(module, wanted if isinstance(wanted, (tuple, list)) else [wanted], (), in_place, kept)
     program = None
     if translation.results:
         program = trace(
@@ -50,7 +52,40 @@ def compile_graph(
     """A functional graph as something to call with a list of its arguments. What a rule refuses is left to torch, as is
     what has none."""
     with _no_collections():
+        _note_orders(module, example)
         return _compile_graph(module, in_place)
+
+
+def _note_orders(module: fx.GraphModule, example: Sequence[Any]) -> None:
+    """Note at arguments that they lie otherwise than torch traced: as a program for the way there keeps them."""
+    for node, given in zip((x for x in module.graph.nodes if x.op == "placeholder"), example, strict=False):
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or not isinstance(given, torch.Tensor):
+            continue
+        strides = (*value.stride(), *given.stride())
+        if all(type(n) is int for n in strides) and value.shape == given.shape and value.stride() != given.stride():
+            node.meta[LIES] = given
+
+
+def _first_kept() -> int | None:
+    """The number of the first output of a graph that is for its way back alone; None where torch does not ask how these
+    lie."""
+    context = torch._guards.TracingContext.try_get()
+    if context is None or context.output_strides is None or context.fw_metadata is None:
+        return None
+    return int(context.fw_metadata.num_forward)
+
+
+def _report(signature: Signature) -> None:
+    """Tell torch how outputs lie that are for the way back, where that is not as it traced them."""
+    context = torch._guards.TracingContext.try_get()
+    if context is None or context.output_strides is None or context.output_strides:
+        return
+    orders = [signature.made[x.number] if isinstance(x, Own) else None for x in signature.outputs]
+    context.output_strides.extend(
+        None if made is None or is_identity(made.order) else made.strides  # type: ignore[misc]
+        for made in orders
+    )
 
 
 @contextmanager
@@ -71,8 +106,11 @@ def _compile_graph(module: fx.GraphModule, in_place: InPlace) -> Callable[[list[
     reasons = {node: reason for node in module.graph.nodes if (reason := _why_not(node)) is not None}
     if not reasons:
         try:
-            made = _Careful(module, in_place)
-            return made if made.has_sizes else made.only
+            made = _Careful(module, in_place, _first_kept())
+            if made.has_sizes:
+                return made
+            _report(made.signature)
+            return made.only
         except Unsupported as error:
             if error.node is None:
                 LOG.warning("[torch.compile] %s; torch computes the graph", error)
@@ -122,9 +160,13 @@ def _in_parts(module: fx.GraphModule, left: set[fx.Node], in_place: InPlace) -> 
 class _Careful:
     """A graph's program, called with a list. For sizes that a rule refuses torch runs the graph."""
 
-    def __init__(self, module: fx.GraphModule, in_place: InPlace = True) -> None:
-        self._module, self._compiled = module, compiled(module, in_place)
+    def __init__(self, module: fx.GraphModule, in_place: InPlace = True, kept: int | None = None) -> None:
+        self._module, self._compiled = module, compiled(module, in_place, kept)
         self._boxed_call = True
+
+    @property
+    def signature(self) -> Signature:
+        return self._compiled.signature
 
     @property
     def has_sizes(self) -> bool:

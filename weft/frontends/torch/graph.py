@@ -19,7 +19,10 @@ from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 import weft.core as mx
-from weft.frontends.torch.aliasing import Outputs, is_update
+from weft.array import wrap
+from weft.core._common import to_node
+from weft.frontends.torch.aliasing import LIES, Outputs, is_update
+from weft.frontends.torch.channels import Lying, settled
 from weft.frontends.torch.data_sizes import (
     CHECKS,
     ITEM,
@@ -31,13 +34,15 @@ from weft.frontends.torch.data_sizes import (
     is_unbacked,
     symbols,
 )
-from weft.frontends.torch.layouts import inverse, is_identity, memory_order, number
+from weft.frontends.torch.layouts import dense_strides, inverse, is_identity, memory_order, number
 from weft.frontends.torch.ops import DTYPES, RULES, Out
 from weft.frontends.torch.ops.random import RANDOM, draws
 from weft.frontends.torch.restricting import InPlace, apart, permission
-from weft.frontends.torch.signature import Computed, Given, Made, Seen, Signature, Symbol, Value
+from weft.frontends.torch.signature import Computed, Given, Made, Own, Seen, Signature, Symbol, Value
 from weft.frontends.torch.strided import SCATTER, STRIDED, Look, look_of
+from weft.primitives.views import transpose
 from weft.program import Input
+from weft.records import replace
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 KEY = "random_key"
@@ -189,9 +194,10 @@ class Translation:
         wanted: Sequence[Any],
         changes: Sequence[tuple[fx.Node, fx.Node]] = (),
         in_place: InPlace = True,
+        kept: int | None = None,
     ) -> None:
         """The graph gives `wanted`; `changes` are pairs of an argument and its new value. `in_place` says which
-        operators may run in place."""
+        operators may run in place. Outputs from number `kept` on are for a way back alone, and may lie in any order."""
         self.module, self.may_run_in_place = module, permission(in_place)
         self.nodes = [node for node in module.graph.nodes if node.op in ("call_function", "get_attr")]
         self.placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -220,7 +226,17 @@ class Translation:
             tuple(self._symbols.values()), tuple(self._given), carriers, self.draws,
             tuple(map(_made, self.results)), outputs.outputs, tuple(outputs.updates), self.depends_on_data, computed,
         )  # fmt: skip
+        self._free = self._kept_alone(kept) if kept is not None else frozenset()
         self._constants: dict[str, mx.array] = {}
+
+    def _kept_alone(self, first: int) -> frozenset[int]:
+        """The results that are outputs from number `first` on, and nothing else; none where sizes are not known."""
+        if self._symbols or self.depends_on_data:
+            return frozenset()
+        outputs = self.signature.outputs
+        seen = {x.number for x in outputs if isinstance(x, Seen) and x.own}
+        others = {x.number for x in outputs[:first] if isinstance(x, Own)} | {x.result for x in self.signature.updates}
+        return frozenset(x.number for x in outputs[first:] if isinstance(x, Own)) - seen - others
 
     def _computed(self, outputs: Outputs, wanted: Sequence[Any]) -> tuple[Computed, ...]:
         """Where the symbols come from that depend on data and that outputs which are no results need."""
@@ -289,7 +305,7 @@ class Translation:
             self.hints[str(symbol)] = FEW if is_unbacked(size) else number(size)
 
     def _add_tensor(self, argument: int, node: fx.Node, value: torch.Tensor, names: dict[str, int]) -> None:
-        order = memory_order(value)
+        order = memory_order(node.meta.get(LIES, value))
         order = tuple(range(value.dim())) if order is None else order
         name = _identifier(node.name, names)
         shape: list[int | str] = []
@@ -323,10 +339,20 @@ class Translation:
         values: dict[fx.Node, Any] = {self.placeholders[i]: x for i, x in tensors.items()}
         run = _Run(self, values, known, arrays[-1] if self.draws else None)
         made = [run.values[node] if node in run.values else run.value(node) for node in self.results]
+        lying = settled([to_node(x) for x in made])
+        self._keep_as_it_lies(lying)
         return [
-            mx.contiguous(x if is_identity(y.order) else mx.transpose(x, y.order))
-            for x, y in zip(made, self.signature.made, strict=True)
+            mx.contiguous(wrap(transpose(x.value(), y.order))) for x, y in zip(lying, self.signature.made, strict=True)
         ]
+
+    def _keep_as_it_lies(self, lying: Sequence[Lying]) -> None:
+        """Results that no caller sees lie in memory as they are computed."""
+        made = list(self.signature.made)
+        for i in self._free:
+            order, shape = inverse(lying[i].order), [int(n) for n in made[i].shape]
+            if not is_identity(order):
+                made[i] = replace(made[i], strides=dense_strides(shape, order), order=order)
+        self.signature = replace(self.signature, made=tuple(made))
 
     def constant(self, name: str) -> mx.array:
         """A tensor that is part of the module."""
