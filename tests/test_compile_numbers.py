@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -244,6 +245,41 @@ def test_any_numbers_in_any_dtype(name: str, dtype: Any, shapeless: bool, number
         if isinstance(s, float) and dtype.is_integer and not math.isfinite(s):
             continue  # which number that becomes is not specified
         assert outcome(compiled, q, s) == outcome(fun, q, s), s
+
+
+WHOLE: dict[str, Callable[[Any, Any], Any]] = {
+    "topk": mx.topk,
+    "partition": mx.partition,
+    "roll": mx.roll,
+    "repeat": mx.repeat,
+    "tile": mx.tile,
+    "reshape": lambda q, n: q.reshape(n, -1),
+    "zeros": lambda q, n: mx.zeros((n, 4)) + q,
+    "axis": lambda q, n: mx.stack([q, q], axis=n),
+    "index": lambda q, n: q[n],
+    "slice": lambda q, n: q[n:],
+    "size of a slice": lambda q, n: mx.slice(q, mx.array([0]), (0,), (n,)),
+    "split": lambda q, n: mx.split(q, n)[0],
+    "diagonal": mx.diag,
+    "fft": mx.fft.fft,
+    "steps": lambda q, n: mx.fori_loop(0, n, lambda i, c: c + 1, q),
+    "order": lambda q, n: mx.polygamma(n, q),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("shapeless", [False, True], ids=["", "shapeless"])
+def test_floats_and_truths_in_place_of_integers(name: str, shapeless: bool) -> None:
+    """Numbers that change stand for themselves in a trace, and those that are floats stand for no integers."""
+    fun, q = WHOLE[name], mx.array([4.0, 1.0, 2.0, 3.0])
+    for numbers in (
+        (1.0, 2.0, 3.0, 0.0, 1.0, 2.0),
+        (1, 2, 3, 2.0, 1.0, True),
+        (True, 2, 1.0, np.int64(2), np.float32(1)),
+    ):
+        compiled = mx.compile(fun, shapeless=shapeless)
+        for n in numbers:
+            assert outcome(compiled, q, n) == outcome(fun, q, n), n
 
 
 SIZES: dict[str, Callable[[Any], Any]] = {

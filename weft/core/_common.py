@@ -20,7 +20,7 @@ from weft.dtypes import Dtype
 from weft.errors import BadIndex
 from weft.graph.dims import Dim, broadcast_dims, same_shape
 from weft.graph.node import ArrayType, Node, Shape, kind_of
-from weft.graph.scalars import SCALARS
+from weft.graph.scalars import SCALARS, IntScalar
 from weft.graph.trace import OPEN, is_transforming
 from weft.primitives.base import DATA, ZERO, Composite, Constant, Placeholder, Primitive, bind, constant
 from weft.primitives.creation import Extent
@@ -37,6 +37,8 @@ Axes = int | Sequence[int] | None
 _SCALARS = (bool, int, float, complex)
 _STAND_INS = frozenset({Dim, *SCALARS})
 """What stands for a number while a function is traced."""
+_WHOLE = frozenset({Dim, IntScalar})
+"""What stands for an integer then."""
 
 _Numbers = dict[ArrayType, dict[Any, Node]]
 _NUMBERS: dict[type, _Numbers] = {bool: {}, int: {}, float: {}}
@@ -47,7 +49,7 @@ _MOST_NUMBERS = 256
 
 def whole_number(name: str, what: str, given: Any) -> Any:
     """An argument that is an integer, or stands for one while a function is traced; an error otherwise."""
-    if type(given) in _STAND_INS:
+    if type(given) in _WHOLE:
         return given
     try:
         if not isinstance(given, array):
@@ -60,7 +62,7 @@ def whole_number(name: str, what: str, given: Any) -> Any:
 
 def is_whole(given: Any) -> bool:
     """Whether an argument is one integer, Python's or NumPy's, or stands for one while a function is traced."""
-    return isinstance(given, (int, np.integer)) or type(given) in _STAND_INS
+    return isinstance(given, (int, np.integer)) or type(given) in _WHOLE
 
 
 def to_int64(x: Node) -> Node:
