@@ -23,7 +23,7 @@ from weft.primitives.indexing import resolved
 from weft.primitives.quantized import BITS, FIXED, GROUPS, Packing, Quantize, QuantizedMatmul, numbers_of
 from weft.runtime import threads
 from weft.runtime.program import Command, CommandKind, Program, Reloc
-from weft.targets.cpu.quantized import lower
+from weft.targets.cpu.quantized import few, lower
 
 AFFINE = [Packing("affine", group, bits) for group in GROUPS for bits in BITS]
 SMALL_FLOATS = [Packing(mode, *options) for mode, options in FIXED.items()]
@@ -236,6 +236,23 @@ def test_one_row_has_the_bits_of_several_that_share_codes(packing: Packing) -> N
     parts, x = matrix(6, packing, (7, k), dt.float32), rows(6, (5, k), dt.float32)
     together = run_alone(x, parts, packing, True)
     assert all(same_bits(together[m : m + 1], run_alone(x[m : m + 1], parts, packing, True)) for m in range(5))
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_threads_begin_with_longer_blocks(threads: int) -> None:
+    """Every output is in one block of them."""
+    for n in (129, 400, 1000):
+        parts, x = matrix(7, FOUR_BITS, (n, 8192), dt.float32), rows(7, (1, 8192), dt.float32)
+        alone = product(x, parts, FOUR_BITS)
+        with team_of(threads):
+            op = QuantizedMatmul(True, FOUR_BITS.mode, FOUR_BITS.group, FOUR_BITS.bits)
+            (launch,) = lower(op, [layout(v) for v in (x, *parts)], layout(alone)).launches
+            words = dict(zip((word.strip("*") for word in few.WORDS), launch.words, strict=False))
+            block, blocks, long, longs = (words[name] for name in ("block", "blocks", "long", "longs"))
+            assert longs in (0, threads)
+            assert longs or n < 1000
+            assert longs * long + (blocks - longs - 1) * block < n <= longs * long + (blocks - longs) * block
+            assert same_bits(product(x, parts, FOUR_BITS), alone)
 
 
 @pytest.mark.parametrize("end", [True, False], ids=["end", "start"])

@@ -43,7 +43,7 @@ _LINE: Final = 64  # bytes of a line of the caches
 
 _WORDS: Final = (
     "tasks", "*x", "*w", "*scales", "*biases", "*out", "rows", "many", "k", "x_row", "w_row", "scales_row",
-    "biases_row", "ahead", "chunks", "block", "blocks", "at_sums", "at_totals",
+    "biases_row", "ahead", "chunks", "block", "blocks", "long", "longs", "at_sums", "at_totals",
 )  # fmt: skip
 WORDS: Final = (*_WORDS, "rows_of_task", "parts")
 GATHERED: Final = (*_WORDS, "members", "span", *INDICES)
@@ -97,11 +97,13 @@ class FewRows:
     def ir(self) -> str:
         words = GATHERED if self.gathered else WORDS
         self.frame = f = ProductFrame(self.name, words, 0 if self.gathered else 3 + self.affine)
-        self.b = f.b
-        with f.b.loop(f.begin, f.end, 1) as task:
+        self.b = b = f.b
+        with b.loop(f.begin, f.end, 1) as task:
             rest, block = f.divide(task.index, f["blocks"])
-            self.start = block * f["block"]
-            self.many = f.least(f["many"] - self.start, f["block"])
+            # The first ones may be longer than the others.
+            self.start = block * f["block"] + f.least(block, f["longs"]) * (f["long"] - f["block"])
+            length = b.choose(block < f["longs"], f["long"], f["block"])
+            self.many = f.least(f["many"] - self.start, length)
             if self.gathered:
                 self._members(rest)
             else:

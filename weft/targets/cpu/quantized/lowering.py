@@ -13,6 +13,7 @@ from weft.llvm.engine import Source
 from weft.passes.lower import to_int
 from weft.primitives.quantized import GatherQuantizedMatmul, Quantized
 from weft.records import dataclass, replace
+from weft.runtime.threads import get_threads
 from weft.targets.axes import row_major
 from weft.targets.cpu import moves
 from weft.targets.cpu.matmul import gemm
@@ -27,6 +28,8 @@ from weft.targets.cpu.quantized.few import FewRows
 from weft.targets.cpu.quantized.matrices import names_of
 from weft.targets.cpu.quantized.tiled import Tiled
 
+_LONGEST: Final = 4096  # outputs of a task
+_LONG: Final = 3  # times others: the blocks that threads begin with
 _AHEAD: Final = 32768  # bytes: enough for memory to answer, and little of a second-level cache
 
 FEW: Final = 16
@@ -177,13 +180,19 @@ def _few(product: _Product) -> Launch:
     # Unpacking a code takes some instructions, however many rows of x there are.
     work = max(STREAM * parts * p.n * p.k // 2, p.terms)
     wanted = max(16 * rows, -(-p.n * parts // tasks_for(work)))
-    length = equal_blocks(p.n, min(wanted, 4096), few.LANES)
-    blocks = -(-p.n // length)
-    scratch = kernel.scratch(rows, length)
+    length = long = equal_blocks(p.n, min(wanted, _LONGEST), few.LANES)
+    longs = 0
+    # A thread asks for codes that come next in memory, and loses time where it goes on elsewhere: so it begins with
+    # most of its part, and only the rest is shared out.
+    if parts == 1 and tasks_for(work) > 1 and _LONG * length <= min(_LONGEST, p.n // get_threads()):
+        long, longs = _LONG * length, get_threads()
+    blocks = longs + -(-(p.n - longs * long) // length)
+    scratch = kernel.scratch(rows, long)
     values: dict[str, Word] = {
         "tasks": parts * blocks, "rows": p.m, "many": p.n, "k": p.k, "chunks": max(1, -(-p.k // few.CHUNK)),
         "ahead": together * _ahead(together * to_int(dim_min(p.k, few.CHUNK)) * p.op.bits // 8),
-        "block": length, "blocks": blocks, "at_sums": scratch.at_sums, "at_totals": scratch.at_totals,
+        "block": length, "blocks": blocks, "long": long, "longs": longs,
+        "at_sums": scratch.at_sums, "at_totals": scratch.at_totals,
         **p.words, **numbers,
     }  # fmt: skip
     words = block(few.GATHERED if p.gathered else few.WORDS, values, p.axes)
