@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import weft
 import weft.core as mx
+from weft.targets.cpu.forms.flat import Weave
 
 LENGTHS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 40)
 COUNTS = (1, 63, 64, 65, 300)
@@ -140,6 +142,8 @@ LAYOUTS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "upside_down": lambda x, b, r, t: x[::-1] + b[::-1],
     "sliced": lambda x, b, r, t: x[:, 1:] + b[1:],
     "steps": lambda x, b, r, t: x[::2, ::2] + b[::2],
+    "all_reversed": lambda x, b, r, t: x[::-1, ::-1] + r[::-1],
+    "narrowed": lambda x, b, r, t: x[:, : len(b) - 1] + r,
     "transposed": lambda x, b, r, t: x + t.T,
     "transposed_rows": lambda x, b, r, t: t.T[::2] + x[::2],
     "copies": lambda x, b, r, t: x[:, ::-1],
@@ -158,6 +162,22 @@ def test_maps_over_short_rows_read_every_layout(name: str, dtype: type) -> None:
         operands = [rng.integers(-100, 100, shape).astype(dtype) for shape in shapes]
         found = f(*map(mx.array, operands))
         np.testing.assert_array_equal(np.array(mx.contiguous(found)), f(*operands))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+@pytest.mark.parametrize("step", [0, 1, -1, 2, -3])
+def test_rows_put_together_are_read_in_vectors_that_stay_inside_them(step: int, size: int) -> None:
+    """Every element is in a vector that is read, and of none of these lies an element outside of the 16 rows."""
+    for width, pitch in itertools.product((1, 2, 3, 5, 8, 16), (-40, -7, -2, 1, 2, 4, 9, 33)):
+        weave = Weave(width, pitch, step)
+        every, lanes = weave.places(0, 16 * width), weave.lanes(size)
+        assert every == [row * pitch + column * step for row in range(16) for column in range(width)]
+        for start in range(0, 16 * width, lanes):
+            places, loads = weave.vector(start, lanes)
+            assert places == every[start : start + lanes]
+            assert all(any(at <= place < at + lanes for at in loads) for place in places)
+            assert min(every) <= min(loads)
+            assert max(loads) + lanes <= max(every) + 1
 
 
 @pytest.mark.parametrize("n", [17, 20, 33, 40, 50, 63, 64])

@@ -11,15 +11,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from weft import dtypes as dt
 from weft.codegen.kernel import LANES
 from weft.codegen.scope import Accesses, Bases, Scope, State, assemble, reversed_lanes, splat, stored_dtype
 from weft.codegen.transposes import rows_of
 from weft.codegen.words import fields_of
+from weft.config import config
 from weft.dtypes import Dtype
 from weft.graph.dims import provably_equal
-from weft.llvm.builder import AnyValue, Value
+from weft.lazy import lazy
+from weft.llvm.builder import AnyValue, Builder, Complex, Value
 from weft.passes.lower import Item, to_int
 from weft.records import dataclass
 from weft.targets.axes import Axis, product, stepping
@@ -27,6 +30,11 @@ from weft.targets.cpu.forms.base import Form, grain_of, streams
 from weft.targets.cpu.forms.map import lanes_of, masks_all, wastes
 from weft.targets.cpu.kernel import Frame, vector_loop
 from weft.targets.nest import Nest
+
+if TYPE_CHECKING:
+    from weft.targets.cpu.matmul import machine
+else:
+    machine = lazy("weft.targets.cpu.matmul.machine")
 
 FEW_COLUMNS, MOST_COLUMNS = 64, 256
 """The most elements of a row where operands are laid out again for each row, and where they are so once."""
@@ -36,6 +44,9 @@ FEWEST_ROWS = 4
 """Fewer rows than this are not worth it."""
 TABLE = 512
 """Elements of an operand that are laid out at a time, more or less."""
+WOVEN, MOST_WOVEN = 16, 3
+"""The most bytes of a row that is put together with others in registers (longer ones cost less one by one), and the
+most vectors that are read for one of those."""
 MANY_GROUPS = 16
 """Groups of rows that are one unit of work, so that what is laid out once serves many."""
 LETTERS = "cduv"
@@ -48,7 +59,8 @@ class Flat(Form):
     (`columns`); the last one has `last` elements, which are moved in vectors of so many `lanes`. `staging` says of each
     load how it is laid out: "" (it is read as it is), else when ("once" or "often") and how its rows are stepped
     through along the last axis ("unit", "repeat", "reverse", "stride", or "turn": jumping, where neighbouring rows are
-    neighbours in memory), and "beside" if all rows but those at an end may be read past their own ends."""
+    neighbours in memory), and "beside" if all rows but those at an end may be read past their own ends; or "woven" if
+    16 rows are put together in registers, with the numbers of their `Weave`."""
 
     title = "flat"
     columns: int = 1
@@ -125,6 +137,44 @@ class Flat(Form):
                 vector_loop(b, b.i64(0), count * frame["across"], body, lanes=lanes, once=once, rest=LANES)
 
 
+@dataclass(frozen=True, slots=True)
+class Weave:
+    """16 rows of `width` elements that are put together in registers, where `pitch` elements of memory lie between rows
+    and `step` between those of a row."""
+
+    width: int
+    pitch: int
+    step: int
+
+    def places(self, start: int, lanes: int) -> list[int]:
+        """Where the elements from number `start` on lie."""
+        elements = range(start, start + lanes)
+        return [e // self.width * self.pitch + e % self.width * self.step for e in elements]
+
+    def lanes(self, size: int) -> int:
+        """Lanes of the vectors in which elements of so many bytes are read and written: at most a register, or half a
+        cache line, because they begin anywhere."""
+        every = self.places(0, LANES * self.width)
+        most = min(max(every) + 1 - min(every), max(4, min(machine.machine(config.cpu).vector, 32) // size))
+        return min(1 << most.bit_length() - 1, LANES * (self.width & -self.width))
+
+    def vector(self, start: int, lanes: int) -> tuple[list[int], list[int]]:
+        """Where the elements of a vector lie, and where those begin that they are read in: of these none reaches behind
+        the last element of the 16 rows, or in front of the first."""
+        every, places = self.places(0, LANES * self.width), self.places(start, lanes)
+        last = max(every) + 1 - lanes
+        return places, [min(at, last) for at in range(min(min(places), last), max(places) + 1, lanes)]
+
+    def is_worth_it(self, size: int) -> bool:
+        """Whether few vectors are read for each one that is written."""
+        lanes = self.lanes(size)
+        starts = range(0, LANES * self.width, lanes)
+        return all(len(self.vector(start, lanes)[1]) <= MOST_WOVEN for start in starts)
+
+    def __str__(self) -> str:
+        return f"woven {self.width} {self.pitch} {self.step}"
+
+
 class Rows:
     """Writes what lays out operands."""
 
@@ -160,8 +210,18 @@ class Rows:
     def lay_out(self, when: str, bases: Bases, first: Value, count: Value) -> None:
         """`count` rows, from number `first` on, of all operands whose time it is."""
         for k, staging in enumerate(self.kernel.staging):
-            if staging.startswith(when):
-                self._lay_out(k, staging.split()[1:], bases[k], first, count)
+            if not staging.startswith(when):
+                continue
+            few = count if when == "often" else self.frame.least(count, self.b.i64(LANES))
+            self._lay_out(k, staging.split()[1:], bases[k], first, few)
+            if when == "once":
+                self._repeat(k, count)
+
+    def _repeat(self, k: int, count: Value) -> None:
+        """The first 16 rows of a table again and again, until there are `count`."""
+        b, run = self.b, self.frame["across"] * LANES
+        with b.loop(run, count * self.frame["across"], LANES) as place:
+            b.store(b.load(self._place(k, place.index - run), self._dtype(k), LANES), self._place(k, place.index))
 
     # ---- one operand ----
 
@@ -191,7 +251,14 @@ class Rows:
                 at = base + step if self._counts(k) else b.gep(base, step)
                 self._pieces(k, at, row.index * across, partial(self._piece, how=how))
 
-        if how[0] == "turn":
+        if how[0] == "woven":
+            weave = Weave(*map(int, how[1:]))
+            together = count & -LANES
+            with b.loop(0, together, LANES) as some:
+                at = b.gep(base, some.index * self.frame[f"i{k}"])
+                self._weave(k, at, some.index * across, weave)
+            rows(together, count, "stride")
+        elif how[0] == "turn":
             together = count & -LANES
             with b.loop(0, together, LANES) as some:
                 at = b.gep(base, some.index * self._dtype(k).size)
@@ -250,6 +317,15 @@ class Rows:
         places = [self.frame.least(first + lane, last - 1) for lane in range(lanes)]
         return assemble(b, [b.load(b.gep(start, self._step(k) * place), dtype, 1) for place in places])
 
+    def _weave(self, k: int, start: Value, j: Value, weave: Weave) -> None:
+        """16 rows at once, in whole vectors of the results; each is put together from those of memory that it is in."""
+        b, dtype = self.b, self._dtype(k)
+        lanes = weave.lanes(dtype.size)
+        for place in range(0, LANES * weave.width, lanes):
+            places, loads = weave.vector(place, lanes)
+            read = [b.load(b.gep(start, at * dtype.size), dtype, lanes) for at in loads]
+            b.store(picked(b, read, loads, places), self._place(k, j + place))
+
     def _turn(self, k: int, start: Value, j: Value) -> None:
         """Runs of at most 16 elements of 16 rows that are neighbours in memory: read along the rows, interleaved."""
         b, dtype, across, end = self.b, self._dtype(k), self.frame["across"], self.frame["last"] - 1
@@ -257,6 +333,24 @@ class Rows:
         read = [b.load(b.gep(start, self._step(k) * column), dtype, LANES) for column in columns]
         for row, x in enumerate(rows_of(b, read)):
             b.store(x, self._place(k, j + across * row))
+
+
+def picked(b: Builder, read: Sequence[AnyValue], loads: Sequence[int], places: Sequence[int]) -> AnyValue:
+    """The elements of memory at these places, of vectors that were read from places `loads` on."""
+    if isinstance(read[0], Complex):
+        re = picked(b, [x.re for x in read if isinstance(x, Complex)], loads, places)
+        im = picked(b, [x.im for x in read if isinstance(x, Complex)], loads, places)
+        return Complex(re, im)  # type: ignore[arg-type]
+    lanes = len(places)
+    source = [next(n for n, at in enumerate(loads) if at <= place < at + lanes) for place in places]
+    made = read[0]
+    for number in range(1, max(2, len(read))):
+        order = [
+            -1 if n > number else lanes + place - loads[n] if n == number else lane if number > 1 else place - loads[0]
+            for lane, (place, n) in enumerate(zip(places, source, strict=True))
+        ]
+        made = b.shuffle(made, read[number] if number < len(read) else None, order)  # type: ignore[arg-type]
+    return made
 
 
 # ---- which loops ----
@@ -317,7 +411,7 @@ def plan_of(axes: Sequence[Axis], loads: Sequence[Walk], stores: Sequence[Walk],
     if not any(staging) or not pays(staging, columns, cost):
         return None
     width, last = product(columns), columns[-1].size
-    lanes, staging = pieces_of(rows, last, loads, staging)
+    lanes, staging = pieces_of(inner, loads, staging)
     group = LANES if width > LANES else TABLE // lanes
     unit = MANY_GROUPS * group
     chunks = -(-rows.size // unit)
@@ -350,11 +444,30 @@ def staging_of(axes: Sequence[Axis], loads: Sequence[Walk]) -> tuple[str, ...]:
     return tuple([_staged(axes, k, load) for k, load in enumerate(loads)])
 
 
-def pieces_of(rows: Axis, last: int, loads: Sequence[Walk], staging: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """The lanes of the vectors in which runs of `last` elements are moved, and which of them may be read whole."""
+def pieces_of(axes: Sequence[Axis], loads: Sequence[Walk], staging: Sequence[str]) -> tuple[int, tuple[str, ...]]:
+    """The lanes of the vectors in which runs of rows are moved, which of them may be read whole, and which are put
+    together from several rows at once. The axes are rows and what is in them."""
+    rows, last = axes[0], axes[-1].size
     lanes = LANES if last > 8 else 8 if last > 4 else 4
     past = [-last % lanes * load.unit for load in loads]
-    return lanes, tuple([_beside(how, rows.strides[k], past[k]) for k, how in enumerate(staging)])
+    found = []
+    for k, (how, load) in enumerate(zip(staging, loads, strict=True)):
+        weave = _woven(axes, k, load) if how.startswith("often") and not how.endswith("turn") else None
+        found.append(f"often {weave}" if weave else _beside(how, rows.strides[k], past[k]))
+    return lanes, tuple(found)
+
+
+def _woven(axes: Sequence[Axis], k: int, load: Walk) -> Weave | None:
+    """How rows of a few elements are put together, if their number and all strides are known and that pays."""
+    rows, columns = axes[0], axes[-1]
+    numbers = columns.size, rows.strides[k], columns.strides[k]
+    if len(axes) != 2 or load.source != "memory" or not all(type(n) is int for n in numbers):
+        return None
+    width, pitch, step = numbers
+    if width * load.unit > WOVEN or pitch % load.unit or step % load.unit:
+        return None
+    weave = Weave(width, pitch // load.unit, step // load.unit)
+    return weave if weave.is_worth_it(load.unit) else None
 
 
 def is_flat(axes: Sequence[Axis], k: int, operand: Walk) -> bool:

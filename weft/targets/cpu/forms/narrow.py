@@ -51,7 +51,7 @@ class Narrow(Flat):
         staging = tuple([how if load.level == "full" else "" for how, load in zip(staging, nest.loads, strict=True)])
         if not pays(staging, [columns]) or (columns.size % LANES == 0 and not _is_better(columns.size, staging)):
             return None
-        lanes, staging = pieces_of(rows, columns.size, loads, staging)
+        lanes, staging = pieces_of([rows, columns], loads, staging)
         group = GROUP if any(staging) else BLOCK
         kernel = cls.of(nest, outer, columns, lanes=lanes, staging=staging)
         numbers = {"units": product(outer), "width": rows.size, "chunks": 1, "group": group}
