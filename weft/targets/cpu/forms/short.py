@@ -104,9 +104,9 @@ class Short(Form):
             return False
         if not n >= 2 * LANES:
             return True
-        accesses = [access for access in self.accesses() if access.level == "full"]
+        sizes = [access.dtype.size for access in self.accesses() if access.level == "full"]
         stored = any(store.access.level == "full" for store in self.stores)
-        return max(access.dtype.size for access in accesses) <= 4 and cost >= (2 if stored else 1) * TURNED_COST
+        return max(sizes, default=4) <= 4 and cost >= (2 if stored else 1) * TURNED_COST
 
     @property
     def longest(self) -> int:
@@ -148,7 +148,7 @@ class Short(Form):
 def _lanes(nest: Nest) -> int:
     """Columns of the blocks in which longer rows are turned: a vector register of each row."""
     sizes = [operand.dtype.size for operand in nest.operands if operand.level == "full"]
-    return max(4, min(LANES, machine.machine(config.cpu).vector // max(sizes)))
+    return max(4, min(LANES, machine.machine(config.cpu).vector // max(sizes, default=4)))
 
 
 def _lies_well(nest: Nest, inner: Axis, row: Axis) -> bool:
