@@ -97,6 +97,42 @@ def test_views_look_at_what_they_view() -> None:
     assert made[3].data_ptr() == x.data_ptr() + 4
 
 
+def test_views_of_an_argument_with_gaps() -> None:
+    """Also where it needs gradients, and there are several, of which autograd makes none again."""
+    for needs in (False, True):
+        base = torch.arange(12.0)
+        x = base[::2][:4].requires_grad_(needs)
+        first, second, more = compiled(lambda x: (*x.chunk(2), x * 2))(x)
+        for got, wanted in zip((first, second, more), (*x.chunk(2), x * 2), strict=True):
+            torch.testing.assert_close(got, wanted, check_stride=True)
+        seen = second.detach()
+        with torch.no_grad():
+            base[4] = 70
+        assert seen[0] == 70
+
+
+def test_views_of_a_value_that_is_no_output() -> None:
+    def fun(x: Any) -> Any:
+        y = x * 2
+        return y[1:], y[:2], y.T
+
+    rows, others, turned = compiled(fun)(torch.randn(3, 4))
+    rows[0] = 7
+    assert others[1].tolist() == turned[:, 1].tolist() == [7.0] * 4
+
+
+def test_an_argument_whose_sizes_are_changed_as_well() -> None:
+    def fun(x: Any) -> Any:
+        y = x.mul_(2)
+        rows = x[1:]
+        y.t_()
+        return (rows,)
+
+    x, y = torch.arange(12.0).reshape(3, 4), torch.arange(12.0).reshape(3, 4)
+    torch.testing.assert_close(torch.compile(fun, backend=backend.weft)(x), fun(y))
+    assert torch.equal(x, y)
+
+
 def test_equal_results_are_not_one_tensor() -> None:
     a, b = compiled(lambda x: (x + 1, x + 1))(torch.zeros(3))
     a.zero_()
@@ -207,6 +243,21 @@ def test_arguments_change_behind_all_that_reads_them() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch's own look at it
+def test_what_torch_computes_reads_an_argument_before_it_changes() -> None:
+    """Also where nothing that Weft computes needs what torch does."""
+
+    def fun(x: Any) -> Any:
+        made = torch.linalg.matrix_exp(x[:2])
+        x.add_(1)
+        return made, x
+
+    x = torch.randn(4, 2)
+    with torch.no_grad():
+        for got, wanted in zip(compiled(fun)(x.clone()), fun(x.clone()), strict=True):
+            torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo looks at it, too
 def test_gradients_of_gradients() -> None:
     """A penalty on the gradient, and a Hessian; and torch.func inside of what is compiled."""
     torch._dynamo.reset()

@@ -67,6 +67,24 @@ def test_called_like_the_module(through_file: bool) -> None:
         assert got["count"] is made.state["count"]
 
 
+class Views(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x[1:], x.T, x[:, ::2] + 0
+
+
+@pytest.mark.parametrize("through_file", [False, True])
+def test_views_of_arguments_that_lie_in_another_way(through_file: bool) -> None:
+    """Than those that the graph was exported with: values are right, and memory is the argument's where it can be."""
+    made = from_exported(torch.export.export(Views(), (torch.randn(3, 4),)))
+    if through_file:
+        made = saved_and_loaded(made)
+    x = torch.randn(3, 4)
+    for y in (x, x.T.contiguous().T, torch.randn(3, 8)[:, ::2], torch.randn(1, 4).expand(3, 4)):
+        for got, wanted in zip(made(y), Views()(y), strict=True):
+            torch.testing.assert_close(got, wanted)
+    assert made(x)[0].data_ptr() == x[1:].data_ptr()
+
+
 def test_files_keep_names_and_order() -> None:
     made = from_exported(exported(Model()), name="two_layers")
     again = saved_and_loaded(made)

@@ -8,6 +8,7 @@ from the tensor that it views; all others have memory of their own.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,9 +49,10 @@ def root_of(node: fx.Node) -> fx.Node:
 def is_seen(view: fx.Node, root: fx.Node) -> bool:
     """Whether torch can make one from the other with sizes and strides alone."""
     a, b = view.meta["val"], root.meta["val"]
-    if LIES in root.meta:
+    if LIES in root.meta or a.dtype != b.dtype or a.is_conj() or a.is_neg():
         return False
-    return a.dtype == b.dtype and memory_order(b) is not None and not (a.is_conj() or a.is_neg())
+    # A program stores without gaps; an argument may have some, of numbers that are known.
+    return memory_order(b) is not None or (root.op == "placeholder" and all(type(n) is int for n in b.stride()))
 
 
 def begins_at_data(view: fx.Node) -> bool:
@@ -78,8 +80,10 @@ class Outputs:
         wanted: Sequence[Any],
         changes: Sequence[tuple[fx.Node, fx.Node]],
         expression: Callable[[Any], Size],
+        share: bool = True,
     ) -> None:
-        """`changes` are pairs of an argument and its new value."""
+        """`changes` are pairs of an argument and its new value. Outputs that look at one value share its memory, also
+        where that is no output, if they are to `share` it."""
         self.arguments = {
             node: i for i, node in enumerate(node for node in module.graph.nodes if node.op == "placeholder")
         }
@@ -91,6 +95,8 @@ class Outputs:
         self.results: list[fx.Node] = []
         self._numbers: dict[fx.Node, int] = {}
         self._given = {x for x in wanted if isinstance(x, fx.Node) and isinstance(x.meta.get("val"), torch.Tensor)}
+        roots = Counter(root for x in self._given if (root := root_of(x)) is not x)
+        self._shared = {root for root, views in roots.items() if views > 1 and share}
         self.outputs = tuple([self._output(x) for x in wanted])
         # Last: what reads an argument is then computed before its new value is.
         self.updates = [Update(self.arguments[a], self.own(b)) for a, b in changes if a is not b]
@@ -107,15 +113,16 @@ class Outputs:
         root = self._written.get(root, root)
         if root in self.arguments:
             return self._seen(x, root, self.arguments[root], own=False)
-        if root in self._given or memory_order(x.meta["val"]) is None:
+        if root in self._given or root in self._shared or memory_order(x.meta["val"]) is None:
             return self._seen(x, root, self.own(root), own=True)
         return Own(self.own(x))
 
     def _seen(self, x: fx.Node, root: fx.Node, number: int, own: bool) -> Seen:
         view, base = x.meta["val"], root.meta["val"]
         offset = view.storage_offset() - base.storage_offset()
-        shape, strides = (tuple(map(self._expression, sizes)) for sizes in (view.shape, view.stride()))
-        return Seen(number, own, shape, strides, self._expression(offset))
+        sizes = (view.shape, view.stride(), base.stride())
+        shape, strides, under = (tuple(map(self._expression, x)) for x in sizes)
+        return Seen(number, own, shape, strides, self._expression(offset), under)
 
     def own(self, node: fx.Node) -> int:
         """The number of the result that a node is."""

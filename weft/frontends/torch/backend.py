@@ -34,10 +34,12 @@ from weft.program import trace
 LOG = logging.getLogger("weft.torch")
 
 
-def compiled(module: fx.GraphModule, in_place: InPlace = True, kept: int | None = None) -> Compiled:
+def compiled(module: fx.GraphModule, in_place: InPlace = True, kept: int | None = None, share: bool = True) -> Compiled:
     """A graph all of which there are rules for. Outputs from number `kept` on may lie in any order."""
     wanted: Any = next(node for node in module.graph.nodes if node.op == "output").args[0]
-    translation = Translation(module, wanted if isinstance(wanted, (tuple, list)) else [wanted], (), in_place, kept)
+    translation = Translation(
+        module, wanted if isinstance(wanted, (tuple, list)) else [wanted], (), in_place, kept, share
+    )
     program = None
     if translation.results:
         program = trace(
@@ -47,13 +49,13 @@ def compiled(module: fx.GraphModule, in_place: InPlace = True, kept: int | None 
 
 
 def compile_graph(
-    module: fx.GraphModule, example: Sequence[Any], in_place: InPlace = True
+    module: fx.GraphModule, example: Sequence[Any], in_place: InPlace = True, share: bool = True
 ) -> Callable[[list[Any]], Any]:
     """A functional graph as something to call with a list of its arguments. What a rule refuses is left to torch, as is
     what has none."""
     with _no_collections():
         _note_orders(module, example)
-        return _compile_graph(module, in_place)
+        return _compile_graph(module, in_place, share)
 
 
 def _note_orders(module: fx.GraphModule, example: Sequence[Any]) -> None:
@@ -102,11 +104,11 @@ def _no_collections() -> Iterator[None]:
         gc.enable()
 
 
-def _compile_graph(module: fx.GraphModule, in_place: InPlace) -> Callable[[list[Any]], Any]:
+def _compile_graph(module: fx.GraphModule, in_place: InPlace, share: bool) -> Callable[[list[Any]], Any]:
     reasons = {node: reason for node in module.graph.nodes if (reason := _why_not(node)) is not None}
     if not reasons:
         try:
-            made = _Careful(module, in_place, _first_kept())
+            made = _Careful(module, in_place, _first_kept(), share)
             if made.has_sizes:
                 return made
             _report(made.signature)
@@ -118,7 +120,7 @@ def _compile_graph(module: fx.GraphModule, in_place: InPlace) -> Callable[[list[
             reasons[error.node] = str(error)
     for node, reason in reasons.items():
         LOG.warning("[torch.compile] %s; torch computes it%s", reason, place_of(node))
-    return _in_parts(module, set(reasons), in_place)
+    return _in_parts(module, set(reasons), in_place, share)
 
 
 def _why_not(node: fx.Node) -> str | None:
@@ -129,7 +131,7 @@ def _why_not(node: fx.Node) -> str | None:
     return why_not(node)
 
 
-def _in_parts(module: fx.GraphModule, left: set[fx.Node], in_place: InPlace) -> Callable[[list[Any]], Any]:
+def _in_parts(module: fx.GraphModule, left: set[fx.Node], in_place: InPlace, share: bool) -> Callable[[list[Any]], Any]:
     """Programs for the parts of a graph between the nodes that are left to torch.
 
     A part has a level: that of what it needs, or one more where Weft and torch change places. Even levels are Weft's.
@@ -153,15 +155,28 @@ def _in_parts(module: fx.GraphModule, left: set[fx.Node], in_place: InPlace) -> 
     for name, part in whole.named_children():
         number = name.rpartition("_")[2]
         if isinstance(part, fx.GraphModule) and number.isdigit() and int(number) % 2 == 0:
-            setattr(whole, name, _Part(part, in_place))
+            setattr(whole, name, _Part(part, in_place, share))
+    _in_order(whole)
     return _Boxed(whole)
+
+
+def _in_order(whole: fx.GraphModule) -> None:
+    """Run parts by their numbers: what reads an argument before what changes it."""
+    last = next(iter(reversed(whole.graph.nodes)))
+    calls = [node for node in whole.graph.nodes if node.op == "call_module"]
+    for call in sorted(calls, key=lambda node: int(str(node.target).rpartition("_")[2])):
+        for node in (call, *[user for user in call.users if user.target is operator.getitem]):
+            last.prepend(node)
+    whole.recompile()
 
 
 class _Careful:
     """A graph's program, called with a list. For sizes that a rule refuses torch runs the graph."""
 
-    def __init__(self, module: fx.GraphModule, in_place: InPlace = True, kept: int | None = None) -> None:
-        self._module, self._compiled = module, compiled(module, in_place, kept)
+    def __init__(
+        self, module: fx.GraphModule, in_place: InPlace = True, kept: int | None = None, share: bool = True
+    ) -> None:
+        self._module, self._compiled = module, compiled(module, in_place, kept, share)
         self._boxed_call = True
 
     @property
@@ -195,13 +210,13 @@ class _Careful:
 class _Part(torch.nn.Module):
     """A part of a graph that Weft computes, or torch if a rule refuses it."""
 
-    def __init__(self, module: fx.GraphModule, in_place: InPlace) -> None:
+    def __init__(self, module: fx.GraphModule, in_place: InPlace, share: bool) -> None:
         super().__init__()
         wanted = next(node for node in module.graph.nodes if node.op == "output").args[0]
         self._single = not isinstance(wanted, (tuple, list))
         self._run: Callable[[list[Any]], Any]
         try:
-            self._run = _Careful(module, in_place)
+            self._run = _Careful(module, in_place, share=share)
         except Unsupported as error:
             LOG.warning("[torch.compile] %s; torch computes it", error)
             self._run = _Boxed(module)
@@ -255,9 +270,12 @@ def weft(module: fx.GraphModule, example: Sequence[Any], **given: Any) -> Callab
         plain = recorded(module, example, _decompositions())
     if plain is not None:
         return _Unboxed(compiler(plain, example))
+    # What a forward pass saves for the backward one may be views of one value, and nobody sees that.
+    apart = partial(compiler, share=False)
     backend: Callable[..., Any] = aot_autograd(
-        fw_compiler=compiler,
-        bw_compiler=compiler,
+        fw_compiler=apart,
+        bw_compiler=apart,
+        inference_compiler=compiler,
         decompositions=_decompositions(),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,

@@ -314,14 +314,23 @@ def _maker(output: Output, known: Mapping[str, Any]) -> Callable[[list[Any], lis
 
 def _view(seen: Seen, known: Mapping[str, Any]) -> Callable[[list[Any], list[torch.Tensor]], torch.Tensor]:
     number, own_ = seen.number, seen.own
-    shape, strides = evaluated_all(seen.shape, known), evaluated_all(seen.strides, known)
+    shape, strides, base = (evaluated_all(x, known) for x in (seen.shape, seen.strides, seen.base))
     offset = evaluated(seen.offset, known)
 
     def look(args: list[Any], own: list[torch.Tensor]) -> torch.Tensor:
-        x = own[number] if own_ else args[number]
+        x = own[number] if own_ else _lying(args[number], base)
         return torch.as_strided(x, shape, strides, x.storage_offset() + offset)
 
     return look
+
+
+def _lying(x: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """A tensor with such strides: itself, but for one that lies otherwise than the one that the graph was traced
+    with."""
+    found = x.stride()
+    if found == strides or all(n == 1 or a == b for n, a, b in zip(x.shape, found, strides, strict=True)):
+        return x
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype).copy_(x)
 
 
 class DataCall:

@@ -32,7 +32,7 @@ from weft.primitives.base import constant
 from weft.program import MemoryReport
 from weft.records import dataclass
 
-FORMAT = 1
+FORMAT = 2
 """The version of files."""
 
 

@@ -195,13 +195,15 @@ class Translation:
         changes: Sequence[tuple[fx.Node, fx.Node]] = (),
         in_place: InPlace = True,
         kept: int | None = None,
+        share: bool = True,
     ) -> None:
         """The graph gives `wanted`; `changes` are pairs of an argument and its new value. `in_place` says which
-        operators may run in place. Outputs from number `kept` on are for a way back alone, and may lie in any order."""
+        operators may run in place. Outputs from number `kept` on are for a way back alone, and may lie in any order.
+        `share` is that of `Outputs`."""
         self.module, self.may_run_in_place = module, permission(in_place)
         self.nodes = [node for node in module.graph.nodes if node.op in ("call_function", "get_attr")]
         self.placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-        outputs = Outputs(module, wanted, changes, expression)
+        outputs = Outputs(module, wanted, changes, expression, share)
         self.results = tuple(outputs.results)
         computed = self._computed(outputs, wanted)
         self.results = tuple(outputs.results)

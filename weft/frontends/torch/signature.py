@@ -62,13 +62,15 @@ class Own:
 
 @dataclass(frozen=True)
 class Seen:
-    """An output that looks at the memory of an argument (or of a result, if `own`) from `offset` elements on."""
+    """An output that looks at the memory of an argument (or of a result, if `own`), which has the strides `base`, from
+    `offset` elements on."""
 
     number: int
     own: bool
     shape: Sizes
     strides: Sizes
     offset: Size
+    base: Sizes
 
 
 @dataclass(frozen=True)
@@ -145,15 +147,16 @@ class Signature:
 
 def _output_to_json(output: Output) -> list[Any]:
     if isinstance(output, Seen):
-        return ["Seen", output.number, output.own, list(output.shape), list(output.strides), output.offset]
+        sizes = [list(x) for x in (output.shape, output.strides)]
+        return ["Seen", output.number, output.own, *sizes, output.offset, list(output.base)]
     return [type(output).__name__, output.value if isinstance(output, Value) else output.number]
 
 
 def _output_from_json(found: list[Any]) -> Output:
     name, *fields = found
     if name == "Seen":
-        number, own, shape, strides, offset = fields
-        return Seen(number, own, tuple(shape), tuple(strides), offset)
+        number, own, shape, strides, offset, base = fields
+        return Seen(number, own, tuple(shape), tuple(strides), offset, tuple(base))
     return _OUTPUTS[name](*fields)  # type: ignore[no-any-return]
 
 
