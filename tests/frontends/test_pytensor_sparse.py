@@ -244,3 +244,14 @@ def test_matrices_that_do_not_fit() -> None:
     function = pytensor.function([x, y], ps.dot(x, y), mode="WEFT")
     with pytest.raises(ValueError, match="aligned"):
         function(matrix("csr", 3, 4), np.ones((3, 3)))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_sums_that_are_zero_are_no_elements_of_a_product(format: str) -> None:
+    """So the gradient of a function of the elements does not know them."""
+    x, y = variable(format), variable(format, "y")
+    made = ps.true_dot(x, y)
+    cost = pt.cos(ps.csm_data(made)).sum()
+    values = [np.array(v) for v in ([[1.0, 1, 0], [0, 2, 3]], [[1.0, 0], [-1, 3], [0, 1]])]
+    given = [getattr(scipy.sparse, f"{format}_matrix")(v) for v in values]
+    check([x, y], [made, cost, *pytensor.grad(cost, [x, y])], given)

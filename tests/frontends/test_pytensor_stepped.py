@@ -103,6 +103,16 @@ def test_gradients(name: str) -> None:
     check([x], pytensor.grad(cost, x), (X,), left_to_pytensor=True)
 
 
+def test_gradients_of_a_loop_that_stops() -> None:
+    """The loop of the way back has room for more rows than it makes."""
+    x = pt.vector("x")
+    sums, values = scan(
+        lambda a, s: ([s + same(a), same(a)], {}, until(s + a > 1)), sequences=[x], outputs_info=[pt.zeros(()), None]
+    )
+    cost = pt.sin(sums).sum() + pt.sin(values).sum()
+    check([x], pytensor.grad(cost, x), (X[2:].copy(),), (X[3:].copy(),), left_to_pytensor=True)
+
+
 @pytest.mark.parametrize("steps", [0, 1, 5])
 def test_a_number_of_steps_that_is_an_input(steps: int) -> None:
     x, n = pt.vector("x"), pt.lscalar("n")

@@ -439,7 +439,8 @@ class _Csr:
 
 
 def _sparse_product(x: Sparse, y: Sparse, format: str, dtype: str) -> Sparse:
-    """Each element of x times the row of y that it meets; what comes to stand in the same place is added up."""
+    """Each element of x times the row of y that it meets; what comes to stand in the same place is added up. Sums that
+    are 0 are no elements, as in SciPy, and gradients of elements know that."""
     if x.shape[1] != y.shape[0]:
         raise ValueError(f"shapes {x.shape} and {y.shape} are not aligned in a sparse product")
     shape = (x.shape[0], y.shape[1])
@@ -451,7 +452,7 @@ def _sparse_product(x: Sparse, y: Sparse, format: str, dtype: str) -> Sparse:
     terms = cast(mx.take(x.data, number, axis=0), dtype) * cast(mx.take(right.data, places, axis=0), dtype)
     major, minor = (row, column) if format == "csr" else (column, row)
     sums, keys, first = added_up(terms, major * number_of(shape[1] if format == "csr" else shape[0]) + minor)
-    return kept(sums, keys, first, shape, format)
+    return kept(sums, keys, first & (sums != mx.zeros((), sums.dtype)), shape, format)
 
 
 @converts(psm.StructuredDotGradCSC)

@@ -80,7 +80,7 @@ class _Run:
         taps = (*self.info.mit_sot_in_slices, *self.info.sit_sot_in_slices)
         buffers = [*op.outer_mitsot(inputs), *op.outer_sitsot(inputs)]
         self.recurrences = [_Recurrence(np.asarray(x), t) for x, t in zip(buffers, taps, strict=True)]
-        self.stacked: list[deque[Any]] = [deque(maxlen=int(np.asarray(x))) for x in op.outer_nitsot(inputs)]
+        self.stacked: list[deque[np.ndarray]] = [deque(maxlen=int(np.asarray(x))) for x in op.outer_nitsot(inputs)]
         first = self.info.n_mit_mot + len(buffers)
         self.kinds = [x.type for x in node.outputs[first : first + len(self.stacked)]]
         self.state = list(op.outer_untraced_sit_sot(inputs))
@@ -91,7 +91,7 @@ class _Run:
             if self._step(i):
                 break
         stops = self.info.as_while
-        rows = [_rows(x, kind) for x, kind in zip(self.stacked, self.kinds, strict=True)]
+        rows = [_rows(x, kind, stops) for x, kind in zip(self.stacked, self.kinds, strict=True)]
         return [*self.buffers, *(x.result(stops) for x in self.recurrences), *rows, *self.state]
 
     def _step(self, i: int) -> bool:
@@ -114,7 +114,10 @@ class _Run:
         return bool(self.info.as_while and np.asarray(made[-1]).any())
 
 
-def _rows(made: Sequence[np.ndarray], kind: TensorType) -> np.ndarray:
-    if made:
-        return np.stack(list(made)).astype(kind.dtype, copy=False)
-    return np.zeros((0, *(n or 0 for n in kind.shape[1:])), kind.dtype)
+def _rows(made: deque[np.ndarray], kind: TensorType, stops: bool) -> np.ndarray:
+    """All that there is room for: zeros behind what was made, unless the loop may stop before its end."""
+    if not made:
+        return np.zeros((0 if stops else made.maxlen or 0, *(n or 0 for n in kind.shape[1:])), kind.dtype)
+    rows = np.stack(list(made)).astype(kind.dtype, copy=False)
+    missing = 0 if stops else (made.maxlen or 0) - len(made)
+    return np.concatenate([rows, np.zeros((missing, *rows.shape[1:]), kind.dtype)]) if missing else rows
