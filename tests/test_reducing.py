@@ -196,6 +196,23 @@ def test_few_columns_are_reduced_in_the_order_of_rows(name: str, rows: int, colu
         assert same_bits(down, along), kind
 
 
+@pytest.mark.parametrize("columns", [65, 100, 700])
+@pytest.mark.parametrize("rows", [1, 3, 16, 17, 64, 65, 203, 4099])
+def test_what_is_exact_in_every_order_is_reduced_across_rows(rows: int, columns: int) -> None:
+    """Integers and places of extremes have one result for each column, in registers or in scratch."""
+    x = np.random.default_rng(rows).integers(-100, 100, (rows, columns))
+    for dtype in (np.int8, np.int32, np.int64, np.bool_):
+        given = x.astype(dtype)
+        wide = np.int32 if given.itemsize == 1 else dtype
+        np.testing.assert_array_equal(np.array(mx.sum(mx.array(given), axis=0)), given.sum(0, dtype=wide))
+        np.testing.assert_array_equal(np.array(mx.max(mx.array(given), axis=0)), given.max(0))
+        np.testing.assert_array_equal(np.array(mx.any(mx.array(given) != 0, axis=0)), given.any(0))
+    real = x.astype(np.float32)
+    real[rows // 2, ::7] = np.nan
+    np.testing.assert_array_equal(np.array(mx.argmax(mx.array(real), axis=0)), real.argmax(0))
+    np.testing.assert_array_equal(np.array(mx.argmin(mx.array(real[::-1]), axis=0)), real[::-1].argmin(0))
+
+
 @pytest.mark.parametrize("columns", [2, 5, 16, 20])
 def test_few_columns_of_what_is_computed_and_stored(columns: int) -> None:
     x = rows_of_few(dt.float32, 5000, columns)

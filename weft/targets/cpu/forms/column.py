@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from weft.codegen.kernel import BLOCK, LANES, Kernel
 from weft.codegen.phases import Phases
-from weft.codegen.scope import Accesses, Bases, Scope, State
+from weft.codegen.scope import Accesses, Bases, Scope, State, flatten, unflatten
 from weft.llvm.builder import Value
 from weft.passes.lower import Item
 from weft.records import dataclass
@@ -17,6 +17,9 @@ from weft.targets.cpu.kernel import Frame, vector_loop
 from weft.targets.cpu.reductions import Slots, VectorReductions
 from weft.targets.nest import Nest
 
+FEW_ROWS = 4 * LANES
+"""So many rows are walked for each vector of columns, where the order makes no difference and a result may stay in
+registers: more of them are too many places in memory at a time. Places of extremes wait longer for the row before."""
 STRIP_BYTES = 1 << 14
 """Bytes of one level of accumulators: half of the first-level cache."""
 
@@ -58,17 +61,25 @@ class Column(Form):
     def overwritten(self) -> list[int]:
         return Phases(self).written_last()
 
+    @property
+    def few_rows(self) -> int:
+        return FEW_ROWS if len(self.state_dtypes()) == 1 else LANES
+
     def emit(self, frame: Frame) -> None:
         b, rows = frame.b, frame["rows"]
         columns = _Columns(self, frame)
         with b.loop(frame.begin, frame.end, 1) as units:
             place, start, stop = frame.part(units.index, True)
             bases = columns.accesses.bases(frame.indices(place))
-            few = (rows > 0) & (rows <= LANES) & self.is_neutral
-            with b.when(few):
-                columns.few(bases, start, stop)
-            with b.when(~few):
-                columns.many(bases, start, stop)
+            if self.are_exact(self.reductions()):
+                few, many, is_few = columns.few_exact, columns.many_exact, rows <= self.few_rows
+            else:
+                few, many = columns.few, columns.many
+                is_few = (rows > 0) & (rows <= LANES) & self.is_neutral
+            with b.when(is_few):
+                few(bases, start, stop)
+            with b.when(~is_few):
+                many(bases, start, stop)
 
 
 def _width(n: int, places: int, nbytes: int) -> int:
@@ -146,6 +157,38 @@ class _Columns:
 
         vector_loop(b, start, stop, finish)
 
+    def few_exact(self, bases: Bases, start: Value, stop: Value) -> None:
+        """Some rows of what gives the same bits in every order: a result for each column, in registers."""
+        b, accesses = self.b, self.accesses
+
+        def body(j: Value, mask: Value | None, state: State) -> State:
+            first = self.reductions.start()
+            with b.loop(0, self.frame["rows"], 1, *flatten(first)) as row:
+                scope = Scope(accesses, accesses.moved(bases, row.index), j, LANES, mask)
+                row.carry(*flatten(self._take(scope, row.index, unflatten(first, row.carried))))
+            self._finish(unflatten(first, row.carried), bases, j, mask)
+            return state
+
+        vector_loop(b, start, stop, body)
+
+    def many_exact(self, bases: Bases, start: Value, stop: Value) -> None:
+        """Any number of rows of such: a result for each column of the strip."""
+        b, rows = self.b, self.frame["rows"]
+        strip = _Strip(self.frame, self.reductions)
+        strip.fill(0, stop - start, 1)
+        together = rows_together(self.kernel)
+        whole = rows & -together
+        with self.frame.long_loop(0, whole, together, BLOCK // together) as group:
+            self._rows(strip, bases, [group.index + i for i in range(together)], b.i64(0), start, stop)
+        with b.loop(whole, rows, 1) as row:
+            self._rows(strip, bases, [row.index], b.i64(0), start, stop)
+
+        def finish(j: Value, mask: Value | None, state: State) -> State:
+            self._finish(strip.read(0, 0, j - start), bases, j, mask)
+            return state
+
+        vector_loop(b, start, stop, finish)
+
     def _rows(self, strip: _Strip, bases: Bases, rows: Sequence[Value], lane: Value, start: Value, stop: Value) -> None:
         """Some rows of the strip join the lanes of their turn, one after the other."""
         places = [self.accesses.moved(bases, row) for row in rows]
@@ -198,10 +241,10 @@ class _Strip:
         for c, x in enumerate(state):
             self.b.store(x, self._address(c, level, lane, column))
 
-    def fill(self, level: int, columns: Value) -> None:
-        """All lanes of one level start as the identity."""
+    def fill(self, level: int, columns: Value, lanes: int = LANES) -> None:
+        """All lanes of one level start as the identity, or the first ones."""
         b, state = self.b, self.reductions.start()
-        with b.loop(0, LANES, 1) as lane, b.loop(0, columns, LANES) as column:
+        with b.loop(0, lanes, 1) as lane, b.loop(0, columns, LANES) as column:
             self.write(level, lane.index, column.index, state)
 
     def tree(self, level: int, column: Value) -> State:
