@@ -47,12 +47,12 @@ _SPREAD: Final = 16
 
 
 def pivots_for(records: Records, n: int) -> Lanes | None:
-    """How rows of n records are divided; None where that is not faster than merging what networks sort. Merges take
-    twice as many instructions for 64 bits with AVX-512, and again with AVX2."""
+    """How rows of n records are divided; None where that is not faster than merging what networks sort, which of many
+    lanes are long."""
     if len(records.words) > 1 or records.words[0].size < 4:
         return None
     lanes = lanes_of(records.words[0])
-    longest = {16: 4096, 8: 4096 if lanes.size == 4 else 1024, 4: 128}[lanes.count] if lanes.way != "single" else 0
+    longest = {16: 1024, 8: 128 if lanes.size == 4 else 256, 4: 64}[lanes.count] if lanes.way != "single" else 0
     return lanes if longest and n > longest else None
 
 
