@@ -28,11 +28,12 @@ from weft.primitives.base import Constant, bind, constant, full_like
 from weft.primitives.contraction import Matmul
 from weft.primitives.creation import Extent, Iota
 from weft.primitives.elementwise import AsType, Conjugate, Identity, Imag, Real, StopGradient, astype, exp, select, sin
+from weft.primitives.indexing import Gather
 from weft.primitives.joins import Concatenate
 from weft.primitives.linalg.implicit import Implicit
 from weft.primitives.reductions import ArgMax, Max, Prod, Sum
 from weft.primitives.scans import CumSum
-from weft.primitives.sorting import ArgSelect, ArgSort, Sort
+from weft.primitives.sorting import ArgPartition, ArgSelect, ArgSort, Sort
 from weft.primitives.views import Broadcast, Reshape, Slice, SliceUpdate, reshape, restore_axes, transpose
 from weft.targets import CPU
 from weft.targets.cpu.target import Cpu
@@ -289,8 +290,8 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
          "broadcast(shape=(4, 9, 8), axes=(0, 2)) sort(axis=1) x"),
         (NUMBER, lambda x: bind(ArgSort(0), bind(Broadcast((4, 9, 8), (0, 2)), x)),
          "broadcast(shape=(4, 9, 8), axes=(0, 2)) arg_sort(axis=0) x"),
-        (NUMBER, lambda x: bind(ArgSort(0), bind(Broadcast((9, 4, 8), (1, 2)), x)),
-         "arg_sort(axis=0) broadcast(shape=(9, 4, 8), axes=(1, 2)) x"),
+        (NUMBER, lambda x: bind(ArgPartition(0, 2), bind(Broadcast((9, 4, 8), (1, 2)), x)),
+         "arg_partition(axis=0, kth=2) broadcast(shape=(9, 4, 8), axes=(1, 2)) x"),
     ],
     "reduce_before_repeating": [
         (NUMBER, lambda x: bind(Max((2,)), bind(Broadcast((3, 4, 8), (1, 2)), x)),
@@ -335,6 +336,31 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
         (NUMBER, lambda x: bind(CumSum(1, False, True), reshape(x, (32, 1))),
          "cum_sum(axis=1, reverse=False, exclusive=True) reshape(shape=(32, 1)) x"),
     ],
+    "places_of_equals": [
+        (NUMBER, lambda x: bind(ArgSort(0), repeated(x)),
+         "broadcast(shape=(5, 4, 8), axes=(0,)) as_type(dtype=uint32) iota(shape=(5,))"),
+        (NUMBER, lambda x: bind(ArgSelect(0, 2, True), repeated(x)),
+         "broadcast(shape=(2, 4, 8), axes=(0,)) as_type(dtype=uint32) "
+         "slice(starts=(3,), sizes=(2,), steps=(1,)) iota(shape=(5,))"),
+    ],
+    "slice_what_repeats": [
+        (NUMBER, lambda x: bind(Slice((1, 0, 2), (3, 4, 6), (1, 1, 1)), repeated(x)),
+         "broadcast(shape=(3, 4, 6), axes=(1, 2)) slice(starts=(0, 2), sizes=(4, 6), steps=(1, 1)) x"),
+        (NUMBER, lambda x: bind(Slice((4, 0, 0), (2, 4, 8), (-2, 1, 1)), repeated(x)),
+         "broadcast(shape=(2, 4, 8), axes=(1, 2)) x"),
+    ],
+    "join_before_repeating": [
+        (NUMBER, lambda x: bind(Concatenate(1), repeated(x), repeated(x)),
+         "broadcast(shape=(5, 8, 8), axes=(1, 2)) concatenate(axis=0) x x"),
+        (NUMBER, lambda x: bind(Concatenate(0), repeated(x), repeated(x)),
+         "concatenate(axis=0) broadcast(shape=(5, 4, 8), axes=(1, 2)) x broadcast(shape=(5, 4, 8), axes=(1, 2)) x"),
+    ],
+    "take_from_equals": [
+        (NUMBER, lambda x: bind(Gather((None, 1, 2), (0,)), repeated(x), bind(Iota((3,)))),
+         "broadcast(shape=(3, 4, 8), axes=(1, 2)) x"),
+        (NUMBER, lambda x: bind(Gather((0, None, 2), (1,)), repeated(x), bind(Iota((3,)))),
+         "gather(where=(0, None, 2), axes=(1,)) broadcast(shape=(5, 4, 8), axes=(1, 2)) x iota(shape=(3,))"),
+    ],
     "product_of_one_term": [
         (NUMBER, lambda x: bind(Matmul(), reshape(x, (32, 1)), reshape(x, (1, 32))),
          "add multiply broadcast(shape=(32, 32), axes=(0, 1)) reshape(shape=(32, 1)) x "
@@ -355,6 +381,11 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
         (NUMBER, lambda x: bind(Sum((0, 1)), x), "sum(axes=(0, 1)) x"),
     ],
 }  # fmt: skip
+
+
+def repeated(x: Node) -> Node:
+    """Five times, in front."""
+    return bind(Broadcast((5, *x.shape), tuple(range(1, x.ndim + 1))), x)
 
 
 def expression(node: Node) -> str:
@@ -382,6 +413,28 @@ def test_rules(dtype: dt.Dtype, build: Callable[[Node], Node], expected: str) ->
     simple = simplify(graph(build, (M, dtype)))
     verify_graph(simple)
     assert expression(simple.outputs[0]) == expected
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x: mx.roll(x, 2, -1),
+        lambda x: x[1:, ::-1],
+        lambda x: mx.argsort(x, axis=0),
+        lambda x: mx.topk(x, 3, axis=0),
+        lambda x: mx.argsort(x, axis=1),
+        lambda x: mx.take(x, mx.array([3, -1, 0]), axis=0),
+        lambda x: mx.take(x, mx.array([3, -1, 0]), axis=1),
+        lambda x: mx.concatenate([x, x[:1]], axis=0),
+        lambda x: mx.pad(x, 1, constant_values=2),
+    ],
+)
+def test_moves_of_what_repeats_itself_are_those_of_copies(fun: Callable[[Any], Any]) -> None:
+    row = np.array([3, np.nan, -0.0, 0.0, -np.inf, 1], np.float32)
+    rows = np.ascontiguousarray(np.broadcast_to(row, (7, 6)))
+    for f in (fun, mx.compile(fun)):
+        found = np.array(f(mx.broadcast_to(mx.array(row), (7, 6))))
+        assert found.tobytes() == np.array(f(mx.array(rows))).tobytes()
 
 
 def test_rules_apply_to_what_rules_made() -> None:

@@ -28,7 +28,7 @@ from weft.primitives.base import (
     constant,
 )
 from weft.primitives.contraction import Matmul
-from weft.primitives.creation import Extent
+from weft.primitives.creation import Extent, Iota
 from weft.primitives.elementwise import (
     Add,
     AsType,
@@ -44,6 +44,8 @@ from weft.primitives.elementwise import (
     Subtract,
     astype,
 )  # fmt: skip
+from weft.primitives.indexing import Gather
+from weft.primitives.joins import Concatenate
 from weft.primitives.linalg import Implicit
 from weft.primitives.reductions import ArgExtremum, Fold, Sum
 from weft.primitives.scans import CumMax, CumMin, CumProd, CumSum
@@ -459,6 +461,64 @@ def sort_equal(node: Node) -> Node | None:
     assert isinstance(op, (Sort, Partition))
     varying = _varying(x)
     return None if varying is None or op.axis in varying else x
+
+
+@rule(ArgSort, ArgSelect)
+def places_of_equals(node: Node) -> Node | None:
+    """argsort(broadcast(x)) along an axis along which x does not vary -> 0, 1, 2...   (equal elements keep their order;
+    the largest of them are the last)"""
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, (ArgSort, ArgSelect))
+    varying = _varying(x)
+    if varying is None or op.axis in varying:
+        return None
+    n, count = x.shape[op.axis], node.shape[op.axis]
+    places = bind(Iota((n,)))
+    if isinstance(op, ArgSelect):
+        places = bind(Slice((n - count if op.largest else 0,), (count,), (1,)), places)
+    return bind(Broadcast(node.shape, (op.axis,)), bind(AsType(node.dtype), places))
+
+
+@rule(Slice)
+def slice_what_repeats(node: Node) -> Node | None:
+    """slice(broadcast(x)) -> broadcast(slice(x))   (along other axes, fewer repetitions)"""
+    op, (repeated,) = node.op, node.inputs
+    assert isinstance(op, Slice)
+    if _varying(repeated) is None or not isinstance(repeated.op, Broadcast):
+        return None
+    (x,), axes = repeated.inputs, repeated.op.axes
+    starts, sizes, steps = (tuple(of[axis] for axis in axes) for of in (op.starts, op.sizes, op.steps))
+    in_order = all(is_exactly(start, 0) and is_exactly(step, 1) for start, step in zip(starts, steps, strict=True))
+    inner = x if in_order and same_shape(sizes, x.shape) else bind(Slice(starts, sizes, steps), x)
+    return bind(Broadcast(node.shape, axes), inner)
+
+
+@rule(Concatenate)
+def join_before_repeating(node: Node) -> Node | None:
+    """concatenate(broadcast(x), broadcast(y)) -> broadcast(concatenate(x, y)) where none varies along some other axis
+    (equal rows are joined to equal rows)"""
+    op = node.op
+    assert isinstance(op, Concatenate)
+    found = [() if isinstance(x.op, Constant) else _varying(x) for x in node.inputs]
+    varying = {axis for axes in found if axes is not None for axis in axes}
+    kept = tuple(sorted({*varying, op.axis}))
+    if None in found or len(kept) == node.ndim:
+        return None
+    joined = bind(Concatenate(kept.index(op.axis)), *[_narrowed(x, kept) for x in node.inputs])
+    return bind(Broadcast(node.shape, kept), joined)
+
+
+@rule(Gather)
+def take_from_equals(node: Node) -> Node | None:
+    """gather(broadcast(x), i) -> broadcast(x) where x does not vary along the axes that i is for   (equal rows are
+    taken, whichever)"""
+    op, x = node.op, node.inputs[0]
+    assert isinstance(op, Gather)
+    varying = _varying(x)
+    if varying is None or any(op.where[axis] is None for axis in varying):
+        return None
+    walked: Any = tuple(op.where[axis] for axis in varying)
+    return bind(Broadcast(node.shape, walked), _narrowed(x, varying))
 
 
 @rule(Sort, Partition, ArgSort, ArgPartition, ArgSelect)
