@@ -299,6 +299,16 @@ def test_rows_of_every_length_are_added_to_rows(dtype: str) -> None:
             np.testing.assert_array_equal(np.array(found.astype(mx.float32)), expected)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.float32])
+def test_elements_of_a_column_of_a_large_table_are_taken(dtype: type) -> None:
+    """They are put together first, so that more of them fit into the caches."""
+    rng = np.random.default_rng(6)
+    table = rng.integers(0, 100, (1_100_000, 4)).astype(dtype)
+    rows = rng.integers(-len(table), len(table), 600_000).astype(np.int32)
+    found = mx.take(mx.array(table)[:, 1:2], mx.array(rows), axis=0)
+    np.testing.assert_array_equal(np.array(found), table[:, 1:2][rows])
+
+
 @pytest.mark.parametrize("n", [1, 5, 16])
 def test_rows_are_added_to_rows_that_are_far_apart(n: int) -> None:
     """Those of an array that leaves the caches are asked for some updates ahead."""

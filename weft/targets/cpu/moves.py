@@ -47,6 +47,8 @@ WORK: Final = 1 << 14
 """Bytes that are worth a thread."""
 STREAM: Final = 1 << 23
 """Results from this many bytes on are written past the caches."""
+FAR: Final = 1 << 22
+"""Bytes of an array that leaves the caches near the processor."""
 TURNED: Final = 1 << 12
 """Elements from which on a second step takes less time than to pick them up one by one."""
 
@@ -544,11 +546,17 @@ def gather(
 
 
 def _jumps(x: Layout, out: Layout, where: Sequence[int | None]) -> bool:
-    """Whether x is laid out row by row first: where many rows are taken of what lies column by column, each element of
-    them would come from another cache line."""
-    if x.shape[-1] == 1 or where[-1] is None or stepping(x.strides[-1], 1) != "stride":
+    """Whether x is laid out row by row first. Where many rows are taken of what lies column by column, each element of
+    them would come from another cache line; where rows lie apart in a large array, fewer of them fit into the
+    caches."""
+    if not math.prod(x.shape) <= 2 * math.prod(out.shape):
         return False
-    return math.prod(x.shape) <= 2 * math.prod(out.shape)
+    if x.shape[-1] != 1 and where[-1] is not None and stepping(x.strides[-1], 1) == "stride":
+        return True
+    row = x.shape[-1] if where[-1] is not None and abs(x.strides[-1]) == 1 else 1
+    reach = x.shape[0] * abs(x.strides[0])
+    apart = len(x.shape) == 2 and where[0] is None and abs(x.strides[0]) >= 3 * row
+    return bool(apart) and bool(reach * x.dtype.size >= FAR)
 
 
 def _gather(
