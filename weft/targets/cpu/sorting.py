@@ -47,6 +47,9 @@ cache."""
 BLOCK: Final = 1 << 14
 """Records that one unit of work merges or writes, where threads share a row; of longer ones, steps between two looks
 whether to stop."""
+AHEAD: Final = 1 << 11
+"""Bytes ahead of a short row that are asked for: the processor is so deep in a network that it does not see the next
+rows."""
 COST: Final = 16
 """What sorting costs beside copying."""
 
@@ -213,6 +216,9 @@ class SortRows(NativeKernel):
                 start = part * frame["width"]
                 count = b.intrinsic("smin", frame["width"], n - start)
             x = frame.at(0, frame.indices(row))
+            if not self.merges:
+                for line in range(0, self.vectors * self.lanes * self.records.dtype.size, 64):
+                    b.prefetch(b.gep(x, AHEAD + line))
             if self.pivots is not None:
                 self._divided(frame, self.pivots, row, x, start, count)
             else:
