@@ -64,7 +64,7 @@ class Tiled(Gemm):
 
     def scratch(self, block_m: int, block_n: int, k: int) -> Scratch:
         plain = super().scratch(block_m, block_n, k)
-        words = CHUNK * self.codes.packing.bits // 32 * self.tile.turn * dt.uint32.size
+        words = CHUNK * self.codes.packing.bits // 32 * self.tile.lanes * dt.uint32.size
         return Scratch(plain.panel, plain.at_a, plain.at_total, plain.size + words, plain.size)
 
     # ---- where things are ----
@@ -109,10 +109,10 @@ class Tiled(Gemm):
 
     def _unpack_columns(self, chunk: Chunk) -> None:
         """Rows of codes are columns of the panel: their words are turned first, so that lanes are columns."""
-        f, b, lanes, turn = self.frame, self.b, self.tile.lanes, self.tile.turn
+        f, b, lanes = self.frame, self.b, self.tile.lanes
         whole = (chunk.columns + (lanes - 1)) & -lanes  # so that no lane of a vector holds what was there before
-        with b.loop(0, whole, turn) as strip:
-            rows = [f.least(strip.index + r, chunk.columns - 1) for r in range(turn)]
+        with b.loop(0, whole, lanes) as strip:
+            rows = [f.least(strip.index + r, chunk.columns - 1) for r in range(lanes)]
             matrices = [chunk.right.moved(f, row) for row in rows]
             self._turn_words([m.w for m in matrices], f.divide(chunk.depth * self.codes.packing.bits, 32)[0])
             target = self._in_panel(strip.index)
@@ -126,21 +126,23 @@ class Tiled(Gemm):
                         b.store(number, b.gep(at, j * self.panel_row))
 
     def _turn_words(self, rows: list[Value], count: Value) -> None:
-        f, b, turn = self.frame, self.b, self.tile.turn
-        target = b.gep(f.scratch, f["at_words"])
+        """Words of all rows one after the other, then the next ones: as many rows at a time as stay in registers."""
+        f, b, turn, size = self.frame, self.b, self.tile.turn, dt.uint32.size
+        for first in range(0, len(rows), turn):
+            target = b.gep(f.scratch, f["at_words"] + first * size)
 
-        def one(word: Value, part: Part | None) -> None:
-            tile = transposed(b, [f.load(_WORD, b.gep(row, word * dt.uint32.size), turn, part) for row in rows])
-            for i, x in enumerate(tile):
-                b.store(x, b.gep(target, (word + i) * (turn * dt.uint32.size)))
+            def one(word: Value, part: Part | None, first: int = first, target: Value = target) -> None:
+                some = [f.load(_WORD, b.gep(row, word * size), turn, part) for row in rows[first : first + turn]]
+                for i, x in enumerate(transposed(b, some)):
+                    b.store(x, b.gep(target, (word + i) * (len(rows) * size)))
 
-        f.sweep(count, turn, one)
+            f.sweep(count, turn, one)
 
     def _turned_words(self, unit: Value) -> list[Value]:
         """The words of a unit of every column."""
-        f, b, turn = self.frame, self.b, self.tile.turn
-        at = b.gep(f.scratch, f["at_words"] + unit * (self.codes.words * turn * dt.uint32.size))
-        found = [b.load(b.gep(at, i * turn * dt.uint32.size), dt.uint32, turn) for i in range(self.codes.words)]
+        f, b, lanes = self.frame, self.b, self.tile.lanes
+        at = b.gep(f.scratch, f["at_words"] + unit * (self.codes.words * lanes * dt.uint32.size))
+        found = [b.load(b.gep(at, i * lanes * dt.uint32.size), dt.uint32, lanes) for i in range(self.codes.words)]
         return [x for x in found if isinstance(x, Value)]
 
     def _steps(self, matrices: list[Matrix], group: Value) -> tuple[Value, Value | None]:
