@@ -22,6 +22,7 @@ from weft.targets.cpu.matmul.gemm import CHUNK, Chunk, Gemm, Read, Tile
 from weft.targets.cpu.quantized.codes import Codes
 from weft.targets.cpu.quantized.matrices import INDICES, Matrix, matrix_of, names_of, operands_of_member
 
+_LINE: Final = 64  # bytes of a line of the caches
 _WORD: Final = Elements(dt.uint32, dt.uint32)
 
 
@@ -114,6 +115,11 @@ class Tiled(Gemm):
         with b.loop(0, whole, lanes) as strip:
             rows = [f.least(strip.index + r, chunk.columns - 1) for r in range(lanes)]
             matrices = [chunk.right.moved(f, row) for row in rows]
+            # The words of the next chunk, of which a row has too few to be guessed, come while this one is multiplied.
+            size = CHUNK * self.codes.packing.bits // 8
+            for at in matrices:
+                for line in range(size, 2 * size, _LINE):
+                    b.prefetch(b.gep(at.w, line), level=2)
             self._turn_words([m.w for m in matrices], f.divide(chunk.depth * self.codes.packing.bits, 32)[0])
             target = self._in_panel(strip.index)
             with b.loop(0, f.divide(chunk.depth, self.codes.packing.group)[0], 1) as group:
