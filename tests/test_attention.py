@@ -23,6 +23,7 @@ from weft.primitives.attention import MASKS, Attention, AttentionGradient
 from weft.primitives.elementwise import draw
 from weft.runtime.threads import get_threads, set_threads
 from weft.targets.cpu import attention as kernels
+from weft.targets.cpu.attention.tiles import AttentionShape
 
 FLOATS = [dt.float16, dt.bfloat16, dt.float32, dt.float64]
 
@@ -166,6 +167,21 @@ def test_keys_that_grow_need_no_new_code() -> None:
         for keys in (51, 97, 300, 599):
             mx.eval(step(q, k[:, :, :keys], v[:, :, :keys]))
         assert stats.compiled == before
+
+
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_queries_that_fill_the_tiles_have_kernels_without_the_others(mask: str | None) -> None:
+    """Half the code, and the same bits as among queries that do not fill them."""
+    q, k, v = heads(0, 1, 2, 65, 16), heads(1, 1, 2, 65, 16), heads(2, 1, 2, 65, 16)
+    filling = [n for n in range(1, 130) if AttentionShape(16, 4).fills(n)]
+    assert filling == [*range(49, 65), *range(113, 129)]
+    if mask is None:
+        whole = mx.fast.scaled_dot_product_attention(q[:, :, :64], k, v, scale=0.3)
+        found = mx.fast.scaled_dot_product_attention(q, k, v, scale=0.3)[:, :, :64]
+    else:
+        whole = mx.fast.scaled_dot_product_attention(q[:, :, :64], k[:, :, :64], v[:, :, :64], scale=0.3, mask=mask)
+        found = mx.fast.scaled_dot_product_attention(q, k, v, scale=0.3, mask=mask)[:, :, :64]
+    assert same_bits(np.array(whole), np.array(found))
 
 
 def test_compiled_is_eager() -> None:

@@ -54,9 +54,9 @@ class Forward(Pairs):
     operands = 5  # q, k, v, mask, sinks
 
     def __init__(
-        self, kind: Elements, shape: AttentionShape, mask: str, sinks: bool, loose: tuple[bool, bool, bool]
+        self, kind: Elements, shape: AttentionShape, mask: str, sinks: bool, loose: tuple[bool, bool, bool], whole: bool
     ) -> None:
-        super().__init__(kind, shape, mask, loose)
+        super().__init__(kind, shape, mask, loose, whole)
         self.sinks = sinks
 
     @property
@@ -173,9 +173,9 @@ class Forward(Pairs):
             left = f.least(self.end_of(block.start, block.count) - first, count)
             with b.when(left > 0):
                 self.turn_mask(block, first, left)
-                f.panels(block.vectors, lambda at, n: self._scores(block, at, n, first, left, *k))
-                f.panels(block.vectors, lambda at, n: self._weights(block, at, n, left))
-                f.panels(block.vectors, lambda at, n: self._add(block, at, n, first, left, *v))
+                self.panels(block, lambda at, n: self._scores(block, at, n, first, left, *k))
+                self.panels(block, lambda at, n: self._weights(block, at, n, left))
+                self.panels(block, lambda at, n: self._add(block, at, n, first, left, *v))
 
     def _packed(self, source: Value, name: str, count: Value, width: Value, uses: Value) -> tuple[Value, Value]:
         """A block of keys or values, and the bytes from row to row: where it lies, or copied without gaps, if that is

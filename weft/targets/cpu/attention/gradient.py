@@ -61,10 +61,10 @@ class Gradient(Pairs):
     operands = 8  # q, k, v, mask, peak, total, delta, ct
 
     def __init__(
-        self, kind: Elements, shape: AttentionShape, mask: str, loose: tuple[bool, bool, bool], loose_ct: bool,
-        half: Half, few: bool,
+        self, kind: Elements, shape: AttentionShape, mask: str, loose: tuple[bool, bool, bool], whole: bool,
+        loose_ct: bool, half: Half, few: bool,
     ) -> None:  # fmt: skip
-        super().__init__(kind, shape, mask, loose)
+        super().__init__(kind, shape, mask, loose, whole)
         self.half, self.loose_ct, self.few = half, loose_ct, few
 
     @property
@@ -288,10 +288,9 @@ class Gradient(Pairs):
 
     def _pair(self, block: Block, keys: _Keys, count: Value) -> None:
         """p and ds of a block of queries and a block of keys."""
-        f = self.frame
         self.turn_mask(block, keys.first, count)
-        f.panels(block.vectors, lambda at, n: self._weights(block, keys, count, at, n))
-        f.panels(block.vectors, lambda at, n: self._changes(block, keys, count, at, n))
+        self.panels(block, lambda at, n: self._weights(block, keys, count, at, n))
+        self.panels(block, lambda at, n: self._changes(block, keys, count, at, n))
 
     def _weights(self, block: Block, keys: _Keys, count: Value, vector: Value, vectors: int) -> None:
         f, b, at = self.frame, self.b, self.at

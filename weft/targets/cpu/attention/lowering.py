@@ -74,7 +74,8 @@ def lower(op: Attention, operands: Sequence[Layout], *results: Layout) -> Loweri
         k.strides[-1] != 1 or v.strides[-1] != 1,
         mask is not None and mask.strides[-1] != 1,
     )
-    kernel = Forward(kind, _shape(q.dtype), op.mask, sinks is not None, loose)
+    shape = _shape(q.dtype)
+    kernel = Forward(kind, shape, op.mask, sinks is not None, loose, shape.fills(fold * queries))
     work = members * heads * queries * keys * (features + values + 8)
     span = _span(members * groups * parts, blocks, work)
     spans = -(-blocks // span)
@@ -201,11 +202,13 @@ def lower_gradient(op: AttentionGradient, operands: Sequence[Layout], *results: 
     loose = (q.strides[-1] != 1, k.strides[-1] != 1 or v.strides[-1] != 1, bool(masks) and masks[0].strides[-1] != 1)
     table = [(extent, *(s[i] for s in steps)) for i, extent in enumerate(lead) if extent != 1][::-1]
     work = members * heads * queries * keys * (features + values)
+    shape = _shape(q.dtype)
     span = 2 if features + values <= _WIDE else 1
     spans = -(-keys // (span * KEYS))
 
     def launch(half: Half, tasks: int, pieces: int, per: int, share: int) -> Launch:
-        kernel = Gradient(kind, _shape(q.dtype), op.mask, loose, operands[-1].strides[-1] != 1, half, queries <= _FEW)
+        loose_ct = operands[-1].strides[-1] != 1
+        kernel = Gradient(kind, shape, op.mask, loose, shape.fills(queries), loose_ct, half, queries <= _FEW)
         areas, scratch = kernel.areas(features, values, span)
         named = {**words, **areas, "tasks": tasks, "pieces": pieces, "per": per, "span": span}
         source = Source(f"attention:{kernel.name}", kernel.name, kernel.ir)

@@ -3,7 +3,7 @@ of the keys, masks, and blocks of keys and values without gaps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -27,14 +27,16 @@ class Block:
 
 class Pairs:
     """Writes a kernel for one kind of elements. `loose`: which of q, keys and values, and the mask have elements of a
-    row apart."""
+    row apart. `whole`: queries fill the tiles, so LLVM has those of one width to do (a half of them all)."""
 
     title: ClassVar[str]
     words: ClassVar[Sequence[str]]
     operands: ClassVar[int]
 
-    def __init__(self, kind: Elements, shape: AttentionShape, mask: str, loose: tuple[bool, bool, bool]) -> None:
-        self.kind, self.shape, self.mask, self.loose = kind, shape, mask, loose
+    def __init__(
+        self, kind: Elements, shape: AttentionShape, mask: str, loose: tuple[bool, bool, bool], whole: bool
+    ) -> None:
+        self.kind, self.shape, self.mask, self.loose, self.whole = kind, shape, mask, loose, whole
         self.size = kind.work.size
         self.row = QUERIES * self.size
 
@@ -42,7 +44,7 @@ class Pairs:
     def name(self) -> str:
         loose = "".join("nu"[not x] for x in self.loose)
         shape = f"{self.shape.vectors}x{self.shape.lanes}"
-        return f"{self.title}_{self.kind.memory.name}_{self.mask}_{loose}_{shape}"
+        return f"{self.title}_{self.kind.memory.name}_{self.mask}_{loose}_{shape}{'_whole' * self.whole}"
 
     def fixed(self) -> dict[str, int]:
         """Where things are in scratch memory that do not depend on sizes."""
@@ -73,6 +75,10 @@ class Pairs:
         self.mask_at = b.gep(f["mask"], mask + head * f["mask_head"])
 
     # ---- queries ----
+
+    def panels(self, block: Block, body: Callable[[Value, int], None]) -> None:
+        """`body(first, count)` for all vectors of a block."""
+        self.frame.panels(block.vectors, body, self.whole)
 
     def vectors_of(self, count: Value) -> Value:
         lanes = self.shape.lanes

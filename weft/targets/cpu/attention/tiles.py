@@ -7,7 +7,7 @@ So the order of every sum is that of the loop that makes it, whatever the vector
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from weft import dtypes as dt
 from weft.codegen.math.basics import at_least, at_most, format_of, from_bits, horner, pick, to_bits
@@ -35,6 +35,10 @@ class AttentionShape:
 
     lanes: int
     vectors: int
+
+    def fills(self, queries: Any) -> bool:
+        """Whether so many queries are known to make blocks of tiles that are all as wide as can be."""
+        return type(queries) is int and -(-(queries % QUERIES) // self.lanes) % self.vectors == 0
 
     def rows(self, vectors: int) -> int:
         """Rows of a tile that is so many vectors wide: enough sums to keep multipliers busy, few enough for
@@ -68,12 +72,14 @@ class TileFrame(ProductFrame):
         """The same for a number of a vector that is known when the kernel runs."""
         return self.b.gep(at, vector * (self.shape.lanes * self.size))
 
-    def panels(self, vectors: Value, body: Callable[[Value, int], None]) -> None:
+    def panels(self, vectors: Value, body: Callable[[Value, int], None], whole: bool = False) -> None:
         """`body(first, count)` for all vectors of a row: as many as there are registers for at a time, then the rest by
-        powers of two."""
+        powers of two. If these are known to be `whole` there is none."""
         b, count = self.b, self.shape.vectors
         with b.loop(0, vectors & -count, count) as loop:
             body(loop.index, count)
+        if whole:
+            return
         while count := count // 2:
             with b.when((vectors & count).ne(0)):
                 body(vectors & -(2 * count), count)
