@@ -15,6 +15,7 @@ count into; of first calls also that of the compilers which inductor runs, one a
 from __future__ import annotations
 
 import argparse
+import compileall
 import gc
 import multiprocessing
 import os
@@ -24,6 +25,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import weft
 
 BACKENDS = ("eager", "inductor", "weft")
 ROUNDS, SECONDS = 7, 0.3
@@ -44,6 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     if unknown:
         print(f"weft bench torch: there is no {unknown[0]!r}; there are {', '.join(NAMES)}", file=sys.stderr)
         return 2
+    # As pip leaves an installed package, torch among them: no module is parsed while a first call is timed.
+    compileall.compile_dir(Path(weft.__file__).parent, quiet=2)
     print(f"{options.threads} threads; first call in s, later calls in ms; ratios are to inductor")
     print(f"{'':24}" + "".join(f"{b + ' ' + what:>18}" for what in ("first", "later") for b in BACKENDS) + "   ratios")
     for name in options.names or NAMES:
