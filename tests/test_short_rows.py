@@ -251,12 +251,13 @@ MOVED = [np.uint8, np.float16, np.float32, np.int64, np.complex128]
 def test_parts_of_joined_rows_keep_every_element(n: int, dtype: type) -> None:
     """Rows of each length are written beside others, which stay as they are."""
     rng = np.random.default_rng(n)
-    for rows in (3, 16, 45):
+    for rows in (3, 16, 45, 333):
         x, wide, turned = (rng.integers(0, 100, shape).astype(dtype) for shape in ((rows, n), (rows, n + 2), (n, rows)))
         row = rng.integers(0, 100, n).astype(dtype)
         for theirs, ours in (
             (np.concatenate([x, wide[:, 1:-1]], 1), lambda x, w, t, r: mx.concatenate([x, w[:, 1:-1]], 1)),
             (np.concatenate([x[:, ::-1], turned.T], 1), lambda x, w, t, r: mx.concatenate([x[:, ::-1], t.T], 1)),
+            (np.concatenate([x[:, ::-1], x], 1), lambda x, w, t, r: mx.concatenate([x[:, ::-1], x], 1)),
             (np.concatenate([wide[::-1], turned.T], 1), lambda x, w, t, r: mx.concatenate([w[::-1], t.T], 1)),
             (np.concatenate([np.tile(row, (rows, 1)), x], 1),
              lambda x, w, t, r: mx.concatenate([mx.broadcast_to(r, x.shape), x], 1)),

@@ -47,11 +47,11 @@ class Ends:
     def move(self, b: Builder, source: Value, target: Value, rest: Value) -> None:
         """Copy a row, which is `rest` elements longer than `lanes`."""
         starts = [b.i64(0)] if self.whole else [b.i64(0), rest]
-        read = [self._read(b, source, start) for start in starts]
+        read = [self.read(b, source, start) for start in starts]
         for x, start in zip(read, starts, strict=True):
             b.store(x, b.gep(target, start * self.size))
 
-    def _read(self, b: Builder, source: Value, start: Value) -> Value:
+    def read(self, b: Builder, source: Value, start: Value) -> Value:
         kind, size, lanes = _KINDS[self.size], self.size, self.lanes
         if self.step == "repeat":
             return b.splat(b.load(source, kind, 1), lanes)  # type: ignore[arg-type]
@@ -131,15 +131,17 @@ class ShortRows(NativeKernel):
 @dataclass(frozen=True, slots=True)
 class JoinedRows(NativeKernel):
     """Rows of the target are made of a short row of each part, which begins `oK` bytes behind their beginning; `n` of
-    them. Operands: the parts, target. `woven`: two parts of rows of so many bytes, a power of two, without gaps."""
+    them. Operands: the parts, target. `woven`: two parts of rows of so many bytes, a power of two, without gaps, each
+    forwards or backwards; `same` says of each whether its row is the same one all the time."""
 
     title = "joined_rows"
     parts: tuple[Ends, ...]
     outer: int
     woven: int = 0
+    same: tuple[bool, ...] = ()
 
     def __str__(self) -> str:
-        woven = f" woven {self.woven}" if self.woven else ""
+        woven = f" woven {self.woven} {self.same}" if self.woven else ""
         return f"joined_rows {', '.join(map(str, self.parts))} outer={self.outer}{woven}"
 
     def fields(self) -> list[str]:
@@ -161,16 +163,35 @@ class JoinedRows(NativeKernel):
 
     def _weave(self, frame: Frame, sources: Sequence[Value], target: Value, start: Value, stop: Value) -> Value:
         """Whole vectors of the rows; returns where the rest begins."""
-        b, size = frame.b, self.woven
-        lanes = _VECTOR // size
-        whole = start + ((stop - start) & -lanes)
-        order = [place for lane in range(lanes) for place in (lane, lanes + lane)]
-        with b.loop(start, whole, lanes) as rows:
-            x, y = (b.load(b.gep(source, rows.index * size), _KINDS[size], lanes) for source in sources)
+        b, size = frame.b, self.parts[0].size
+        lanes, row = _VECTOR // size, self.woven // size
+        together = lanes // row
+        whole = start + ((stop - start) & -together)
+        order = []
+        for element in range(2 * lanes):
+            part = element // row % 2
+            turned = self.parts[part].step == "reverse" and not self.same[part]
+            within = row - 1 - element % row if turned else element % row
+            order.append(part * lanes + element // (2 * row) * row + within)
+        equal = [self._repeated(b, k, source) if self.same[k] else None for k, source in enumerate(sources)]
+        with b.loop(start, whole, together) as rows:
+            read = []
+            for k, source in enumerate(sources):
+                back = (row - 1) * size if self.parts[k].step == "reverse" else 0
+                at = b.gep(source, rows.index * self.woven - back)
+                read.append(equal[k] or b.load(at, _KINDS[size], lanes))
             for half in range(2):
-                woven = b.shuffle(x, y, order[half * lanes : (half + 1) * lanes])  # type: ignore[arg-type]
-                b.store(woven, b.gep(target, rows.index * (2 * size) + half * _VECTOR))
+                woven = b.shuffle(*read, order[half * lanes : (half + 1) * lanes])  # type: ignore[arg-type, call-arg]
+                b.store(woven, b.gep(target, rows.index * (2 * self.woven) + half * _VECTOR))
         return whole
+
+    def _repeated(self, b: Builder, k: int, source: Value) -> Value:
+        """A vector of equal rows."""
+        ends = self.parts[k]
+        row, lanes = ends.read(b, source, b.i64(0)), _VECTOR // ends.size
+        if row.lanes == 1:
+            return b.splat(row, lanes)
+        return b.shuffle(row, None, [lane % row.lanes for lane in range(lanes)])
 
 
 def join_rows(
@@ -187,12 +208,18 @@ def join_rows(
     if len(ends) < len(found):
         return None
     widths = [last.size * size for last in lasts]
-    even = len(lasts) == 2 and all(
-        part.whole and part.step == "unit" and part.lanes * part.size <= max(_KINDS) and stride == width == widths[0]
-        for (part, _), width, stride in zip(ends, widths, rows.strides, strict=False)
+    even = (
+        len(lasts) == 2
+        and rows.strides[-1] == 2 * widths[0]
+        and all(
+            part.whole
+            and part.lanes * part.size == width == widths[0] <= max(_KINDS)
+            and (stride == 0 or (part.step != "repeat" and stride == width))
+            for (part, _), width, stride in zip(ends, widths, rows.strides, strict=False)
+        )
     )
-    woven = int(widths[0]) if even and rows.strides[-1] == 2 * widths[0] else 0
-    kernel = JoinedRows(tuple(part for part, _ in ends), len(outer), woven)
+    woven, same = (int(widths[0]), tuple(bool(stride == 0) for stride in rows.strides[:2])) if even else (0, ())
+    kernel = JoinedRows(tuple(part for part, _ in ends), len(outer), woven, same)
     chunks = -(-rows.size // _UNIT)
     numbers = {"units": product(outer) * chunks, "width": _UNIT, "chunks": chunks}
     for k, (_, rest) in enumerate(ends):
