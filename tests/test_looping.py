@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import weft
 import weft.core as mx
 from tests.contract import closed
 from tests.gradients import check_derivatives, double, reference
@@ -922,3 +923,11 @@ def test_a_branch_that_writes_leaves_its_operand_to_others() -> None:
     for flag in (mx.array(True), mx.array(False)):
         assert_same(run(Native, x, flag), run(Plain, x, flag))
         assert_same(mx.compile(lambda x, f: run(Native, x, f))(x, flag), run(Plain, x, flag))
+
+
+def test_a_loop_in_one_kernel_asks_for_the_rows_of_later_steps() -> None:
+    """Each vector goes through all steps, whose rows are far apart in memory."""
+    rows, start = mx.ones((40, 1000)), mx.zeros((1000,))
+    text = str(weft.explain(lambda x, h: mx.scan(lambda h, row: (h * 0.5 + row, h), h, x), rows, start, llvm=True))
+    assert "weft_steps_" in text
+    assert "llvm.prefetch" in text.partition("weft_steps_")[2]

@@ -27,6 +27,8 @@ FOURFOLD_COST = 64
 """Steps that cost more than this have two registers of elements side by side, not four."""
 
 
+AHEAD, LINE = 8, 64
+"""Steps whose rows are asked for before they are needed, and bytes of a cache line."""
 FEWEST = 4
 """Lanes for few elements: shorter vectors are no faster."""
 
@@ -101,6 +103,7 @@ class LoopSteps(Form):
             if self.reverse:
                 at = steps - 1 - at
             moved = {**bases, **{k: b.gep(bases[k], at * words[f"w{k}"]) for k in self.rows}}
+            self._ask_ahead(accesses, moved, j)
             carried = zip(self.carries, unflatten(state, step.carried), strict=True)
             scope = Scope(accesses, moved, j, self.lanes, mask, {load: x for (load, _), x in carried if load >= 0})
             values = [scope.spread(scope.stored(store.value)) for store in self.stores]
@@ -116,6 +119,18 @@ class LoopSteps(Form):
         for (_, store), x in zip(self.carries, unflatten(state, step.carried), strict=True):
             outside.store(store, self.stores[store - first].access, x)
         return step.index, step.going
+
+    def _ask_ahead(self, accesses: Accesses, moved: Bases, j: Value) -> None:
+        """Ask for what later steps read and write: rows are far apart, so the processor does not guess them."""
+        b, words = accesses.b, accesses.words
+        for k in self.rows:
+            access = self.accesses()[k]
+            if access.source != "memory" or access.inner != "unit":
+                continue
+            step = words[f"w{k}"] * (-AHEAD if self.reverse else AHEAD)
+            place = b.gep(b.gep(moved[k], step), j * access.dtype.size)
+            for line in range(0, self.lanes * access.dtype.size, LINE):
+                b.prefetch(b.gep(place, line))
 
 
 def lower_loop(loop: LoopLowering) -> Item | None:
