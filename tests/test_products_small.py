@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import weft
 import weft.core as mx
 
 
@@ -116,7 +117,7 @@ def test_rows_with_one_small_matrix_are_chains_of_their_terms(k: int, n: int, dt
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float64, mx.float16, mx.complex64, mx.int32], ids=str)
-@pytest.mark.parametrize("k", [4, 5, 7, 8, 9, 15, 16, 17, 20, 25, 33, 63])
+@pytest.mark.parametrize("k", [2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 20, 25, 33, 63])
 def test_rows_times_a_vector_are_chains_of_their_terms(k: int, dtype: mx.Dtype) -> None:
     """Lanes go across rows; the bits are those of a product with more columns, which goes through the tiled kernel."""
     rng = np.random.default_rng(k)
@@ -126,3 +127,9 @@ def test_rows_times_a_vector_are_chains_of_their_terms(k: int, dtype: mx.Dtype) 
         for vector in (w[:, 0], mx.contiguous(w[:, 0])):
             found = view(x) @ vector
             assert bytes(memoryview(found.view(mx.uint8))) == bytes(memoryview(expected.view(mx.uint8)))
+
+
+@pytest.mark.parametrize("way", ["rows", "sliced", "turned"])
+def test_rows_times_a_vector_have_lanes_across_rows(way: str) -> None:
+    x, vector = mx.ones((300, 11)), mx.ones((9,))
+    assert "runs weighted_" in str(weft.explain(lambda x: ROWS[way](x) @ vector, x))

@@ -371,20 +371,24 @@ def _packing(x: _Operand, rows: int, columns: int, size: int) -> bool | None:
 
 
 def _is_weighted(p: _Product) -> bool:
-    """Whether it is many rows times one vector, of elements that lie one after the other. A number of terms that
-    changes would make a kernel each time."""
-    if is_symbolic(p.k):
+    """Whether it is many rows times one vector, of elements of a row, or of neighbouring ones, that lie one after the
+    other."""
+    if p.axes or p.n != 1 or p.kind.parts != 1 or not p.m >= _TINY_MANY:
         return False
-    few = p.n == 1 and p.k >= weighted.FEWEST and p.kind.parts == 1
-    return few and p.a.column == p.kind.memory.size and not p.axes and p.m >= _TINY_MANY
+    return p.a.row == p.kind.memory.size or _has_whole_rows(p)
+
+
+def _has_whole_rows(p: _Product) -> bool:
+    """Whether rows are worth turning. A number of terms that changes would make a kernel each time."""
+    return p.a.column == p.kind.memory.size and not is_symbolic(p.k) and p.k >= weighted.FEWEST
 
 
 def _weighted(p: _Product) -> Launch:
     values: dict[str, Word] = {
         "tasks": -(-p.m // _TINY_TASK), "a": p.a.pointer, "b": p.b.pointer, "out": p.out.pointer,
-        "rows": p.m, "block": _TINY_TASK, "a_row": p.a.row, "b_k": p.b.row,
+        "rows": p.m, "block": _TINY_TASK, "k": p.k, "a_row": p.a.row, "a_column": p.a.column, "b_k": p.b.row,
     }  # fmt: skip
-    kernel = Weighted(p.kind, int(p.k))
+    kernel = Weighted(p.kind, None if p.a.row == p.kind.memory.size else int(p.k))
     return _launch(kernel, block(kernel.words, values, ()), STREAM * p.m * p.k)
 
 

@@ -1,4 +1,5 @@
-"""Many short rows times one vector (a linear model): lanes go across rows, which are turned in registers.
+"""Many short rows times one vector (a linear model): lanes go across rows, which are turned in registers unless
+neighbouring rows are neighbours in memory.
 
 Every element is the chain of multiply-adds that it is in the tiled kernel (gemm.py).
 """
@@ -15,20 +16,21 @@ from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.frame import ProductFrame
 
-WORDS: Final = ("tasks", "*a", "*b", "*out", "rows", "block", "a_row", "b_k")
+WORDS: Final = ("tasks", "*a", "*b", "*out", "rows", "block", "k", "a_row", "a_column", "b_k")
 FEWEST: Final = 4
 """Terms that fill the shortest vectors which are turned."""
 
 
 class Weighted:
-    """Writes the kernel for rows of k terms whose elements lie one after the other."""
+    """Writes the kernel for rows of k terms whose elements lie one after the other; without a k, for rows of any number
+    of terms of which elements of neighbouring rows do."""
 
     words = WORDS
 
-    def __init__(self, kind: Elements, k: int) -> None:
+    def __init__(self, kind: Elements, k: int | None) -> None:
         self.kind, self.k = kind, k
         self.piece = LANES if kind.work.size <= 4 else 8
-        self.name = f"weighted_{kind.memory.name}_{kind.work.name}_{k}"
+        self.name = f"weighted_{kind.memory.name}_{kind.work.name}_{'columns' if k is None else k}"
 
     def ir(self) -> str:
         self.frame = f = ProductFrame(self.name, WORDS, 0)
@@ -40,18 +42,35 @@ class Weighted:
 
     def _group(self, first: Value) -> None:
         """Sixteen rows. The last ones may have been among those before them: what is written is the same."""
-        f, kind, piece = self.frame, self.kind, self.piece
+        f, kind = self.frame, self.kind
         start = f.b.gep(f["a"], first * f["a_row"])
-        whole = self.k // piece * piece
+        total = self._columns(start) if self.k is None else self._turned(start, self.k)
+        el.store(f.b, kind, total, f.b.gep(f["out"], first * kind.memory.size))
+
+    def _columns(self, start: Value) -> AnyValue:
+        """The sums of rows that are neighbours in memory."""
+        f, kind = self.frame, self.kind
+        with f.b.loop(0, f["k"], 1, *el.flat([el.zero(f.b, kind, LANES)])) as loop:
+            (held,) = el.unflat(kind, loop.carried)
+            x = el.load(f.b, kind, f.b.gep(start, f["a_column"] * loop.index), LANES)
+            y = el.load(f.b, kind, f.b.gep(f["b"], f["b_k"] * loop.index), 1)
+            loop.carry(*el.flat([el.multiply_add(f.b, x, el.spread(f.b, y, LANES), held)]))
+        (total,) = el.unflat(kind, loop.carried)
+        return total
+
+    def _turned(self, start: Value, k: int) -> AnyValue:
+        """The sums of rows whose elements lie one after the other."""
+        f, kind, piece = self.frame, self.kind, self.piece
+        whole = k // piece * piece
         total = el.zero(f.b, kind, LANES)
         if whole:
             with f.b.loop(0, whole, piece, *el.flat([total])) as loop:
                 (held,) = el.unflat(kind, loop.carried)
                 loop.carry(*el.flat([self._added(held, start, loop.index, piece, 0)]))
             (total,) = el.unflat(kind, loop.carried)
-        for begin, lanes, done in self._rest(whole):
+        for begin, lanes, done in _rest(k, whole):
             total = self._added(total, start, f.b.i64(begin), lanes, done)
-        el.store(f.b, kind, total, f.b.gep(f["out"], first * kind.memory.size))
+        return total
 
     def _added(self, total: AnyValue, start: Value, begin: Value, lanes: int, done: int) -> AnyValue:
         """The sums of sixteen rows with the terms of a piece added, but for those that are `done`."""
@@ -64,16 +83,17 @@ class Weighted:
             total = el.multiply_add(f.b, x, el.spread(f.b, y, LANES), total)
         return total
 
-    def _rest(self, whole: int) -> Iterator[tuple[int, int, int]]:
-        """Where the last vectors of a row begin, their lanes, and how many of these have been before: the last one ends
-        with the row."""
-        rest = self.k - whole
-        if rest > FEWEST and self.k < 8:  # a row is no longer than that
-            yield whole, FEWEST, 0
-            rest -= FEWEST
-        lanes = next(lanes for lanes in (FEWEST, 8, LANES) if lanes >= rest)
-        if lanes > self.k:
-            yield whole, 8, 0
-            lanes, rest = 8, rest - 8
-        if rest:
-            yield self.k - lanes, lanes, lanes - rest
+
+def _rest(k: int, whole: int) -> Iterator[tuple[int, int, int]]:
+    """Where the last vectors of a row begin, their lanes, and how many of these have been before: the last one ends
+    with the row."""
+    rest = k - whole
+    if rest > FEWEST and k < 8:  # a row is no longer than that
+        yield whole, FEWEST, 0
+        rest -= FEWEST
+    lanes = next(lanes for lanes in (FEWEST, 8, LANES) if lanes >= rest)
+    if lanes > k:
+        yield whole, 8, 0
+        lanes, rest = 8, rest - 8
+    if rest:
+        yield k - lanes, lanes, lanes - rest
