@@ -26,6 +26,8 @@ STEPS: Final = 1 << 14
 """Steps between two looks whether to stop."""
 COSTLY: Final = 8
 """What a step costs that is not taken for lanes that are not there."""
+GROUP: Final = 16 * LANES
+"""Short rows of a unit."""
 MANY_ROWS: Final = 64
 """So many short rows are worth lanes across them."""
 
@@ -225,19 +227,21 @@ class ScanKernel(NativeKernel):
     # ---- rows of a few elements ----
 
     def _short(self, frame: Frame) -> None:
-        """A unit is a block of rows. Whole vectors reach into the rows beside theirs, so those at the ends go one by
-        one."""
+        """A unit is some blocks of rows. Whole vectors reach into the rows beside theirs, so those at the ends go one
+        by one."""
         b, rows = frame.b, frame["rows"]
         with b.loop(frame.begin, frame.end, 1) as units:
-            place, block = frame.divide(units.index, frame["chunks"])
-            at, first = frame.indices(place), block * LANES
+            place, chunk = frame.divide(units.index, frame["chunks"])
+            at, start = frame.indices(place), chunk * GROUP
             bases = [frame.at(k, at) for k in range(len(self.modes))]
-            beside = (first > 0) & (first + LANES < rows)
-            with b.when(beside):
-                self._between(frame, [b.gep(base, first * frame[f"i{k}"]) for k, base in enumerate(bases)])
-            with b.when(~beside), b.loop(first, frame.least(first + LANES, rows), 1) as row:
-                here = [b.gep(base, row.index * frame[f"i{k}"]) for k, base in enumerate(bases)]
-                self._row(frame, here, self._start(b, 1), b.i64(0))
+            with b.loop(start, frame.least(start + GROUP, rows), LANES) as block:
+                first = block.index
+                beside = (first > 0) & (first + LANES < rows)
+                with b.when(beside):
+                    self._between(frame, [b.gep(base, first * frame[f"i{k}"]) for k, base in enumerate(bases)])
+                with b.when(~beside), b.loop(first, frame.least(first + LANES, rows), 1) as row:
+                    here = [b.gep(base, row.index * frame[f"i{k}"]) for k, base in enumerate(bases)]
+                    self._row(frame, here, self._start(b, 1), b.i64(0))
 
     def _between(self, frame: Frame, bases: Sequence[Value]) -> None:
         """16 rows with others beside them. What is written past the end of a row is written again with the next one."""
@@ -247,24 +251,24 @@ class ScanKernel(NativeKernel):
         for column in range(self.columns):
             carry, result = self._step(b, carry, [operand[column] for operand in inputs])
             results.append(result)
-        if self.dense and isinstance(carry, Value):
-            self._whole(b, results, bases[-1])  # type: ignore[arg-type]
-            return
         places, upwards = self._ends(frame, len(self.inputs), bases[-1])
-        found = list(zip(rows_of(b, results), places, strict=True))
+        rows = rows_of(b, results if upwards else results[::-1])
+        if self.dense and isinstance(carry, Value):
+            self._whole(b, rows, bases[-1])  # type: ignore[arg-type]
+            return
+        last, size = self.columns - 1, self.result.size
+        found = list(zip(rows, places, strict=True))
         *others, (row, place) = found if upwards else found[::-1]
-        back = (self.columns - 1) * self.result.size
         for x, at in others:
-            b.store(x if upwards else reversed_lanes(b, x), at if upwards else b.gep(at, -back))
+            b.store(x, at if upwards else b.gep(at, -last * size))
         b.store(row, frame.scratch)
         with b.loop(0, frame["length"], 1) as step:
-            x = b.load(b.gep(frame.scratch, step.index * self.result.size), self.result, 1)
-            b.store(x, b.gep(place, step.index * (self.result.size if upwards else -self.result.size)))
+            at = step.index if upwards else last - step.index
+            x = b.load(b.gep(frame.scratch, at * size), self.result, 1)
+            b.store(x, b.gep(place, step.index * (size if upwards else -size)))
 
-    def _whole(self, b: Builder, results: Sequence[Value], base: Value) -> None:
+    def _whole(self, b: Builder, rows: Sequence[Value], base: Value) -> None:
         """Write 16 rows that have no gaps between them, in vectors of 16 elements."""
-        rows: list[Value] = rows_of(b, results)  # type: ignore[assignment]
-        rows = [b.reverse(row) for row in rows] if self.reverse else rows
         together = LANES // self.columns
         for first in range(0, LANES, together):
             at = b.gep(base, first * self.columns * self.result.size)
@@ -285,13 +289,9 @@ class ScanKernel(NativeKernel):
             steps = [self._position(frame, frame.least(b.i64(step), last)) for step in range(self.columns)]
             return [b.load(b.gep(base, step * frame[f"j{k}"]), self.dtype, LANES) for step in steps]
         rows, upwards = self._ends(frame, k, base)
-        return columns_of(b, [self._from(b, at, self.dtype, upwards) for at in rows])
-
-    def _from(self, b: Builder, at: Value, dtype: Dtype, upwards: bool) -> AnyValue:
-        """The elements of a row in the order of the steps."""
-        if upwards:
-            return b.load(at, dtype, self.columns)
-        return reversed_lanes(b, b.load(b.gep(at, (1 - self.columns) * dtype.size), dtype, self.columns))
+        back = 0 if upwards else (self.columns - 1) * self.dtype.size
+        columns = columns_of(b, [b.load(b.gep(row, -back), self.dtype, self.columns) for row in rows])
+        return columns if upwards else columns[::-1]
 
     # ---- one row ----
 
@@ -375,7 +375,7 @@ def scan(
     kernel = ScanKernel(
         op, *kinds, form, modes, len(outer), reverse, exclusive, is_inner, vectors, columns, dense=is_dense
     )
-    lanes = {"across": LANES * vectors, "tile": kernel.lanes, "short": LANES, "single": 1}[form]
+    lanes = {"across": LANES * vectors, "tile": kernel.lanes, "short": GROUP, "single": 1}[form]
     chunks = -(-rows // lanes)
     units = product(outer) * chunks if lane_axis is not None else chunks
     numbers = {"units": units, "length": along.size, "chunks": chunks, "rows": rows}
