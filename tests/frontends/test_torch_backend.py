@@ -111,6 +111,16 @@ def test_views_of_an_argument_with_gaps() -> None:
         assert seen[0] == 70
 
 
+def test_views_of_an_argument_with_gaps_whose_sizes_are_symbols() -> None:
+    """AOTAutograd makes them again with the strides that come out."""
+    for look in (lambda x: x.flatten(), lambda x: x[1:], lambda x: x.chunk(2)[1]):
+        torch._dynamo.reset()
+        run = compiled(lambda x, look=look: (look(x), x + 1), dynamic=True)
+        for x in (torch.arange(24.0).reshape(3, 8)[:, ::2], torch.arange(60.0).reshape(5, 12)[:, ::2]):
+            torch.testing.assert_close(run(x)[0], look(x), check_stride=True)
+            assert run(x)[0].data_ptr() == look(x).data_ptr()
+
+
 def test_views_of_a_value_that_is_no_output() -> None:
     def fun(x: Any) -> Any:
         y = x * 2

@@ -51,8 +51,15 @@ def is_seen(view: fx.Node, root: fx.Node) -> bool:
     a, b = view.meta["val"], root.meta["val"]
     if LIES in root.meta or a.dtype != b.dtype or a.is_conj() or a.is_neg():
         return False
-    # A program stores without gaps; an argument may have some, of numbers that are known.
-    return memory_order(b) is not None or (root.op == "placeholder" and all(type(n) is int for n in b.stride()))
+    return memory_order(b) is not None or (root.op == "placeholder" and _are_told(b.stride(), root.graph))
+
+
+def _are_told(sizes: Sequence[Any], graph: fx.Graph) -> bool:
+    """Whether arguments tell what these are: a program stores without gaps, but what it is given may have some."""
+    values = [node.meta["val"] for node in graph.nodes if node.op == "placeholder"]
+    given = [n for x in values for n in (x.shape if isinstance(x, torch.Tensor) else [x])]
+    known = {n.node.expr for n in given if isinstance(n, torch.SymInt)}
+    return all(n.node.expr.free_symbols <= known for n in sizes if isinstance(n, torch.SymInt))
 
 
 def begins_at_data(view: fx.Node) -> bool:
