@@ -165,10 +165,8 @@ def _upwards(from_: Pointer, to: Pointer, axes: Sequence[Axis]) -> tuple[Pointer
 
 
 def _as_written(axes: list[Axis]) -> list[Axis]:
-    """The axes in the order in which the target's elements lie, if that is known: neighbours are written together."""
-    if any(type(axis.strides[1]) is not int for axis in axes):
-        return axes
-    return sorted(axes, key=lambda axis: -axis.strides[1])
+    """The axes in the order in which the target's elements lie: neighbours are written together."""
+    return sorted(axes, key=lambda axis: axis.strides[1], reverse=True)
 
 
 def _flipped(
@@ -549,14 +547,18 @@ def _jumps(x: Layout, out: Layout, where: Sequence[int | None]) -> bool:
     """Whether x is laid out row by row first. Where many rows are taken of what lies column by column, each element of
     them would come from another cache line; where rows lie apart in a large array, fewer of them fit into the
     caches."""
-    if not math.prod(x.shape) <= 2 * math.prod(out.shape):
+    lies_along = x.shape[-1] != 1 and where[-1] is not None and stepping(x.strides[-1], 1) == "stride"
+    if not lies_along and not _is_far_apart(x, where):
         return False
-    if x.shape[-1] != 1 and where[-1] is not None and stepping(x.strides[-1], 1) == "stride":
-        return True
+    return bool(math.prod(x.shape) <= 2 * math.prod(out.shape))
+
+
+def _is_far_apart(x: Layout, where: Sequence[int | None]) -> bool:
+    """Whether the rows of a large array that are chosen among have other elements between them."""
+    if len(x.shape) != 2 or where[0] is not None:
+        return False
     row = x.shape[-1] if where[-1] is not None and abs(x.strides[-1]) == 1 else 1
-    reach = x.shape[0] * abs(x.strides[0])
-    apart = len(x.shape) == 2 and where[0] is None and abs(x.strides[0]) >= 3 * row
-    return bool(apart) and bool(reach * x.dtype.size >= FAR)
+    return bool(abs(x.strides[0]) >= 3 * row) and bool(x.shape[0] * abs(x.strides[0]) * x.dtype.size >= FAR)
 
 
 def _gather(
