@@ -141,6 +141,38 @@ def test_in_place_operators_are_in_place() -> None:
     same(x, (large() + np.float32(1)) * 2)
 
 
+OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], int]] = {
+    "one operand": (mx.negative, np.negative, 1),
+    "two": (mx.subtract, np.subtract, 2),
+    "three, a choice": (mx.where, np.where, 3),
+    "three, one of them a number": (lambda x, y: mx.where(x, y, 2.0), lambda x, y: np.where(x, y, np.float32(2)), 2),
+    "three that are joined": (lambda *xs: mx.concatenate(xs), lambda *xs: np.concatenate(xs), 3),
+    "four that are joined": (lambda *xs: mx.concatenate(xs), lambda *xs: np.concatenate(xs), 4),
+    "five that are joined": (lambda *xs: mx.concatenate(xs), lambda *xs: np.concatenate(xs), 5),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_single_operation_on_operands_that_nobody_else_holds(name: str) -> None:
+    """As many as the short way takes, and more; each kept in turn."""
+    operation, numpy, count = OPERATIONS[name]
+    values = [large(seed) for seed in range(count)]
+    if operation is mx.where or "number" in name:
+        values[0] = values[0] > 1
+    expected = numpy(*values)
+    for held in (None, *range(count)):
+        operands = [mx.array(x) for x in values]
+        mx.eval(operands)
+        kept = [] if held is None else [operands[held]]
+        found = operation(*operands)
+        del operands
+        mx.eval(found)
+        same(found, expected)
+        for x in kept:
+            assert held is not None
+            same(x, values[held])
+
+
 def test_small_arrays_are_not_asked_for_their_holders() -> None:
     x = mx.array(np.ones(8, np.float32))
     x = x + 1

@@ -17,6 +17,7 @@ from weft.primitives.base import DATA
 from weft.runtime.data import Buffer, Taken, is_whole
 from weft.runtime.holders import COUNTED, LEAF, OPERAND, free
 from weft.runtime.program import Cancelled, Progress
+from weft.runtime.run_layout import MOST_OPERANDS
 
 LEAST_DONATED = 1 << 18
 """Bytes of a leaf that is worth asking who holds it, which takes some microseconds. Smaller results get a block of the
@@ -148,7 +149,7 @@ def donated_to(node: Node, order: list[Node], leaves: list[Buffer]) -> tuple[int
     )
 
 
-_COUNTS = {(n, m): [1, *[2] * (n - 1), -1, *[2] * m, *[1] * m] for n in (2, 3) for m in range(n)}
+_COUNTS = {(n, m): [1, *[2] * (n - 1), -1, *[2] * m, *[1] * m] for n in range(2, MOST_OPERANDS + 2) for m in range(n)}
 """By how many nodes there are (the last is the operation), and how many leaves: how many references are known, to the
 tuple of operands, the nodes, the buffers of leaves, and their storages."""
 
