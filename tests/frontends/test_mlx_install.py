@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -92,6 +93,22 @@ def test_a_part_that_weft_lacks_says_so(installed: None, monkeypatch: pytest.Mon
 def test_what_mlx_does_not_have_either(installed: None, name: str) -> None:
     with pytest.raises(ImportError, match=name.rpartition(".")[2]):
         importlib.import_module(name)
+
+
+def test_other_packages_below_the_name(installed: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """mlx-data installs `mlx.data` into the folder that MLX itself is in."""
+    for file in ("mlx/data/__init__.py", "mlx/data/core.py", "mlx/core.py", "mlx/extension.py", "mlx/share/readme.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(f"name = {file!r}\n")
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("mlx.data")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert importlib.import_module("mlx.data.core").name == "mlx/data/core.py"
+    assert importlib.import_module("mlx").data.name == "mlx/data/__init__.py"
+    assert importlib.import_module("mlx.core") is weft.core
+    for internal in ("extension", "share"):
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module(f"mlx.{internal}")
 
 
 def test_install_twice_and_uninstall(no_mlx: None) -> None:

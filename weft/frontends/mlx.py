@@ -2,7 +2,8 @@
 
 `weft run script.py` calls this before it starts the script. The stand-in is an import hook: names of MLX resolve to the
 module of the same name in Weft when it exists, and to an ImportError that says so when it does not exist yet. A real
-MLX on the same machine stays as it is, and `uninstall()` makes it visible again.
+MLX on the same machine stays as it is, and `uninstall()` makes it visible again. Other packages that live below the name
+`mlx` (as `mlx.data` of mlx-data does) are found where they are installed.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import importlib.util
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from weft.config import config, lead_children
 
-# The public modules of MLX below `mlx`; anything else under that name is as unknown here as it is there.
+# The public modules of MLX below `mlx`, and what else its package has there, which serves MLX itself.
 PARTS = ("core", "nn", "optimizers", "utils")
+INTERNAL = ("__array_api_info", "__main__", "_distributed_utils", "_reprlib_fix", "extension", "include", "lib", "share")
 VERSION = "0.32.4"
 """The MLX whose names these are: what programs are told that ask which one is installed."""
 
@@ -82,8 +84,11 @@ class _Finder(MetaPathFinder):
             return None
         if not rest:
             return ModuleSpec("mlx", _Package(), is_package=True)
-        if rest.partition(".")[0] not in PARTS:
+        part, _, below = rest.partition(".")
+        if part in INTERNAL:
             return None
+        if part not in PARTS:
+            return None if below else PathFinder.find_spec(fullname, _shared_folders(), target)
         own = f"weft.{rest}"
         if not _exists(own):
             # Not a ModuleNotFoundError: `from mlx import nn` swallows that one, and this message with it.
@@ -98,6 +103,11 @@ class _Finder(MetaPathFinder):
         """For `importlib.metadata`: the distribution `mlx`, whose version is the one that Weft stands in for."""
         wanted = getattr(context, "name", None)
         return [_distribution()] if wanted is None or wanted.lower() == "mlx" else []
+
+
+def _shared_folders() -> list[str]:
+    """The folders called `mlx` that Python would make one package of, were MLX not stood in for."""
+    return [str(folder) for entry in sys.path if (folder := Path(entry) / "mlx").is_dir()]
 
 
 def _distribution() -> Any:
@@ -116,7 +126,8 @@ def _distribution() -> Any:
 
 
 class _Package(Loader):
-    """The package `mlx` itself: empty, as in MLX. Its `__path__` is empty too, so only our finder looks below it."""
+    """The package `mlx` itself: empty, as in MLX. Its `__path__` is empty too, so that only our finder decides what is
+    found below it."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return ModuleType("mlx", "MLX's names, resolved by Weft (weft.frontends.mlx).")
