@@ -21,6 +21,8 @@ from weft.codegen.launch import Repeat
 from weft.graph.node import reachable
 from weft.passes import families, pipeline
 from weft.targets import CPU
+from weft.targets.cpu import moves
+from weft.targets.cpu.forms import base
 
 MIB = 1 << 20
 
@@ -931,3 +933,24 @@ def test_a_loop_in_one_kernel_asks_for_the_rows_of_later_steps() -> None:
     text = str(weft.explain(lambda x, h: mx.scan(lambda h, row: (h * 0.5 + row, h), h, x), rows, start, llvm=True))
     assert "weft_steps_" in text
     assert "llvm.prefetch" in text.partition("weft_steps_")[2]
+
+
+@pytest.mark.parametrize("n", [99, 96])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.int8, mx.complex64])
+def test_rows_of_results_begin_anywhere_in_memory(dtype: Any, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where they are so large that they are written past the caches."""
+    monkeypatch.setattr(base, "STREAM_BYTES", 1)
+    monkeypatch.setattr(moves, "STREAM", 1)
+
+    def step(carry: array, row: array) -> tuple[array, tuple[array, ...]]:
+        total = mx.sum(mx.abs(row))  # keeps a step from being a part of one kernel
+        square = mx.reshape(row[:96], (32, 3))
+        turned = mx.reshape(row[: n // 3 * 3], (3, n // 3)).T
+        taken = mx.take(mx.reshape(row[:96], (6, 16)), carry, axis=0)
+        return carry + 1, (row + total, square[:, ::-1] + total, turned + total, taken)
+
+    xs = random(5, n).astype(dtype)
+    start = mx.array([0, 2, 1])
+    expected = Plain.scan(step, start, xs)
+    assert_same(mx.scan(step, start, xs), expected)
+    assert_same(mx.compile(lambda xs: mx.scan(step, start, xs))(xs), expected)

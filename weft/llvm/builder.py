@@ -758,8 +758,8 @@ class Builder:
         return aligned_pointers(f"<{offsets.lanes} x ptr>", places, dtype.size)
 
     def store(self, x: AnyValue, pointer: Value, mask: Value | None = None, stream: bool = False) -> None:
-        """Consecutive elements to memory; masked-off lanes are not touched. `stream` writes past the caches: the
-        address must be aligned to the whole vector, or to 64 bytes where that is longer."""
+        """Consecutive elements to memory; masked-off lanes are not touched. `stream` writes past the caches where the
+        address is aligned to the whole vector, or to 64 bytes if that is longer."""
         if isinstance(x, Complex):
             if x.lanes == 1:
                 pair = self.insert(self.insert(self.poison(x.re.dtype, 2), x.re, 0), x.im, 1)
@@ -770,9 +770,13 @@ class Builder:
         shape, text = self._to_memory(x)
         if stream and mask is None:
             self.metadata["!0"] = "!{i32 1}"
-            return self.raw(
-                f"store {shape} {text}, ptr {pointer.text}, align {min(64, x.lanes * x.dtype.size)}, !nontemporal !0"
-            )
+            vector = min(64, x.lanes * x.dtype.size)
+            apart = self.op(f"ptrtoint ptr {pointer.text} to i64", dt.int64, 1) & (vector - 1)
+            with self.when(apart.eq(0)):
+                self.raw(f"store {shape} {text}, ptr {pointer.text}, align {vector}, !nontemporal !0")
+            with self.when(apart.ne(0)):
+                self.raw(f"store {shape} {text}, ptr {pointer.text}, align {x.dtype.size}")
+            return None
         if mask is None:
             return self.raw(f"store {shape} {text}, ptr {pointer.text}, align {x.dtype.size}")
         name = f"llvm.masked.store.v{x.lanes}{_SUFFIX[_memory_type(x.dtype)]}.p0"

@@ -378,10 +378,7 @@ class Memory:
         if place.base is not None and place.stride == 1:
 
             def neighbours(at: Value) -> Value:
-                if storage in self.streamed and e.active is None:
-                    self._store_past(e, spread, at)
-                else:
-                    b.store(spread, at, e.active)
+                b.store(spread, at, e.active, stream=storage in self.streamed)
                 return b.i64(0)
 
             def apart(where: Value) -> Value:
@@ -391,18 +388,6 @@ class Memory:
             self._together(e, storage, place, site, neighbours, apart)
             return
         self.scatter(e, storage, self._checked_spread(e, storage, place, site), spread)
-
-    def _store_past(self, e: Emitter, value: Value, at: Value) -> None:
-        """A vector past the caches, if its place is aligned for that."""
-        b = self.b
-        aligned, other, end = e.label("aligned"), e.label("unaligned"), e.label("stored")
-        place = b.op(f"ptrtoint ptr {at.text} to i64", dt.int64, 1)
-        e.branch((place & (min(64, self.lanes * value.dtype.size) - 1)).eq(0), aligned, other)
-        for label, stream in ((aligned, True), (other, False)):
-            b.start_block(label)
-            b.store(value, at, stream=stream)
-            b.raw(f"br label %{end}")
-        b.start_block(end)
 
     def _store_at(self, e: Emitter, storage: tree.Storage, place: Place, value: Value, site: int) -> None:
         """All lanes to one place: the last one that is active has it."""
