@@ -2,8 +2,8 @@
 
 `weft run script.py` calls this before it starts the script. The stand-in is an import hook: names of MLX resolve to the
 module of the same name in Weft when it exists, and to an ImportError that says so when it does not exist yet. A real
-MLX on the same machine stays as it is, and `uninstall()` makes it visible again. Other packages that live below the name
-`mlx` (as `mlx.data` of mlx-data does) are found where they are installed.
+MLX on the same machine stays as it is, and `uninstall()` makes it visible again. Other packages that live below the
+name `mlx` (as `mlx.data` of mlx-data does) are found where they are installed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from weft.config import config, lead_children
 
 # The public modules of MLX below `mlx`, and what else its package has there, which serves MLX itself.
 PARTS = ("core", "nn", "optimizers", "utils")
-INTERNAL = ("__array_api_info", "__main__", "_distributed_utils", "_reprlib_fix", "extension", "include", "lib", "share")
+INTERNAL = (
+    "__array_api_info", "__main__", "_distributed_utils", "_reprlib_fix", "extension", "include", "lib", "share",
+)  # fmt: skip
 VERSION = "0.32.4"
 """The MLX whose names these are: what programs are told that ask which one is installed."""
 

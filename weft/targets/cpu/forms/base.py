@@ -63,8 +63,8 @@ def grain_of(elements: int, cost: int) -> int:
 
 def streams(nest: Nest, outer: Sequence[Axis], inner: Axis) -> bool:
     """Whether the full-level results are so large that keeping them in the caches only drives other data out: then they
-    are written past the caches, which saves reading their lines first. That is for rows whose vectors are all aligned if
-    the first one is; where one of a loop's rows begins, the kernel sees."""
+    are written past the caches, which saves reading their lines first. That is for rows whose vectors are all aligned
+    if the first one is; where one of a loop's rows begins, the kernel sees."""
     full = [(k, store) for k, store in enumerate(nest.stores, len(nest.loads)) if store.level == "full"]
     if sum(nbytes_of(store.node) for _, store in full) < STREAM_BYTES:
         return False
