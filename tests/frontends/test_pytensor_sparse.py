@@ -112,6 +112,33 @@ def test_two_matrices(name: str, formats: tuple[str, str]) -> None:
     check([x, y], TWO[name](x, y), *calls)
 
 
+COMPARISONS = {
+    "equal": ps.eq, "not equal": ps.neq, "less": ps.lt, "greater": ps.gt, "less or equal": ps.le,
+    "greater or equal": ps.ge,
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Comparing")
+@pytest.mark.parametrize("dtypes", [("float64", "float64"), ("int32", "float32"), ("int64", "int8")])
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_comparisons_of_two_matrices(name: str, format: str, dtypes: tuple[str, str]) -> None:
+    """Also of elements that are there and 0, that are there twice, and that are not numbers."""
+    x, y = variable(format, "x", dtypes[0]), variable(format, "y", dtypes[1])
+    one, two = (matrix(format, 6, 5, seed, dtype) for seed, dtype in enumerate(dtypes))
+    odd = one.copy()
+    odd.data[:4] = [0, 0, -1, 1] if dtypes[0] != "float64" else [np.nan, 0, -np.inf, np.nan]
+    parts = (
+        np.array([1, 2, -3], dtypes[1]),
+        np.array([1, 1, 0]),
+        np.array([0, 2, 3] + [3] * (4 if format == "csr" else 3)),
+    )
+    twice = getattr(scipy.sparse, f"{format}_matrix")(parts, shape=(6, 5))
+    empty = matrix(format, 4, 3, density=0.0, dtype=dtypes[0])
+    calls = [[one, two], [one, one.astype(dtypes[1])], [odd, two], [one, twice], [empty, empty.astype(dtypes[1])]]
+    check([x, y], COMPARISONS[name](x, y), *calls)
+
+
 DENSE: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
     "product": (lambda x, y: ps.dot(x, y), (4, 3)),
     "product with a vector": (lambda x, y: ps.dot(x, y), (4,)),

@@ -382,11 +382,53 @@ def _comparison(compare: Callable[[Any, Any], Any]) -> Callable[..., array]:
     return convert
 
 
-for _name, _compare in (
-    ("Equal", operator.eq), ("NotEqual", operator.ne), ("LessThan", operator.lt), ("GreaterThan", operator.gt),
-    ("LessEqual", operator.le), ("GreaterEqual", operator.ge),
+def _sparse_comparison(
+    compare: Callable[[Any, Any], Any], opposite: Callable[[Any, Any], Any]
+) -> Callable[..., Sparse]:
+    """A comparison that does not hold for two zeros is looked for at the elements of both matrices. One that does hold
+    has nearly all elements: it is where its opposite does not, as SciPy has it, so NaN is equal to nothing and not
+    more than anything."""
+    holds_for_zeros = bool(compare(0, 0))
+
+    def convert(op: Any, node: Apply, x: Any, y: Any) -> Sparse:
+        x = as_sparse(x)
+        y = _in_format(as_sparse(y), x.format)
+        _same_shape(x, y)
+        dtype = np.result_type(x.data.dtype.np, y.data.dtype.np).name
+        if holds_for_zeros:
+            fails = opposite(cast(x.dense(), dtype), cast(y.dense(), dtype))
+            return _where(mx.logical_not(fails), x.format)
+        (left, right), keys, first = _beside(cast(x.data, dtype), x.keys(), cast(y.data, dtype), y.keys())
+        return kept(mx.ones(keys.shape, mx.uint8), keys, first & compare(left, right), x.shape, x.format)
+
+    return convert
+
+
+def _where(mask: array, format: str) -> Sparse:
+    """The matrix that has 1 where a mask holds."""
+    n, m = (int(k) for k in mask.shape)
+    flat = (mask if format == "csr" else mask.T).reshape([n * m])
+    return kept(mx.ones((n * m,), mx.uint8), mx.arange(n * m, dtype=mx.int64), flat, (n, m), format)
+
+
+def _beside(x: array, x_keys: array, y: array, y_keys: array) -> tuple[tuple[array, array], array, array]:
+    """The elements of two matrices at the places that either of them has: 0 where one of them has none. Each place
+    counts once, where the third result says so."""
+    keys = mx.concatenate([x_keys, y_keys])
+    left, _, _ = added_up(mx.concatenate([x, mx.zeros(y.shape, x.dtype)]), keys)
+    right, keys, first = added_up(mx.concatenate([mx.zeros(x.shape, y.dtype), y]), keys)
+    return (left, right), keys, first
+
+
+for _name, _compare, _opposite in (
+    ("Equal", operator.eq, operator.ne), ("NotEqual", operator.ne, operator.eq),
+    ("LessThan", operator.lt, operator.ge), ("GreaterThan", operator.gt, operator.le),
+    ("LessEqual", operator.le, operator.gt), ("GreaterEqual", operator.ge, operator.lt),
 ):  # fmt: skip
     converts(*found("sparse.math", f"{_name}SD", f"{_name}SparseDense"))(_comparison(_compare))
+    converts(*found("sparse.math", f"{_name}SS", f"{_name}SparseSparse"), sized=_always)(
+        _sparse_comparison(_compare, _opposite)
+    )
 
 
 # ---- products ----
