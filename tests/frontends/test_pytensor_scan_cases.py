@@ -167,3 +167,11 @@ def test_updates_of_a_body_are_state() -> None:
     assert made(0.5).tolist() == [3.5, 7.5, 12.5, 18.5]
     assert made(0.0).tolist() == [7.0, 15.0, 24.0, 34.0]
     assert int(count.get_value()) == 11
+
+
+def test_a_complex_number_as_the_state() -> None:
+    x, z = pt.vector("x"), pt.zscalar("z")
+    rows = loop(
+        lambda x, a: a * (0.5 + 0.5j) + x, sequences=[x], outputs_info=[pt.constant(np.complex128(0.1))]
+    )  # fmt: skip
+    check([x, z], [rows, rows[-1] * (2 - 1j), z + 1j], (X, 0.5 - 2j))

@@ -87,7 +87,7 @@ def constant(values: np.ndarray) -> array:
     if values.dtype.kind in "biuf" and values.dtype.itemsize <= 8 and values.size and _is_one_number(values):
         number = number_in(values.flat[0].item(), dtype)
         return number if values.ndim == 0 else mx.broadcast_to(number, values.shape)
-    return mx.array(np.ascontiguousarray(values), dtype)
+    return mx.array(np.asarray(values, order="C"), dtype)
 
 
 def number_in(value: float, dtype: Dtype) -> array:
