@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import array as packed
 import math
+import reprlib
 
 import numpy as np
 import pytest
 
+import weft.core as mx
 from weft import dtypes, printing
 from weft.printing import PrintOptions, format_array
 
@@ -131,3 +134,10 @@ def test_the_options_one_gets_are_a_copy():
 def test_precision_is_an_int(function, bad):
     with pytest.raises(TypeError, match=rf"\[{function.__name__}\] precision must be an int"):
         function(precision=bad)
+
+
+def test_reprlib_does_not_take_arrays_for_those_of_the_module_array():
+    """pytest and debuggers print values with it, those of an error's frames among them."""
+    assert reprlib.repr(mx.array([1, 2, 3])) == "array([1, 2, 3], dtype=int32)"
+    assert reprlib.repr([mx.arange(100)]) == "[array([0, 1, ..., dtype=int32)]"
+    assert reprlib.repr(packed.array("i", range(9))) == "array('i', [0, 1, 2, 3, 4, ...])"

@@ -540,3 +540,4 @@ def _stacked(val: Any, dtype: Dtype | None) -> array:
 
 
 interop.install_buffer_protocol(array, array._view, getbuffer)
+printing.install_in_reprlib()

@@ -7,6 +7,8 @@ only those elements are ever read. Numbers are neither padded nor aligned.
 from __future__ import annotations
 
 import math
+import reprlib
+from array import array as packed
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
@@ -132,3 +134,17 @@ def _float_writer(precision: int) -> Callable[[float], str]:
         return form % value
 
     return float_text
+
+
+def install_in_reprlib() -> None:
+    """Has `reprlib.repr` (with which debuggers, pytest and logs print) shorten our arrays as it does any object.
+
+    It finds its method for a class by the bare name, and takes every class called `array` for the one of Python's
+    module `array`; the newest Pythons look at the module as well.
+    """
+    repr_packed = reprlib.Repr.repr_array
+
+    def repr_array(self: reprlib.Repr, x: Any, level: int) -> str:
+        return repr_packed(self, x, level) if isinstance(x, packed) else self.repr_instance(x, level)
+
+    reprlib.Repr.repr_array = repr_array  # type: ignore[method-assign]
