@@ -14,7 +14,22 @@ from hypothesis import strategies as st
 from weft import dtypes as dt
 from weft.llvm import engine
 from weft.llvm.builder import Value
-from weft.llvm.functions import Address, Addresses, Double, Function, Int, Integers, Long, Module, Native, Void, native
+from weft.llvm.functions import (
+    Address,
+    Addresses,
+    Double,
+    Field,
+    Function,
+    Int,
+    Integers,
+    Long,
+    Module,
+    Native,
+    Record,
+    Truth,
+    Void,
+    native,
+)
 
 
 def loaded(function: Native[Any], *kinds: Any, result: Any = ctypes.c_int64) -> Callable[..., Any]:
@@ -70,6 +85,45 @@ def powered(c: Function, x: Value, times: Value) -> None:
     with c.loop(0, c.cast(times, dt.int64), 1, c.const(dt.float64, 1.0)) as loop:
         loop.carry(loop.carried[0] * x)
     c.ret(loop.carried[0])
+
+
+class Machine(Record):
+    """A machine of one accumulator."""
+
+    words = {"code": 1, "accumulator": 0}
+    code = Field(Integers)
+    accumulator = Field(Long)
+
+
+@native(Truth, machine=Machine, count=Long)
+def followed(c: Function, machine: Machine, count: Value) -> None:
+    """Follow pairs (what, number): whether the end was reached. One loop with several ways back to its head."""
+    code = machine.code
+    with c.repeat(c.i64(0)) as loop:
+        (at,) = loop.carried
+        loop.stop_when(at >= count)
+        what, number = code[at], code[at + 1]
+        with c.switch(what) as kinds:
+            with kinds.case(0):
+                machine.accumulator = machine.accumulator + number
+            with kinds.case(1):
+                loop.again(number)
+            with kinds.case(-2):
+                with c.when(machine.accumulator < 0):
+                    loop.again(number)
+                machine.accumulator = 7
+            with kinds.otherwise():
+                c.ret(c.const(Truth.held_as, False))
+        loop.again(at + 2)
+    c.ret(c.const(Truth.held_as, True))
+
+
+@native(Long, number=Long)
+def chosen(c: Function, number: Value) -> None:
+    """What has no case goes on behind all of them."""
+    with c.switch(number) as cases, cases.case(3):
+        c.ret(c.i64(33))
+    c.ret(number)
 
 
 NUMBERS = st.integers(-(2**40), 2**40)
@@ -172,3 +226,20 @@ def test_a_name_stands_for_one_function() -> None:
 
     with pytest.raises(AssertionError, match="two functions same"):
         Module(Function).export(both)
+
+
+def test_ways_to_go_on() -> None:
+    follow = loaded(followed, ctypes.c_void_p, ctypes.c_int64, result=ctypes.c_bool)
+
+    def run(*code: int, start: int = 0) -> tuple[bool, int]:
+        words = (ctypes.c_int64 * len(code))(*code)
+        machine = (ctypes.c_int64 * 2)(start, ctypes.addressof(words))
+        return follow(ctypes.addressof(machine), len(code)), machine[0]
+
+    assert run() == (True, 0)
+    assert run(0, 5, 0, 6) == (True, 11)
+    assert run(0, 5, 1, 6, 0, 100, 0, 1) == (True, 6)
+    assert run(0, 2, -2, 0, start=-5) == (True, 7)  # back to the beginning twice
+    assert run(0, 2, 17, 0, 0, 1) == (False, 2)
+    other = loaded(chosen, ctypes.c_int64)
+    assert [other(number) for number in (2, 3, 4)] == [2, 33, 4]

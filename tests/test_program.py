@@ -20,7 +20,7 @@ import pytest
 from tests import processes
 from weft.llvm import engine
 from weft.llvm.code import Code
-from weft.runtime import blas, buffer, interpreter, threads
+from weft.runtime import blas, buffer, interpreter_code, threads
 from weft.runtime.array_calls import ArrayCall, Operand, are_possible
 from weft.runtime.program import INLINE, Command, CommandKind, Program, ProgramError, Reloc
 
@@ -590,7 +590,10 @@ def test_interpreter_for_every_machine(machine: str) -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     target = llvm.Target.from_triple(f"{machine}-unknown-linux-gnu").create_target_machine(codemodel="large")
-    texts = {"weft_program": interpreter.native_code(machine), **{blas.gemm(x).name: blas.gemm(x).ir() for x in "sdcz"}}
+    texts = {
+        "weft_program": interpreter_code.native_code(machine),
+        **{blas.gemm(x).name: blas.gemm(x).ir() for x in "sdcz"},
+    }
     for name, text in texts.items():
         with llvm.create_context() as context, llvm.parse_assembly(text, context) as module:
             module.triple, module.data_layout = target.triple, str(target.target_data)

@@ -8,8 +8,8 @@ anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from weft import dtypes as dt
@@ -68,6 +68,13 @@ class Void(Typed):
     __slots__ = ()
 
 
+class Truth(Typed):
+    """A condition."""
+
+    __slots__ = ()
+    held_as = dt.bool_
+
+
 class Int(Typed):
     """C's int."""
 
@@ -122,12 +129,47 @@ class Addresses(Typed, Generic[T]):
         return type(self).of(_word_at(self, count))
 
 
+class Record(Typed):
+    """The address of words that have names: its fields."""
+
+    __slots__ = ()
+    words: ClassVar[Mapping[str, int]]
+
+
+class Field(Generic[T]):
+    """A word of a record. Threads tell each other things by such words, so each is read and written at once, which is
+    what the machine does anyway."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self.kind = kind
+
+    def __set_name__(self, owner: type[Record], name: str) -> None:
+        self.at = 8 * owner.words[name]
+
+    def __get__(self, owner: Record, cls: type | None = None) -> T:
+        kind, b = self.kind, owner.b
+        address = b.gep(owner, self.at)
+        return kind.of(b.op(f"load atomic {llvm_type(kind.held_as)}, {address!r} monotonic, align 8", kind.held_as, 1))
+
+    def __set__(self, owner: Record, value: Operand) -> None:
+        b = owner.b
+        held = value if isinstance(value, Value) else b.const(self.kind.held_as, value, 1)
+        b.raw(f"store atomic {held!r}, {b.gep(owner, self.at)!r} monotonic, align 8")
+
+
 class Repeat:
     """A loop under construction that ends where it is told to; afterwards `carried` is what it was there."""
 
     def __init__(self, function: Function, tag: str, carried: tuple[Value, ...]) -> None:
         self._function, self._tag = function, tag
         self.carried = self.next = carried
+        self.rounds: list[tuple[Sequence[Value], str]] = []
+        """What further rounds begin with, and the blocks that they come from."""
+
+    def again(self, *values: Value) -> None:
+        """Begin the next round here, with these values."""
+        self.rounds.append((values, self._function.block))
+        self._function.leave(f"{self._tag}.head")
 
     def stop_when(self, condition: Value) -> None:
         """Leave the loop where the condition holds."""
@@ -137,6 +179,34 @@ class Repeat:
 
     def carry(self, *values: Value) -> None:
         self.next = values
+
+
+class Cases:
+    """Ways to go on under construction, of which a number chooses one."""
+
+    def __init__(self, function: Function, tag: str) -> None:
+        self._function, self._tag = function, tag
+        self.numbers: list[int] = []
+        self.default = self.end = f"{tag}.end"
+
+    def case(self, number: int) -> AbstractContextManager[None]:
+        """The block for a number; what does not leave it goes on behind all cases."""
+        self.numbers.append(number)
+        return self._way(self.label(number))
+
+    def otherwise(self) -> AbstractContextManager[None]:
+        """The block for all numbers that have no case."""
+        self.default = f"{self._tag}.otherwise"
+        return self._way(self.default)
+
+    def label(self, number: int) -> str:
+        return f"{self._tag}.case{number}"
+
+    @contextmanager
+    def _way(self, label: str) -> Iterator[None]:
+        self._function.start_block(label)
+        yield
+        self._function.leave(self.end)
 
 
 class Function(Builder):
@@ -165,6 +235,12 @@ class Function(Builder):
         super().ret(value)
         self._has_ended = True
 
+    def leave(self, label: str) -> None:
+        """Go on in another block, unless this one has come to its end."""
+        if not self._has_ended:
+            self.raw(f"br label %{label}")
+            self._has_ended = True
+
     def start_block(self, label: str) -> None:
         super().start_block(label)
         self._has_ended = False
@@ -176,9 +252,23 @@ class Function(Builder):
         self.raw(f"br i1 {condition.text}, label %{then}, label %{end}")
         self.start_block(then)
         yield
-        if not self._has_ended:
-            self.raw(f"br label %{end}")
+        self.leave(end)
         self.start_block(end)
+
+    @contextmanager
+    def switch(self, number: Value) -> Iterator[Cases]:
+        """One of several blocks.
+
+        with c.switch(kind) as cases:
+            with cases.case(1):
+                ...
+        """
+        cases, at = Cases(self, self.label("switch")), len(self.lines)
+        self.lines.append("")
+        yield cases
+        ways = " ".join(f"{number.type} {n}, label %{cases.label(n)}" for n in cases.numbers)
+        self.lines[at] = f"  switch {number!r}, label %{cases.default} [ {ways} ]"
+        self.start_block(cases.end)
 
     @contextmanager
     def repeat(self, *first: Value) -> Iterator[Repeat]:
@@ -197,11 +287,11 @@ class Function(Builder):
         self.lines.extend("" for _ in phis)
         loop = Repeat(self, tag, phis)
         yield loop
-        for k, (phi, start, then) in enumerate(zip(phis, first, loop.next, strict=True)):
-            self.lines[at + k] = (
-                f"  {phi.text} = phi {phi.type} [ {start.text}, %{before} ], [ {then.text}, %{self.block} ]"
-            )
-        self.raw(f"br label %{tag}.head")
+        if not self._has_ended:
+            loop.again(*loop.next)
+        for k, phi in enumerate(phis):
+            ways = ", ".join(f"[ {values[k].text}, %{block} ]" for values, block in [(first, before), *loop.rounds])
+            self.lines[at + k] = f"  {phi.text} = phi {phi.type} {ways}"
         self.start_block(f"{tag}.exit")
 
     def room(self, kind: type[T], words: Operand) -> T:

@@ -109,11 +109,13 @@ _FAR_AWAY: Final = 1 << 62  # an index that no kernel has, a time that never com
 # Native code
 # ---------------------------------------------------------------------------------------------------------------------
 
+X86_DEFAULT_FLOAT: Final = 0x1F80
+"""Round to nearest, keep subnormals, mask all exceptions."""
+
 _X86_64: Final = {
     "sys_futex": 202, "sys_sigprocmask": 14, "sys_prctl": 157, "sys_yield": 24,
     "pause": "call void @llvm.x86.sse2.pause()",
-    # Round to nearest, keep subnormals, mask all exceptions.
-    "default_float": "store i32 8064, ptr %control\n  call void @llvm.x86.sse.ldmxcsr(ptr %control)",
+    "default_float": f"store i32 {X86_DEFAULT_FLOAT}, ptr %control\n  call void @llvm.x86.sse.ldmxcsr(ptr %control)",
     "declarations": "declare void @llvm.x86.sse2.pause()\ndeclare void @llvm.x86.sse.ldmxcsr(ptr)",
     "clock": "readcyclecounter",
 }  # fmt: skip
