@@ -1,4 +1,4 @@
-"""Programs: commands, relocations, workspaces, errors, threads, processes; then BLAS and matrix products."""
+"""Programs: commands, relocations, workspaces, errors, threads, processes; then BLAS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 from tests import processes
 from weft.llvm import engine
 from weft.llvm.code import Code
-from weft.runtime import blas, buffer, interpreter_code, threads
+from weft.runtime import blas, blas_code, buffer, interpreter_code, threads
 from weft.runtime.array_calls import ArrayCall, Operand, are_possible
 from weft.runtime.program import INLINE, Command, CommandKind, Program, ProgramError, Reloc
 
@@ -590,10 +590,7 @@ def test_interpreter_for_every_machine(machine: str) -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     target = llvm.Target.from_triple(f"{machine}-unknown-linux-gnu").create_target_machine(codemodel="large")
-    texts = {
-        "weft_program": interpreter_code.native_code(machine),
-        **{blas.gemm(x).name: blas.gemm(x).ir() for x in "sdcz"},
-    }
+    texts = {"weft_program": interpreter_code.native_code(machine), "weft_blas_turn": blas_code.native_code()}
     for name, text in texts.items():
         with llvm.create_context() as context, llvm.parse_assembly(text, context) as module:
             module.triple, module.data_layout = target.triple, str(target.target_data)
@@ -652,110 +649,3 @@ def scenario_blas_after_scipy_linalg() -> None:
 @pytest.mark.parametrize("order", ["without", "after"])
 def test_loading_blas_leaves_scipy_whole(order: str) -> None:
     run_alone(f"scenario_blas_{order}_scipy_linalg")
-
-
-# ---- matrix products ----
-
-DTYPES = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128}
-
-
-def gemm(letter: str, **words: int) -> None:
-    """Run one product; the words are those of `blas.GEMM_ARGS`, addresses included."""
-    args = [words.get(name, blas.routine(f"{letter}gemm") if name == "routine" else 0) for name in blas.GEMM_ARGS]
-    Program([Command(CommandKind.CALL, engine.load([blas.gemm(letter)])[0], 0)], args, [], 0).run([])
-
-
-def random_matrices(letter: str, *shape: int) -> np.ndarray:
-    rng = np.random.default_rng(sum(shape))
-    values = rng.normal(size=shape)
-    if letter in "cz":
-        values = values + 1j * rng.normal(size=shape)
-    return values.astype(DTYPES[letter])
-
-
-def assert_close(letter: str, got: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
-    """A sum of k products in any order is off by at most k roundings of its absolute terms, 4 of each when complex."""
-    wide = np.complex128 if letter in "cz" else np.float64
-    exact = a.astype(wide) @ b.astype(wide)
-    scale = np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64)
-    bound = 4 * (a.shape[-1] + 2) * np.finfo(np.float32 if letter in "sc" else np.float64).eps
-    assert (np.abs(got - exact) <= bound * scale).all()
-
-
-@pytest.mark.parametrize("letter", "sdcz")
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (3, 5, 7), (1, 9, 4), (9, 1, 4), (8, 6, 1), (40, 33, 65)])
-@pytest.mark.parametrize("trans_a", [0, 1, 2])
-@pytest.mark.parametrize("trans_b", [0, 1, 2])
-def test_product(letter: str, m: int, n: int, k: int, trans_a: int, trans_b: int) -> None:
-    """A batch of three, every matrix with a wider row than it needs, c with a guard around it."""
-    a = random_matrices(letter, 3, *((k, m + 2) if trans_a else (m, k + 2)))
-    b = random_matrices(letter, 3, *((n, k + 3) if trans_b else (k, n + 3)))
-    c = np.full((3, m + 1, n + 4), np.nan, DTYPES[letter])
-    guard = c.copy()
-    gemm(
-        letter, batch=3, m=m, n=n, k=k, a=a.ctypes.data, b=b.ctypes.data, c=c.ctypes.data,
-        lda=a.shape[2], ldb=b.shape[2], ldc=c.shape[2],
-        stride_a=a.strides[0], stride_b=b.strides[0], stride_c=c.strides[0], trans_a=trans_a, trans_b=trans_b,
-    )  # fmt: skip
-    forms = (lambda x: x, lambda x: x.swapaxes(1, 2), lambda x: x.swapaxes(1, 2).conj())
-    left = forms[trans_a](a[:, :, : m if trans_a else k])
-    right = forms[trans_b](b[:, :, : k if trans_b else n])
-    assert_close(letter, c[:, :m, :n], left, right)
-    c[:, :m, :n] = np.nan
-    assert np.array_equal(c, guard, equal_nan=True)
-
-
-@pytest.mark.parametrize("letter", "sdcz")
-def test_batch_strides_of_any_sign(letter: str) -> None:
-    a, b = random_matrices(letter, 4, 3, 3), random_matrices(letter, 3, 3)
-    c = np.zeros((4, 3, 3), DTYPES[letter])
-    sizes = {"batch": 4, "m": 3, "n": 3, "k": 3, "lda": 3, "ldb": 3, "ldc": 3}
-    gemm(
-        letter, a=a[3].ctypes.data, b=b.ctypes.data, c=c.ctypes.data, **sizes,
-        stride_a=-a.strides[0], stride_b=0, stride_c=c.strides[0],
-    )  # fmt: skip
-    assert_close(letter, c, a[::-1], b)
-
-
-@pytest.mark.parametrize("letter", "sdcz")
-def test_leading_dimension_of_a_single_row_does_not_matter(letter: str) -> None:
-    a, b, c = random_matrices(letter, 1, 5), random_matrices(letter, 5, 1), np.zeros((1, 1), DTYPES[letter])
-    gemm(letter, batch=1, m=1, n=1, k=5, a=a.ctypes.data, b=b.ctypes.data, c=c.ctypes.data, lda=0, ldb=1, ldc=-7)
-    assert_close(letter, c, a, b)
-
-
-@pytest.mark.parametrize("letter", "sdcz")
-def test_empty_products(letter: str) -> None:
-    c = np.ones((2, 3, 5), DTYPES[letter])
-    words = {"c": c.ctypes.data, "ldc": 5, "lda": 1, "ldb": 4, "stride_c": c.strides[0]}
-    for sizes in ({"batch": 0, "m": 3, "n": 4}, {"batch": 2, "m": 0, "n": 4}, {"batch": 2, "m": 3, "n": 0}):
-        gemm(letter, k=2, **sizes, **words)
-    assert (c == 1).all()
-    gemm(letter, batch=2, m=3, n=4, k=0, **words)  # a sum of nothing
-    assert (c[:, :, :4] == 0).all()
-    assert (c[:, :, 4] == 1).all()
-
-
-@pytest.mark.parametrize(
-    ("change", "status"),
-    [
-        ({"m": 2**31}, blas.SIZE_OVERFLOW),
-        ({"n": 2**31, "ldb": 2**31, "ldc": 2**31}, blas.SIZE_OVERFLOW),
-        ({"k": 2**31, "lda": 2**31}, blas.SIZE_OVERFLOW),
-        ({"lda": 2**31}, blas.SIZE_OVERFLOW),
-        ({"ldc": 2**40}, blas.SIZE_OVERFLOW),
-        ({"lda": 1}, blas.BAD_LEADING_DIMENSION),
-        ({"ldb": -3}, blas.BAD_LEADING_DIMENSION),
-        ({"ldc": 2}, blas.BAD_LEADING_DIMENSION),
-        ({"lda": 2, "trans_a": 1}, blas.BAD_LEADING_DIMENSION),
-        ({"trans_a": 3}, blas.BAD_TRANSPOSE),
-        ({"trans_b": -1}, blas.BAD_TRANSPOSE),
-    ],
-)
-def test_impossible_products(change: dict[str, int], status: int) -> None:
-    c = np.ones((3, 3), np.float32)
-    words = {"batch": 1, "m": 3, "n": 3, "k": 2, "lda": 2, "ldb": 3, "ldc": 3, "c": c.ctypes.data}
-    with pytest.raises(ProgramError) as error:
-        gemm("s", **{**words, **change})
-    assert error.value.status == status
-    assert (c == 1).all()

@@ -21,7 +21,7 @@ from tests import processes
 from weft.errors import CompileError
 from weft.llvm import engine
 from weft.llvm.code import Code
-from weft.runtime import threads
+from weft.runtime import threads, threads_code
 from weft.runtime.program import Command, CommandKind, Program, Reloc
 
 run_alone = functools.partial(processes.run_alone, __file__)
@@ -512,7 +512,7 @@ def test_code_for_every_machine(machine: str) -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     target = llvm.Target.from_triple(f"{machine}-unknown-linux-gnu").create_target_machine(codemodel="large")
-    with llvm.create_context() as context, llvm.parse_assembly(threads.native_code(machine), context) as module:
+    with llvm.create_context() as context, llvm.parse_assembly(threads_code.native_code(machine), context) as module:
         module.triple, module.data_layout = target.triple, str(target.target_data)
         module.verify()
         defined, undefined = engine.global_symbols(target.emit_object(module))
@@ -520,17 +520,7 @@ def test_code_for_every_machine(machine: str) -> None:
     assert undefined == set()
 
 
-def test_unknown_machine() -> None:
+def test_unknown_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "s390x")
     with pytest.raises(CompileError, match="not for s390x"):
-        threads.native_code("s390x")
-
-
-def test_shorthands_for_fields() -> None:
-    text = "  %p = at %state.gate\n  %v = get i64 %state.next\n  set ptr null, %slot.index"
-    assert threads.expand(text, {"state": {"gate": 16, "next": 48}, "slot": {"index": 1}}).splitlines() == [
-        "  %p = getelementptr i64, ptr %state, i64 16",
-        "  %field.0 = getelementptr i64, ptr %state, i64 48",
-        "  %v = load atomic i64, ptr %field.0 monotonic, align 8",
-        "  %field.1 = getelementptr i64, ptr %slot, i64 1",
-        "  store atomic ptr null, ptr %field.1 monotonic, align 8",
-    ]
+        threads._Pool(1)

@@ -157,6 +157,45 @@ class Field(Generic[T]):
         b.raw(f"store atomic {held!r}, {b.gep(owner, self.at)!r} monotonic, align 8")
 
 
+class Shared(Typed):
+    """The address of an int64 that several threads change; orders are LLVM's."""
+
+    __slots__ = ()
+
+    def read(self, order: str = "monotonic") -> Value:
+        return self.b.op(f"load atomic i64, {self!r} {order}, align 8", dt.int64, 1)
+
+    def write(self, number: Value | int, order: str = "monotonic") -> None:
+        held = number if isinstance(number, Value) else self.b.i64(number)
+        self.b.raw(f"store atomic {held!r}, {self!r} {order}, align 8")
+
+    def add(self, number: Value | int, order: str = "monotonic") -> Value:
+        """What it was before."""
+        by = number if isinstance(number, Value) else self.b.i64(number)
+        return self.b.op(f"atomicrmw add {self!r}, {by!r} {order}", dt.int64, 1)
+
+    def exchange(self, number: int) -> Value:
+        """What it was before."""
+        return self.b.op(f"atomicrmw xchg {self!r}, i64 {number} monotonic", dt.int64, 1)
+
+    def replace(self, expected: Value, number: Value) -> Value:
+        """Put a number in place of the expected one, and take over what was written before that was: whether it was
+        the expected one."""
+        pair = self.b.fresh()
+        self.b.raw(f"{pair} = cmpxchg {self!r}, {expected!r}, {number!r} acquire monotonic")
+        return self.b.op(f"extractvalue {{ i64, i1 }} {pair}, 1", dt.bool_, 1)
+
+
+class Place:
+    """A word of a record of which the address is wanted, because several threads change it."""
+
+    def __set_name__(self, owner: type[Record], name: str) -> None:
+        self.at = 8 * owner.words[name]
+
+    def __get__(self, owner: Record, cls: type | None = None) -> Shared:
+        return Shared.of(owner.b.gep(owner, self.at))
+
+
 class Repeat:
     """A loop under construction that ends where it is told to; afterwards `carried` is what it was there."""
 
@@ -302,6 +341,11 @@ class Function(Builder):
     def copy(self, target: Value, source: Value, words: Value) -> None:
         """So many words of 8 bytes from one place to another."""
         self.call_void("llvm.memcpy.p0.p0.i64", target, source, words << 3, "i1 false")
+
+    def address_of(self, function: Native[Any]) -> Address:
+        """The address of a function of this module."""
+        self.home.need(function)
+        return Address(self, f"@{function.name}", PTR, 1)
 
     def invoke(
         self, callee: str, result: type[T], params: tuple[type[Typed], ...], arguments: tuple[Operand, ...]

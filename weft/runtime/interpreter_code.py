@@ -6,7 +6,7 @@ A run lets other threads of Python go on while it lasts, and touches no object t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from weft.dtypes import int8, int32, int64
@@ -15,11 +15,9 @@ from weft.llvm.functions import (
     Address,
     Addresses,
     Field,
-    Function,
     Int,
     Integers,
     Long,
-    Module,
     Native,
     Record,
     Truth,
@@ -28,9 +26,9 @@ from weft.llvm.functions import (
     native,
 )
 from weft.runtime import interpreter as words
-from weft.runtime import threads
 from weft.runtime.interpreter import CommandKind
 from weft.runtime.object_table import HEAD_WORDS
+from weft.runtime.threads_code import Code, Context, Run, call_kernel, module
 
 _UNLIMITED: Final = (1 << 63) - 1
 _CLASS_WORD: Final = HEAD_WORDS - 1
@@ -39,62 +37,7 @@ _CLASS_WORD: Final = HEAD_WORDS - 1
 _LAST, _ANOTHER, _LOOK = 0, 1, 2
 
 
-class Code(Function):
-    """A function for a machine as `platform.machine()` names it."""
-
-    def __init__(
-        self, machine: str, module: Module[Code], name: str, params: Mapping[str, type[Typed]], result: type[Typed]
-    ) -> None:
-        super().__init__(module, name, params, result)
-        self.machine = machine
-
-    def now(self) -> Value:
-        """The clock, which takes as long as a small kernel."""
-        return self.call(f"llvm.{threads.MACHINES[self.machine]['clock']}", int64, 1)
-
-    def copy_bytes(self, target: Value, source: Value, count: Value) -> None:
-        self.call_void("llvm.memcpy.p0.p0.i64", target, source, count, "i1 false")
-
-    def default_rounding(self) -> Callable[[], None]:
-        """Round to nearest, keep subnormals, mask all exceptions; what is returned writes how it was before."""
-        if self.machine == "aarch64":
-            before = self.call("llvm.aarch64.get.fpcr", int64, 1)
-            self.call_void("llvm.aarch64.set.fpcr", self.i64(0))
-            return lambda: self.call_void("llvm.aarch64.set.fpcr", before)
-        saved, control = self.room(Address, 1), self.room(Address, 1)
-        self.call_void("llvm.x86.sse.stmxcsr", saved)
-        self.store(self.const(int32, threads.X86_DEFAULT_FLOAT), control)
-        self.call_void("llvm.x86.sse.ldmxcsr", control)
-        return lambda: self.call_void("llvm.x86.sse.ldmxcsr", saved)
-
-
 # ---- records ----
-
-
-class Context(Record):
-    words = threads.CONTEXT
-    threads, patience = Field(Long), Field(Long)
-    serial, parallel, due, look = Field(Address), Field(Address), Field(Address), Field(Address)
-    PyLong_AsVoidPtr, PyLong_FromLongLong = Field(Address), Field(Address)
-    PyErr_Occurred = Field(Address)
-    PyEval_SaveThread, PyEval_RestoreThread = Field(Address), Field(Address)
-
-
-class Run(Record):
-    """A run, in its workspace; behind it stand the addresses of the buffers, of which the workspace is the first."""
-
-    words = threads.RUN
-    failed, number, position, commit = Field(Long), Field(Long), Field(Long), Field(Long)
-    deadline, stop, torn, deaf, missed = Field(Long), Field(Long), Field(Long), Field(Long), Field(Long)
-    look, context, thread = Field(Address), Field(Address), Field(Address)
-
-    @property
-    def buffers(self) -> Buffers:
-        return Buffers.of(self.b.gep(self, threads.RUN_BYTES))
-
-
-class Buffers(Addresses[Address]):
-    pass
 
 
 class Program(Record):
@@ -190,7 +133,7 @@ def copy_all(c: Code, table: Integers, count: Value) -> None:
     def one(piece: Copy) -> None:
         target, source = piece.target, piece.source
         with c.when(target.ne(source)):
-            c.copy_bytes(target, source, piece.bytes)
+            c.call_void("llvm.memcpy.p0.p0.i64", target, source, piece.bytes, "i1 false")
 
     _each(c, Copy, table, count, one)
 
@@ -295,16 +238,17 @@ def fill(c: Code, program: Program, run: Run, block: Integers) -> None:
 @native(Long, context=Context, program=Program, run=Run, goes_on=Truth, team=Long)
 def run_program(c: Code, context: Context, program: Program, run: Run, goes_on: Value, team: Value) -> None:
     """Run a program over a workspace, from its beginning or, if it goes on, from where it was paused."""
-    restore_rounding = c.default_rounding()
+    before = c.rounding()
+    c.default_rounding()
     status = follow(c, context, program, run, goes_on, team)
-    restore_rounding()
+    c.restore_rounding(before)
     c.ret(status)
 
 
 @native(Long, context=Context, program=Program, run=Run, goes_on=Truth, team=Long)
 def follow(c: Code, context: Context, program: Program, run: Run, goes_on: Value, team: Value) -> None:
     """Follow the commands."""
-    run.deadline = c.now() + context.patience
+    run.deadline = c.ticks() + context.patience
     due = context.due
     block, scratch = Integers.of(c.gep(run, program.block_at)), c.gep(run, program.scratch_at)
     stride, slots, count = program.scratch_stride, program.slots, program.commands
@@ -355,7 +299,7 @@ def follow(c: Code, context: Context, program: Program, run: Run, goes_on: Value
             with kinds.case(CommandKind.NEXT):
                 body = command.to + 1
                 outcome = next_step(c, block, Loop.of(args))
-                with c.when(outcome.eq(_LOOK)), c.when(c.now() >= run.deadline):
+                with c.when(outcome.eq(_LOOK)), c.when(c.ticks() >= run.deadline):
                     pause_if_due(body)
                 with c.when(outcome.ne(_LAST)):
                     go_to(body)
@@ -377,7 +321,6 @@ def follow(c: Code, context: Context, program: Program, run: Run, goes_on: Value
     c.ret(c.i64(0))
 
 
-_Kernel = (Integers, Long, Long, Address, Run)
 _Serial = (Run, Address, Integers, Long, Long, Long, Address)
 _Parallel = (Context, *_Serial, Long, Long)
 
@@ -393,7 +336,7 @@ def run_kernel(
     """Run a kernel over [begin, extent), in pieces if it is long: how far it came."""
     fn, grain = command.fn, command.grain
     with c.when((grain <= 0) | (extent - begin - grain < grain)):
-        c.invoke(fn.text, Void, _Kernel, (args, begin, extent, scratch, run))
+        call_kernel(c, fn, args, begin, extent, scratch, run)
         c.ret(extent)
     pieces = (run, fn, args, begin, extent, grain, scratch)
     with c.when(team > 1):
@@ -550,14 +493,10 @@ def weft_program(c: Code, context: Context, table: Addresses[Address]) -> None:
     """Remember the context; tell the addresses of the functions."""
     c.raw(f"store {context!r}, ptr @context, align 8")
     for place, name in enumerate(words.Interpreter._fields):
-        c.home.need(_FUNCTIONS[name])
-        table[place] = Address(c, f"@{name}", PTR, 1)
+        table[place] = c.address_of(_FUNCTIONS[name])
 
 
 def native_code(machine: str) -> str:
     """The LLVM IR of the interpreter for a machine."""
 
-    def frame(*given: Any) -> Code:
-        return Code(machine, *given)
-
-    return Module(frame, "@context = internal global ptr null\n").export(weft_program)
+    return module(machine, "@context = internal global ptr null\n").export(weft_program)

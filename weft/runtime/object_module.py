@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from weft.llvm.builder import PTR
 from weft.llvm.functions import Address, Module, Native, Void, native
 from weft.runtime.evaluating_code import describe, divide, resembles, sweep
 from weft.runtime.guard_code import take_steps
@@ -27,8 +26,7 @@ def weft_objects(c: Code, table: Address) -> None:
     c.raw(f"store ptr {table.text}, ptr @table, align 8")
     functions: dict[str, Native[Any]] = {function.name: function for function in _ENTRIES}
     for name in ENTRIES:
-        c.home.need(functions[name])
-        c.store(Address(c, f"@{name}", PTR, 1), c.gep(table, 8 * TABLE[name]))
+        c.store(c.address_of(functions[name]), c.gep(table, 8 * TABLE[name]))
 
 
 def native_code() -> str:
