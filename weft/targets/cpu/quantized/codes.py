@@ -53,6 +53,9 @@ class Codes:
         if shift + bits > 32:
             code = code | (words[first + 1] << (32 - shift))
         if self.tables and bits <= 4 and self.work is dt.float32 and code.lanes in (8, 16):
+            if bits == 4 and code.lanes == 16 and self.packing.affine and shift in (0, 28):
+                # A mask or a shift alone leaves it, and is converted: more units of a processor do that than look up.
+                return self._number(b, code & 15 if shift == 0 else code)
             if bits < 4 or code.lanes == 16:
                 return self._looked_up(b, code)
             if not self.packing.affine:

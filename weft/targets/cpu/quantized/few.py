@@ -337,6 +337,9 @@ class FewRows:
                 part = f.leading(groups - loop.index, LANES) if tail else None
                 mask = None if part is None else part.mask
                 rows = [f.load(self.wide, b.gep(at, loop.index * self.size), LANES, part) for at in x]
+                for m in matrices:  # those that come with the words that are asked for
+                    for at, step in ((m.scales, f["scales_row"]), (m.biases, f["biases_row"])):
+                        b.prefetch(b.gep(at, step * f["ahead"] + loop.index * self.scales.size), level=2)
                 biases = [
                     b.convert(b.load(b.gep(m.biases, loop.index * self.scales.size), self.scales, LANES, mask),
                               self.kind.work)
