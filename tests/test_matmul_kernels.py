@@ -186,7 +186,10 @@ def test_any_shape_and_layout(dtype, m, n, k, batch, lay_a, lay_b, seed):
 
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize(("m", "k", "n"), [(1, 2500, 20), (20, 2500, 1), (5, 2500, 37), (37, 2500, 5), (12, 700, 50)])
+@pytest.mark.parametrize(
+    ("m", "k", "n"),
+    [(1, 2500, 20), (20, 2500, 1), (5, 2500, 37), (37, 2500, 5), (12, 700, 50), (3, 2500, 8), (2, 2112, 16)],
+)
 def test_every_pair_of_layouts_has_the_same_bits(dtype, m, k, n):
     rng = np.random.default_rng(0)
     a, b = draw(rng, dtype, (m, k)), draw(rng, dtype, (k, n))
@@ -431,11 +434,13 @@ def test_kernels_are_generic_in_sizes():
         return [launch.source.key for launch in lowered(a, b).launches]
 
     for dtype, turn in itertools.product((np.float32, np.float16, np.int64), (False, True)):
-        assert keys(3, 5, 31, dtype, turn) == keys(30, 50, 40, dtype, turn) == keys(9, 2000, 33, dtype, turn)
+        assert keys(3, 5, 70, dtype, turn) == keys(30, 50, 100, dtype, turn) == keys(9, 2000, 145, dtype, turn)
+        assert keys(3, 5, 31, dtype, turn) == keys(9, 2000, 29, dtype, turn)  # as many vectors
         assert keys(9, 5, 384, dtype, turn) == keys(30, 50, 1920, dtype, turn)  # whole panels of every tile
         assert keys(9, 5, 2, dtype, turn) == keys(30, 50, 2, dtype, turn)  # a single vector, or a part of one
-        assert keys(1, 64, 33, dtype, turn) == keys(1, 90, 47, dtype, turn)
-        assert keys(1, 1000, 200, dtype, turn) == keys(1, 5000, 70, dtype, turn)
+        assert keys(1, 70, 33, dtype, turn) == keys(1, 90, 47, dtype, turn)
+        assert keys(1, 64, 48, dtype, turn) == keys(1, 128, 32, dtype, turn)  # whole vectors, whole turns
+        assert keys(1, 1000, 201, dtype, turn) == keys(1, 5000, 70, dtype, turn)
         assert keys(2, 128, 17, dtype, turn) == keys(8, 1280, 70, dtype, turn)
 
 

@@ -12,6 +12,7 @@ of one vector; where it is not, they are vectors in scratch memory whose lanes a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
 
 from weft.llvm.builder import AnyValue, Value
@@ -28,6 +29,8 @@ CHUNK: Final = 2048
 """Interleaved sums, and terms of one partial sum. Part of the specified order: other numbers give other bits."""
 
 _STEPS: Final = 4  # terms of an interleaved sum that are added between reading and writing it, where it is in memory
+TURNS: Final = LANES * _STEPS
+"""Terms after which all interleaved sums have got as many as go together."""
 
 Read = Literal["rows", "columns", "any"]
 """How `w` lies: k contiguous, rows contiguous, or neither."""
@@ -36,6 +39,25 @@ WORDS: Final = (
     "tasks", "*x", "*w", "*out", "few", "many", "k", "x_row", "x_k", "w_row", "w_k", "out_few", "out_many", "chunks",
     "block", "blocks", "at_sums", "at_total",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of all calls of a kernel, and so need not be written for other cases: LLVM takes its time for
+    each. `depth`: chunks have whole turns of interleaved sums. `many`: there are whole vectors of outputs, or only
+    part of one. `near`: k is contiguous in x. `out`: outputs are written row by row."""
+
+    depth: bool = False
+    many: Literal["any", "whole", "part"] = "any"
+    near: bool = False
+    out: bool = False
+
+    def __str__(self) -> str:
+        many = "" if self.many == "any" else f"_{self.many}"
+        return f"{'_turns' * self.depth}{many}{'_near' * self.near}{'_out' * self.out}"
+
+
+_NOTHING: Final = Known()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +91,9 @@ class Dot:
         epilogue: Epilogue | None = None,
         held: int = 0,
         together: int = 0,
+        known: Known = _NOTHING,
     ) -> None:
-        self.epilogue, self.held, self.together = epilogue, held, together
+        self.epilogue, self.held, self.together, self.known = epilogue, held, together, known
         self.words = WORDS if epilogue is None else (*WORDS, *epilogue.words())
         self.kind, self.few, self.rows, self.read, self.lanes = kind, few, rows, read, lanes
         self.flipped = flipped and kind.parts == 2
@@ -83,7 +106,8 @@ class Dot:
         kinds = f"{self.kind.memory.name}_{self.result.memory.name}"
         then = "" if self.epilogue is None else f"_{self.epilogue.name}"
         held = f"_held{self.held}of{self.together}" if self.held else ""
-        return f"dot_{kinds}_{self.read}_{self.few}x{self.rows}x{self.lanes}{held}{'_flipped' * self.flipped}{then}"
+        form = f"{self.read}_{self.few}x{self.rows}x{self.lanes}{held}{self.known}"
+        return f"dot_{kinds}_{form}{'_flipped' * self.flipped}{then}"
 
     @property
     def longest(self) -> int:
@@ -95,8 +119,11 @@ class Dot:
         """The layout of scratch memory for tasks of `block` outputs (a multiple of LANES) per row of x."""
         rows = -(-few // self.few) * self.few
         at_sums = few * CHUNK * self.size if copies else 0
-        in_memory = self.read == "columns" and not self.held
-        at_total = at_sums + (LANES * rows * block * self.size if in_memory else 0)
+        at_total = at_sums
+        if self.read == "columns" and not self.held:
+            at_total += LANES * rows * block * self.size
+        elif self.held and self.few > 1:
+            at_total += LANES * self.few * self.lanes * self.size
         return Scratch(at_sums, at_total, at_total + rows * block * self.size)
 
     def ir(self) -> str:
@@ -120,7 +147,11 @@ class Dot:
         with b.loop(0, f["chunks"], 1) as chunk:
             k = chunk.index * CHUNK
             depth = f.least(f["k"] - k, CHUNK)
-            self._prepare(b.gep(x, k * f["x_k"]), depth)
+            if self.held and self.few > 1 and not self.kind.narrow:
+                self.x, self.x_row, self.x_step = b.gep(x, k * f["x_k"]), f["x_row"], f["x_k"]
+            else:
+                self._prepare(b.gep(x, k * f["x_k"]), depth)
+                self.x_step = b.i64(self.size)
             at, first = b.gep(w, k * f["w_k"]), chunk.index.eq(0)
             if self.held:
                 self._across_held(at, many, depth, totals, first)
@@ -137,6 +168,9 @@ class Dot:
     def _prepare(self, x: Value, depth: Value) -> None:
         """A chunk of x, contiguous and ready to be multiplied: where it lies or copied to scratch memory."""
         f, b, size = self.frame, self.b, self.kind.memory.size
+        if self.known.near and not self.kind.narrow:
+            self.x, self.x_row = x, f["x_row"]
+            return
         contiguous = f["x_k"].eq(size)
         packed_row = CHUNK * self.size
 
@@ -150,11 +184,15 @@ class Dot:
 
                 f.sweep(depth, LANES, one)
 
-        with b.when(~contiguous):
-            copy(f["x_k"])
+        if self.known.near:
+            copy(None)
+        else:
+            with b.when(~contiguous):
+                copy(f["x_k"])
         if self.kind.narrow:
-            with b.when(contiguous):
-                copy(None)
+            if not self.known.near:
+                with b.when(contiguous):
+                    copy(None)
             self.x, self.x_row = f.scratch, b.i64(packed_row)
         else:
             self.x, self.x_row = b.choose(contiguous, x, f.scratch), b.choose(contiguous, f["x_row"], packed_row)
@@ -162,7 +200,7 @@ class Dot:
     def _x_at(self, row: Value, k: Value) -> Value:
         """Where x[row, k] stands; rows past the last repeat it."""
         f, b = self.frame, self.b
-        return b.gep(self.x, f.least(f["few"] - 1, row) * self.x_row + k * self.size)
+        return b.gep(self.x, f.least(f["few"] - 1, row) * self.x_row + k * self.x_step)
 
     def _product(self, x: AnyValue, w: AnyValue, total: AnyValue) -> AnyValue:
         return el.multiply_add(self.b, *((w, x) if self.flipped else (x, w)), total)
@@ -171,6 +209,24 @@ class Dot:
         """A partial sum to its place: put there after the first chunk, added to what is there after the others."""
         before = self.frame.load(self.wide, at, partial.lanes)
         self.frame.store(self.wide, self.b.select(first, partial, el.add(before, partial)), at)
+
+    def _turns(self, depth: Value) -> list[tuple[Value, Value, bool]]:
+        """Whole turns of the interleaved sums, and what is left of one: (begin, end, whether it is that)."""
+        b, whole = self.b, depth & -LANES
+        if self.known.depth:
+            return [(b.i64(0), depth, False)]
+        return [(b.i64(0), whole, False), (whole, depth, True)]  # the second runs once, or not at all
+
+    def _sweep(self, many: Value, body: Callable[[Value, Part | None], None]) -> None:
+        """`body` for every vector of outputs, and for the part of one that may be left."""
+        f, b = self.frame, self.b
+        if self.known.many == "any":
+            f.sweep(many, self.lanes, body)
+        elif self.known.many == "part":
+            body(b.i64(0), f.leading(many, self.lanes))
+        else:
+            with b.loop(0, many, self.lanes) as loop:
+                body(loop.index, None)
 
     # ---- k contiguous: lanes are interleaved sums ----
 
@@ -190,8 +246,7 @@ class Dot:
         f, b = self.frame, self.b
         stride = f["w_k"] if self.read == "any" else None
         sums = [el.zero(b, self.kind, LANES)] * (len(x) * self.rows)
-        whole = depth & -LANES
-        for begin, end, tail in ((b.i64(0), whole, False), (whole, depth, True)):  # the second runs once, or not at all
+        for begin, end, tail in self._turns(depth):
             with b.loop(begin, end, LANES, *el.flat(sums)) as loop:
                 k, sums = loop.index, el.unflat(self.kind, loop.carried)
                 part = f.leading(depth - k, LANES) if tail else None
@@ -219,11 +274,12 @@ class Dot:
         sums, nothing = b.gep(f.scratch, f["at_sums"]), b.const(self.kind.part, 0, self.lanes)
         with b.loop(0, self.padded * f["block"] * (LANES * self.size), self.lanes * self.kind.part.size) as at:
             b.store(nothing, b.gep(sums, at.index))
-        whole = depth & -(LANES * _STEPS)
-        with b.loop(0, whole, LANES * _STEPS) as group, b.loop(0, LANES, 1) as lane:
+        whole = depth & -TURNS
+        with b.loop(0, whole, TURNS) as group, b.loop(0, LANES, 1) as lane:
             self._add_rows(w, many, group.index + lane.index, lane.index, _STEPS)
-        with b.loop(whole, depth, 1) as row:
-            self._add_rows(w, many, row.index, row.index & (LANES - 1), 1)
+        if not self.known.depth:
+            with b.loop(whole, depth, 1) as row:
+                self._add_rows(w, many, row.index, row.index & (LANES - 1), 1)
         with b.loop(0, f["few"], 1) as few:
             self._add_sums(few.index, many, b.gep(totals, few.index * f["block"] * self.size), first)
 
@@ -257,7 +313,7 @@ class Dot:
                         total = self._product(x[i][s], terms[s], total)
                     f.put_apart(total, place, apart)
 
-            f.sweep(many, lanes, one)
+            self._sweep(many, one)
 
     def _spread(self, at: Value) -> AnyValue:
         return el.spread(self.b, self.frame.load(self.wide, at, 1), self.lanes)
@@ -277,23 +333,34 @@ class Dot:
     # ---- rows contiguous, and short ----
 
     def _across_held(self, w: Value, many: Value, depth: Value, totals: Value, first: Value) -> None:
-        f, b = self.frame, self.b
-        step = self.held * self.lanes
+        if self.few == 1:
+            return self._row_held(self.b.i64(0), w, many, depth, totals, first)
+        with self.b.loop(0, self.padded, self.few) as few:
+            self._row_held(few.index, w, many, depth, totals, first)
+        return None
+
+    def _row_held(self, row: Value, w: Value, many: Value, depth: Value, totals: Value, first: Value) -> None:
+        """All outputs of some rows of x."""
+        b, step = self.b, self.held * self.lanes
         whole = b.i64(0)
         if self.held > 1:
             whole = many & -step
             with b.loop(0, whole, step) as loop:
-                self._held_sums(w, loop.index, self.held, None, depth, totals, first)
-        f.sweep(
-            many - whole,
-            self.lanes,
-            lambda j, part: self._held_sums(w, whole + j, 1, part, depth, totals, first),
-        )
+                self._held_sums(row, w, loop.index, self.held, None, depth, totals, first)
+        self._sweep(many - whole, lambda j, part: self._held_sums(row, w, whole + j, 1, part, depth, totals, first))
 
     def _held_sums(
-        self, w: Value, j: Value, vectors: int, part: Part | None, depth: Value, totals: Value, first: Value
+        self,
+        row: Value,
+        w: Value,
+        j: Value,
+        vectors: int,
+        part: Part | None,
+        depth: Value,
+        totals: Value,
+        first: Value,
     ) -> None:
-        """The sums of some vectors of outputs from number j on."""
+        """The sums of some rows of x for some vectors of outputs from number j on."""
         b = self.b
         at = b.gep(w, j * self.kind.memory.size)
         together = self.together // vectors
@@ -301,37 +368,63 @@ class Dot:
         def sums_of(lane: int, period: int) -> list[AnyValue]:
             """Sums number `lane` and on, so many as go together, of the level of the tree that has `period`."""
             if period == LANES:
-                return self._interleaved(at, vectors, part, depth, lane, together)
+                return self._interleaved(row, at, vectors, part, depth, b.i64(lane), together)
             low, high = sums_of(lane, 2 * period), sums_of(lane + period, 2 * period)
             return [el.add(x, y) for x, y in zip(low, high, strict=True)]
 
-        sums = sums_of(0, together)
-        while len(sums) > vectors:
+        if self.few > 1:
+            return self._sums_of_rows(row, at, j, part, depth, totals, first)
+        for v, total in enumerate(self._halved(sums_of(0, together), vectors)):
+            self._add_total(total, b.gep(totals, (j + v * self.lanes) * self.size), first)
+        return None
+
+    def _halved(self, sums: list[AnyValue], left: int) -> list[AnyValue]:
+        """The last levels of the tree."""
+        while len(sums) > left:
             half = len(sums) // 2
             sums = [el.add(low, high) for low, high in zip(sums[:half], sums[half:], strict=True)]
-        for v, total in enumerate(sums):
-            self._add_total(total, b.gep(totals, (j + v * self.lanes) * self.size), first)
+        return sums
+
+    def _sums_of_rows(
+        self, row: Value, w: Value, j: Value, part: Part | None, depth: Value, totals: Value, first: Value
+    ) -> None:
+        """The sums of several rows of x for one vector of outputs: interleaved ones meet in memory, since what is
+        written out for each of their numbers would be LLVM's work."""
+        f, b = self.frame, self.b
+        memory, step, apart = b.gep(f.scratch, f["at_sums"]), self.lanes * self.size, self.lanes * self.kind.part.size
+        with b.loop(0, LANES, self.together) as lane:
+            sums = self._interleaved(row, w, 1, part, depth, lane.index, self.together)
+            at = b.gep(memory, lane.index * (self.few * step))
+            for number, total in enumerate(sums):
+                f.put_apart(total, b.gep(at, number * step), apart)
+        with b.loop(0, self.few, 1) as i:
+            at = b.gep(memory, i.index * step)
+            places = [b.gep(at, lane * self.few * step) for lane in range(LANES)]
+            (total,) = self._halved([f.get_apart(self.kind, place, self.lanes, apart) for place in places], 1)
+            self._add_total(total, b.gep(totals, ((row + i.index) * f["block"] + j) * self.size), first)
 
     def _interleaved(
-        self, w: Value, vectors: int, part: Part | None, depth: Value, lane: int, together: int
+        self, row: Value, w: Value, vectors: int, part: Part | None, depth: Value, lane: Value, together: int
     ) -> list[AnyValue]:
-        """The interleaved sums number `lane` and on, for each vector of outputs."""
+        """The interleaved sums number `lane` and on: of each, those of all rows of x, for each vector of outputs."""
         f, b, lanes = self.frame, self.b, self.lanes
-        sums: list[AnyValue] = [el.zero(b, self.kind, lanes)] * (together * vectors)
-        whole = depth & -LANES
-        for begin, end, tail in ((b.i64(0), whole, False), (whole, depth, True)):  # the second runs once, or not at all
+        sums: list[AnyValue] = [el.zero(b, self.kind, lanes)] * (together * self.few * vectors)
+        for begin, end, tail in self._turns(depth):
             with b.loop(begin, end, LANES, *el.flat(sums)) as loop:
                 sums = el.unflat(self.kind, loop.carried)
                 for i in range(together):
-                    k = loop.index + (lane + i)
+                    k = loop.index + lane + i
                     inside = k < depth
                     k = f.least(k, depth - 1) if tail else k
-                    x, row = self._spread(self._x_at(b.i64(0), k)), b.gep(w, k * f["w_k"])
-                    for v in range(vectors):
-                        place = b.gep(row, v * lanes * self.kind.memory.size)
-                        old = sums[i * vectors + v]
-                        new = self._product(x, f.load(self.kind, place, lanes, part), old)
-                        sums[i * vectors + v] = b.select(inside, new, old) if tail else new
+                    at = b.gep(w, k * f["w_k"])
+                    pieces = [b.gep(at, v * lanes * self.kind.memory.size) for v in range(vectors)]
+                    terms = [f.load(self.kind, piece, lanes, part) for piece in pieces]
+                    for r in range(self.few):
+                        x = self._spread(self._x_at(row + r, k))
+                        for v in range(vectors):
+                            place = (i * self.few + r) * vectors + v
+                            new = self._product(x, terms[v], sums[place])
+                            sums[place] = b.select(inside, new, sums[place]) if tail else new
                 loop.carry(*el.flat(sums))
             sums = el.unflat(self.kind, loop.carried)
         return sums
@@ -360,8 +453,11 @@ class Dot:
                 x = f.load(self.wide, b.gep(source, j * size), self.lanes, part)
                 f.store(self.result, x, b.gep(target, j * memory), part)
 
-            with b.when(contiguous):
-                f.sweep(many, self.lanes, several)
-            with b.when(~contiguous), b.loop(0, many, 1) as j:
-                x = f.load(self.wide, b.gep(source, j.index * size), 1)
-                f.store(self.result, x, b.gep(target, j.index * f["out_many"]))
+            if self.known.out:
+                self._sweep(many, several)
+            else:
+                with b.when(contiguous):
+                    self._sweep(many, several)
+                with b.when(~contiguous), b.loop(0, many, 1) as j:
+                    x = f.load(self.wide, b.gep(source, j.index * size), 1)
+                    f.store(self.result, x, b.gep(target, j.index * f["out_many"]))

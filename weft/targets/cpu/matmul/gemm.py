@@ -92,8 +92,7 @@ def cut_of(tile: Tile, kind: Elements, n: Any) -> Cut:
         return "any"
     if n % tile.columns == 0:
         return "whole"
-    most = tile.lanes if tile.lanes * kind.part.size >= _MASKED else tile.columns
-    return _NARROW[(n - 1) // tile.lanes] if n <= most else "any"
+    return _NARROW[(n - 1) // tile.lanes] if n < tile.columns else "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,7 +506,7 @@ _CHUNK_PARAMS: Final = [
 class MatrixGemm(Gemm):
     """Where both operands are matrices of plain elements. What is done with a chunk is nearly all of the code, and the
     same whatever follows: so that is a function of its own, which kernels with all epilogues call. `alone`: there is no
-    batch, so blocks are large, and what is around the function takes no time."""
+    batch, or members are large, so what is around the function takes no time."""
 
     alone = False
 

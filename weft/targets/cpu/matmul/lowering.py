@@ -34,6 +34,7 @@ _MANY: Final = 64  # rows or columns that make packing the other operand worth i
 _NARROW: Final = 8  # columns that are too few for the lanes of a vector
 _HELD: Final = {16: 48 << 10, 32: 128 << 10}  # by registers: bytes of w that may be read in short pieces of rows
 _FEW: Final = 32  # rows of x that the skinny kernel takes together
+_LARGE: Final = 1 << 18  # multiply-adds of a member of a batch, beside which what stands around them is nothing
 _TINY: Final = 8  # rows, columns and terms of products that share vectors with their neighbours
 _TINY_TERMS: Final = 256  # multiply-adds of such a product: all of them are written out, which LLVM takes its time for
 _TINY_MANY: Final = 64  # such products that are worth a kernel of their own
@@ -232,7 +233,7 @@ def _gemm(p: _Product, partial: bool = False, fused: Fused | None = None) -> Lau
         p.kind, tile, *_reads(p, processor), flipped=p.flipped, partial=partial, epilogue=then,
         cut=gemm.cut_of(tile, p.kind, p.n),
     )  # fmt: skip
-    kernel.alone = then is None and not p.axes and not kernel.apart
+    kernel.alone = then is None and not kernel.apart and (not p.axes or p.m * p.n * p.k >= _LARGE)
     # Finished blocks should be in the second-level cache still; smaller ones cost nothing where b is not packed.
     small = kernel.apart or (then is not None and kernel.read_b == "direct")
     blocks = output_blocks(p.kind, tile, p.members, p.m, p.n, p.terms + more, tile.columns, small)
@@ -424,16 +425,16 @@ def _streamed(p: _Product) -> int:
 
 def _dot(p: _Product, partial: bool = False, fused: Fused | None = None) -> Launch:
     size, work = p.kind.memory.size, _streamed(p) + (0 if fused is None else fused.work)
-    read: dot.Read = "rows" if p.b.row == size else "columns" if p.b.column == size and p.n > _NARROW else "any"
     few, lanes = 1 if p.m == 1 else 4, machine(config.cpu).lanes(p.kind)
+    held = _held(p)
+    read: dot.Read = "rows" if p.b.row == size else "any"
+    if p.b.column == size and (p.n > _NARROW or held):
+        read = "columns"
     # As many rows of w as there are sums in registers for: more streams come faster than few.
     rows = 1 if p.n == 1 else 8 if few == 1 and p.kind.work.size <= 4 and read == "rows" else 4
     then = None if fused is None else fused.kernel
-    held, registers = 0, machine(config.cpu).registers
-    if few == 1 and read == "columns" and p.k * p.n * size <= _HELD[registers]:
-        held = 2 if p.n >= 2 * lanes else 1
-    together = registers // (2 * p.kind.parts)
-    kernel = Dot(p.kind, few, rows, read, lanes, p.flipped, partial, then, held, together)
+    together = max(1, machine(config.cpu).registers // (2 * p.kind.parts * few))
+    kernel = Dot(p.kind, few, rows, read, lanes, p.flipped, partial, then, held, together, _known(p, lanes))
     # Long pieces of rows come faster than short ones, and a task may have to copy all of x first.
     tasks = -(-tasks_for(work) // 2) if read == "columns" else tasks_for(work)
     wanted = max(16 * p.m, -(-p.n * p.members // tasks))
@@ -449,6 +450,30 @@ def _dot(p: _Product, partial: bool = False, fused: Fused | None = None) -> Laun
         **({} if fused is None else fused.words),
     }  # fmt: skip
     return _launch(kernel, block(kernel.words, values, p.axes), work, scratch.size)
+
+
+def _known(p: _Product, lanes: int) -> dot.Known:
+    """What every call of a kernel for this product has in common. Symbols stand for any number."""
+    size = p.kind.memory.size
+    whole, part = not is_symbolic(p.n) and p.n % lanes == 0, not is_symbolic(p.n) and p.n < lanes
+    return dot.Known(
+        depth=not is_symbolic(p.k) and p.k % dot.TURNS == 0,
+        many="whole" if whole else "part" if part else "any",
+        near=not is_symbolic(p.a.column) and p.a.column == size,
+        out=not is_symbolic(p.out.column) and p.out.column == size,
+    )
+
+
+def _held(p: _Product) -> int:
+    """Vectors of outputs whose sums stay in registers, while pieces of rows of w are read from the caches again and
+    again; 0 where they are read once and sums are in memory."""
+    size, registers = p.kind.memory.size, machine(config.cpu).registers
+    if p.b.column != size or p.b.row == size:
+        return 0
+    if p.m == 1:
+        held = p.n > _NARROW and p.k * p.n * size <= _HELD[registers]
+        return (2 if p.n >= 2 * machine(config.cpu).lanes(p.kind) else 1) if held else 0
+    return int(p.n <= _NARROW and not p.kind.narrow)
 
 
 # ---- long sums of few elements ----

@@ -28,15 +28,22 @@ class ProductMachine:
         return self.vector // kind.part.size
 
     def tile(self, kind: Elements, columns: int = 0) -> Tile:
-        """Sums for three quarters of the registers; the rest hold a row of b and an element of a. Four vectors wide
-        instead of three where registers allow and that leaves no part of a tile idle."""
+        """Sums for three quarters of the registers; the rest hold a row of b and an element of a. Another width than
+        three vectors where that leaves less of the last panel to tiles of few sums: each kind of tile has to be
+        compiled, too."""
         lanes, many = self.lanes(kind), self.registers == 32
         if kind.parts == 2:
             return Tile(4 if many else 2, 2, lanes)
         if many and columns and columns % (4 * lanes) == 0:
             return Tile(6, 4, lanes)
-        if not many and type(columns) is int and 2 * lanes < columns < 3 * lanes:
-            return Tile(3, 3, lanes)  # all of them need a mask, which takes a register too
+        if not many and type(columns) is int:
+            if 2 * lanes < columns < 3 * lanes:
+                return Tile(3, 3, lanes)  # all of them need a mask, which takes a register too
+            wide = -(-columns // lanes)
+            if wide == 1:
+                return Tile(8, 1, lanes)
+            if wide % 2 == 0 and wide % 3:
+                return Tile(6, 2, lanes)
         return Tile(8 if many else 4, 3, lanes)
 
 
