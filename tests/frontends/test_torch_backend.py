@@ -220,6 +220,42 @@ def test_what_a_rule_refuses_is_left_to_torch(
     made.sum().backward()
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("wrong", ["size", "dtype"])
+def test_a_result_of_another_kind_than_torch_says_is_left_to_torch(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, wrong: str, dynamic: bool
+) -> None:
+    """Memory is allocated by what torch says."""
+    from weft import core as mx
+    from weft.frontends.torch import graph
+
+    def other(out: Any, x: Any) -> Any:
+        return mx.concatenate([x, x]) if wrong == "size" else x.astype(mx.float64)
+
+    monkeypatch.setitem(graph.RULES, "aten.cos.default", other)
+    x = torch.randn(1000)
+    fun = lambda x: x.cos()  # noqa: E731
+    with caplog.at_level(logging.WARNING, "weft.torch"):
+        made = torch.compile(fun, backend="weft", dynamic=dynamic)(x)
+    torch.testing.assert_close(made, fun(x))
+    assert "torch computes it" in caplog.text
+    assert made.dtype is x.dtype
+
+
+def test_what_torch_computes_is_not_of_the_kind_that_it_says(caplog: pytest.LogCaptureFixture) -> None:
+    """Statistics of a batch of halves are float32 where torch traces, and halves where it computes."""
+
+    def fun(x: Any, weight: Any, bias: Any, mean: Any, var: Any) -> Any:
+        return torch.ops.aten._batch_norm_with_update(x, weight, bias, mean, var, 0.5, 0.6)[0] * 2
+
+    x, rest = torch.randn(5, 6, 7).bfloat16(), torch.rand(4, 6).bfloat16()
+    given, beside = (tuple(rest.clone()) for _ in range(2))
+    with caplog.at_level(logging.WARNING, "weft.torch"):
+        torch.testing.assert_close(compiled(fun)(x, *given), fun(x, *beside), rtol=2e-2, atol=2e-2)
+    for a, b in zip(given, beside, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_tensors_that_a_graph_holds() -> None:
     def fun(x: Any) -> Any:
         y = x.clone()

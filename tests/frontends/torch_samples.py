@@ -101,6 +101,11 @@ def _conv_backward_calls() -> list[Call]:
         call(t(2, 6, 7, 8, seed=1), x, t(6, 2, 3, 3), [6], [1, 1], [1, 1], [1, 1], False, [0, 0], 2, every),
         call(t(2, 6, 14, 16, seed=1), x, t(4, 3, 3, 3), [6], [2, 2], [1, 1], [1, 1], True, [1, 1], 2, every),
         call(t(2, 5, 4, seed=1), t(2, 3, 9), t(5, 3, 4), [5], [2], [1], [1], False, [0], 1, every),
+        # Dilation lets more be added to the output than a stride.
+        call(
+            t(2, 4, 18, 17, seed=1), t(2, 2, 4, 3), t(2, 2, 3, 4), [4], [3, 1], [1, 2], [4, 5], True, [2, 3], 2, every
+        ),
+        call(t(2, 3, 13, seed=1), t(2, 2, 4), t(2, 3, 3), [3], [2], [1], [3], True, [2], 1, every),
     ]
 
 
@@ -255,10 +260,13 @@ SAMPLES: dict[str, Callable[[], list[Call]]] = {
             (t(20, dtype=I64, high=9, low=-9), t(20, dtype=I64, low=-3, high=-1)),
             (EDGES, torch.full((12,), 0.25)),
             (EDGES, torch.full((12,), -3.0)),
+            *((t(300, dtype=d, high=90, low=-90), t(300, dtype=d, seed=1)) for d in (torch.float16, torch.bfloat16)),
+            (t(300, dtype=torch.bfloat16, high=90), torch.tensor(0.7, dtype=torch.bfloat16)),
         )
     ],
     "div.Scalar_mode": lambda: [
         call(t(9, high=9), 0.7, rounding_mode="floor"),
+        call(t(300, dtype=torch.bfloat16, high=90), 0.7, rounding_mode="trunc"),
         call(t(9, dtype=I64, high=9), -2, rounding_mode="trunc"),
         call(t(9, dtype=I64, high=9), -2, rounding_mode="floor"),
     ],
@@ -582,7 +590,10 @@ KEPT: dict[str, Callable[[], list[Call]]] = {
     "_log_softmax_backward_data": lambda: [
         call(t(3, 4), torch.log_softmax(t(3, 4, seed=1), d), d, F32) for d in (0, 1)
     ],
-    "logsumexp": lambda: [call(t(3, 4), [1]), call(t(3, 4), [0, 1], True), call(torch.full((2, 3), -math.inf), [1])],
+    "logsumexp": lambda: [
+        *(call(t(3, 4), [1]), call(t(3, 4), [0, 1], True), call(torch.full((2, 3), -math.inf), [1])),
+        *(call(t(3, 4, dtype=C64, low=-9.0, high=9.0), axes, kept) for axes in ([1], [0, 1]) for kept in (False, True)),
+    ],
     "masked_fill.Scalar": lambda: [call(t(3, 4), t(4, dtype=BOOL), 2.5), call(t(3, dtype=I64), t(3, dtype=BOOL), 7)],
     "masked_fill.Tensor": lambda: [
         call(t(3, 4), t(3, 1, dtype=BOOL), torch.tensor(2)),
@@ -671,6 +682,19 @@ KEPT: dict[str, Callable[[], list[Call]]] = {
 }
 """Others that torch would take apart and that are kept, because there are rules for them."""
 SAMPLES.update(KEPT)
+
+PARTS = (EDGES[:, None], EDGES[None, :-2])
+OTHERS: dict[str, Callable[[], list[Call]]] = {
+    "_adaptive_avg_pool3d_backward": lambda: [
+        call(t(2, 3, 3, 2, 6), t(2, 3, 7, 5, 6)),
+        call(t(3, 5, 7, 6), t(3, 8, 8, 6)),
+    ],
+    "complex": lambda: [call(*PARTS), call(t(3, dtype=F64), t(2, 1, dtype=F64))],
+    "polar": lambda: [call(t(4, 1, low=0.0), t(3, low=-9.0, high=9.0)), call(torch.tensor([math.inf]), torch.ones(1))],
+    "view_as_complex": lambda: [call(torch.stack(torch.broadcast_tensors(*PARTS), -1)), call(t(3, 2, dtype=F64))],
+}
+"""And others that are beside core ATen."""
+SAMPLES.update(OTHERS)
 
 SIZES = ["sym_numel", "sym_size.int", "sym_stride.int", "sym_storage_offset", "sym_is_contiguous"]
 LEFT_TO_TORCH = ["resize_", "atan2.out"]

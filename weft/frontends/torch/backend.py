@@ -214,6 +214,12 @@ class _Part(torch.nn.Module):
         super().__init__()
         wanted = next(node for node in module.graph.nodes if node.op == "output").args[0]
         self._single = not isinstance(wanted, (tuple, list))
+        self._kinds = [
+            (k, value.dtype, tuple(n if type(n) is int else None for n in value.shape))
+            for k, node in enumerate(x for x in module.graph.nodes if x.op == "placeholder")
+            if isinstance(value := node.meta.get("val"), torch.Tensor)
+        ]
+        self._module = module
         self._run: Callable[[list[Any]], Any]
         try:
             self._run = _Careful(module, in_place, share=share)
@@ -221,7 +227,18 @@ class _Part(torch.nn.Module):
             LOG.warning("[torch.compile] %s; torch computes it", error)
             self._run = _Boxed(module)
 
+    def _are_as_traced(self, args: Sequence[Any]) -> bool:
+        """Whether tensors are what torch traced: what it computes may be of another dtype or size than it says."""
+        return all(
+            args[k].dtype is dtype
+            and args[k].dim() == len(shape)
+            and all(m is None or n == m for n, m in zip(args[k].shape, shape, strict=True))
+            for k, dtype, shape in self._kinds
+        )
+
     def forward(self, *args: Any) -> Any:
+        if not self._are_as_traced(args):
+            return self._module(*args)
         made = self._run(list(args))
         return made[0] if self._single and isinstance(made, list) else made
 

@@ -13,7 +13,9 @@ import numpy as np
 import torch
 
 from weft.array import wrap
+from weft.frontends.torch.graph import Unsupported
 from weft.frontends.torch.layouts import dense_strides, inverse, is_identity, laid_out
+from weft.frontends.torch.ops import DTYPES
 from weft.frontends.torch.signature import Argument, Made, Output, Own, Seen, Signature, Value, evaluated, evaluated_all
 from weft.graph.node import ArrayType, Node, kind_of
 from weft.passes.executable import Executable
@@ -116,6 +118,7 @@ class SizedCall:
         kinds = kinds_of(self.signature, program, self._known)
         ready = program.ready(kinds)
         executable = self.executable = ready.executable
+        self._confirm_kinds(executable.kinds)
         self._words = ready.words
         self._leaves: list[Any] = list(ready.sources)
         if executable.device is not None or executable.program is None:
@@ -130,6 +133,13 @@ class SizedCall:
         wanted = self._overwritable()
         if wanted:
             self.over = in_place(wanted, self._leaves, ready.over)
+
+    def _confirm_kinds(self, kinds: Sequence[ArrayType]) -> None:
+        """Results must be of the sizes that memory is allocated by: those that torch says."""
+        for kind, (shape, _, dtype), y in zip(kinds, self._made, self.signature.made, strict=True):
+            said = tuple([shape[axis] for axis in y.order])
+            if tuple(kind.shape) != said or kind.dtype is not DTYPES[dtype]:
+                raise Unsupported(f"a result is {kind}, where torch has {dtype}{list(said)}")
 
     def _overwritable(self) -> dict[int, int]:
         """By number of the input: the result that may be written over it. None that is an output as well, for that has

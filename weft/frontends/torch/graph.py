@@ -425,8 +425,11 @@ class _Run:
             out = self.out(node.meta["val"], name.removesuffix(".default") + place_of(node))
             kwargs = self._numbers(kwargs)
             if not self.of.may_run_in_place(name):
-                return apart(RULES[name], out, args, kwargs)
-            return RULES[name](out, *args, **kwargs)
+                made = apart(RULES[name], out, args, kwargs)
+            else:
+                made = RULES[name](out, *args, **kwargs)
+            _confirm_kinds(made, node.meta["val"])
+            return made
         except CheckFailed:
             raise
         except Exception as error:
@@ -463,6 +466,21 @@ class _Run:
         if not isinstance(value, torch.Tensor):
             return None
         return Out(DTYPES[value.dtype], lambda: tuple(size_value(n, self.known) for n in value.shape), site)
+
+
+def _confirm_kinds(made: Any, value: Any) -> None:
+    """Whether a rule has kept to what torch says of a result: memory is allocated by that."""
+    if isinstance(value, (tuple, list)):
+        for part, said in zip(made, value, strict=False):
+            _confirm_kinds(part, said)
+        return
+    if not isinstance(made, mx.array) or not isinstance(value, torch.Tensor):
+        return
+    said = tuple(value.shape)
+    has_symbols = any(type(n) is not int for n in (*said, *made.shape))  # these are compared when they are known
+    fits = made.ndim == len(said) if has_symbols else made.shape == said
+    if made.dtype is not DTYPES[value.dtype] or not fits:
+        raise Unsupported(f"the rule makes {made.dtype.name}{list(made.shape)} of what is {value.dtype}{list(said)}")
 
 
 def _needed(results: Iterable[fx.Node]) -> set[fx.Node]:

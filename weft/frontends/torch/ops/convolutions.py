@@ -72,7 +72,9 @@ def _towards_input(
     axes = len(sizes)
     zeros = [0] * axes
     if transposed:
-        return _convolved(grad, weight, stride, padding, dilation, False, zeros, groups)
+        made = _convolved(grad, weight, stride, padding, dilation, False, zeros, groups)
+        # Padding of the output by a stride or more, as dilation allows it, is room for further steps.
+        return made[(slice(None), slice(None), *(slice(0, n) for n in sizes))]
     parts = zip(
         sizes, grad.shape[2:], weight.shape[2:], _each(stride, axes), _each(padding, axes), _each(dilation, axes),
         strict=True,
@@ -288,10 +290,14 @@ def adaptive_avg_pool(out: Out, x: mx.array, output_size: Sizes) -> mx.array:
     return _adaptive(x, output_size)
 
 
-@aten("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
-def adaptive_avg_pool_backward(out: Out, grad: mx.array, x: mx.array) -> mx.array:
-    axes = 2 if x.ndim <= 4 else 3
-    return mx.vjp(lambda a: _adaptive(a, grad.shape[-axes:]), [x], [grad])[1][0]
+def _adaptive_backward(axes: int) -> None:
+    @aten(f"_adaptive_avg_pool{axes}d_backward")
+    def rule(out: Out, grad: mx.array, x: mx.array) -> mx.array:
+        return mx.vjp(lambda a: _adaptive(a, grad.shape[-axes:]), [x], [grad])[1][0]
+
+
+for _axes in (2, 3):
+    _adaptive_backward(_axes)
 
 
 @aten("col2im")

@@ -8,7 +8,7 @@ from typing import Any
 
 import weft.core as mx
 from weft.dtypes import Dtype
-from weft.frontends.torch.ops.table import Out, Table, common_dtype, to, wide
+from weft.frontends.torch.ops.table import Out, Table, cartesian, common_dtype, to, wide
 
 aten = Table()
 
@@ -64,8 +64,7 @@ def expm1(out: Out, x: mx.array) -> mx.array:
         return mx.expm1(to(x, out.dtype))
     a, b = mx.real(x), mx.imag(x)
     half = mx.sin(b * 0.5)
-    real = mx.expm1(a) * mx.cos(b) - 2 * half * half
-    return to(real, out.dtype) + to(1j, out.dtype) * to(mx.exp(a) * mx.sin(b), out.dtype)
+    return cartesian(mx.expm1(a) * mx.cos(b) - 2 * half * half, mx.exp(a) * mx.sin(b))
 
 
 @aten("sigmoid")
@@ -214,7 +213,7 @@ def gelu_backward(grad: mx.array, x: mx.array, *, approximate: str = "none") -> 
 
 @_activation("silu")
 def silu(x: mx.array) -> mx.array:
-    return x * mx.sigmoid(x)
+    return x / (1 + mx.exp(-x)) if x.dtype.is_complex else x * mx.sigmoid(x)
 
 
 @_activation("silu_backward")
@@ -346,7 +345,7 @@ def div_mode(out: Out, x: Any, y: Any, *, rounding_mode: str | None) -> mx.array
         return div(out, x, y)
     if rounding_mode == "floor":
         return floor_divide(out, x, y)
-    inner = wide(out.dtype)
+    inner = _inner_of_quotient(out, y)
     a, b = to(x, inner), to(y, inner)
     if out.dtype.is_integer:
         quotient = mx.floor_divide(a, b)
@@ -355,10 +354,15 @@ def div_mode(out: Out, x: Any, y: Any, *, rounding_mode: str | None) -> mx.array
     return to(mx.trunc(a / b), out.dtype)
 
 
+def _inner_of_quotient(out: Out, y: Any) -> Dtype:
+    """Quotients of halves are rounded before they are cut off, but for those by one number."""
+    return out.dtype if isinstance(y, mx.array) and y.ndim else wide(out.dtype)
+
+
 @aten("floor_divide", "floor_divide.Scalar")
 def floor_divide(out: Out, x: Any, y: Any) -> mx.array:
     """Of floats, the quotient without its remainder is rounded: floor(x / y) may be one more than it is."""
-    inner = wide(out.dtype)
+    inner = _inner_of_quotient(out, y)
     a, b = to(x, inner), to(y, inner)
     if out.dtype.is_integer:
         return mx.floor_divide(a, b)
@@ -625,7 +629,12 @@ def conj(out: Out, x: mx.array) -> mx.array:
 
 @aten("complex")
 def complex_(out: Out, x: mx.array, y: mx.array) -> mx.array:
-    return to(x, out.dtype) + to(1j, out.dtype) * to(y, out.dtype)
+    return cartesian(x, y)
+
+
+@aten("polar")
+def polar(out: Out, size: mx.array, angle: mx.array) -> mx.array:
+    return cartesian(size * mx.cos(angle), size * mx.sin(angle))
 
 
 @aten("angle")

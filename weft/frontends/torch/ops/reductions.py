@@ -184,7 +184,13 @@ def log_softmax_backward(out: Out, grad: mx.array, y: mx.array, dim: int, input_
 
 @aten("logsumexp")
 def logsumexp(out: Out, x: mx.array, dim: Axes, keepdim: bool = False) -> mx.array:
-    return to(mx.logsumexp(to(x, wide(out.dtype)), axis=axes_of(dim, x.ndim), keepdims=keepdim), out.dtype)
+    axes = axes_of(dim, x.ndim)
+    if not out.dtype.is_complex:
+        return to(mx.logsumexp(to(x, wide(out.dtype)), axis=axes, keepdims=keepdim), out.dtype)
+    highest = mx.max(mx.real(x), axis=axes, keepdims=True)  # real: the angle is that of the sum
+    highest = mx.where(mx.isfinite(highest), highest, mx.zeros_like(highest))
+    made = mx.log(mx.sum(mx.exp(x - to(highest, x.dtype)), axis=axes, keepdims=keepdim))
+    return made + to(highest if keepdim else mx.squeeze(highest, axes), out.dtype)
 
 
 # ---- running ----

@@ -17,6 +17,7 @@ from weft.array import wrap
 from weft.dtypes import Dtype
 from weft.graph.node import kind_of
 from weft.primitives.base import constant
+from weft.primitives.bits import Cartesian
 from weft.primitives.indexing import BoundsCheck
 from weft.program import apply
 
@@ -92,6 +93,12 @@ def to(x: Any, dtype: Dtype) -> mx.array:
     if isinstance(x, Number):
         return wrap(constant(_fitting(x, dtype), kind_of((), dtype)))
     return mx.full((), x, dtype)  # a size that is a symbol
+
+
+def cartesian(x: mx.array, y: mx.array) -> mx.array:
+    """x + iy, with the infinities, NaNs and zeros of each part in that part alone."""
+    made: mx.array = apply(Cartesian(), *mx.broadcast_arrays(x, y))
+    return made
 
 
 def _fitting(number: Any, dtype: Dtype) -> Any:

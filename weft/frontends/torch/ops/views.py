@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import weft.core as mx
-from weft.frontends.torch.ops.table import Out, Table, axes_of, axis_of, iota, to
+from weft.frontends.torch.ops.table import Out, Table, axes_of, axis_of, cartesian, iota, to
 
 aten = Table()
 
@@ -50,7 +50,7 @@ def view_as_real(out: Out, x: mx.array) -> mx.array:
 @aten("view_as_complex", "view_as_complex_copy")
 def view_as_complex(out: Out, x: mx.array) -> mx.array:
     real, imag = (mx.squeeze(part, -1) for part in mx.split(x, 2, axis=-1))
-    return to(real, out.dtype) + to(1j, out.dtype) * to(imag, out.dtype)
+    return cartesian(real, imag)
 
 
 @aten("permute", "permute_copy")
