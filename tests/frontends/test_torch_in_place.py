@@ -250,6 +250,62 @@ def test_memory_that_overlaps_is_not_overwritten() -> None:
     torch.testing.assert_close(memory, beside)
 
 
+WEIGHT = torch.linspace(-1, 1, 16).reshape(4, 4).cos()
+
+
+def _read_after_its_place_could_go(x: Any, y: Any) -> Any:
+    h = torch.softmax(x @ WEIGHT, -1)
+    return ((torch.relu(h - h.sum(0)) @ WEIGHT) * h).sum(0)
+
+
+def _place_that_another_value_has(x: Any, y: Any) -> Any:
+    h = x.cumsum(0)
+    other = h.mul(2).cumsum(1).add_(1)
+    return (y - h).cumsum(0), other.sum()
+
+
+def _read_by_a_scan_too(x: Any, y: Any) -> Any:
+    h = x.cumsum(0)
+    return h.softmax(-1) @ WEIGHT, (h * y).cumsum(1)
+
+
+def _changed_through_a_view(x: Any, y: Any) -> Any:
+    h = x @ WEIGHT
+    part = h.view(-1)[3:7]
+    h.exp_()
+    part.neg_()
+    return h.softmax(-1), part + 1
+
+
+def _broadcast(x: Any, y: Any) -> Any:
+    twice = x.cumsum(0)[:1] * 2
+    return twice + y, twice.add(y).sum(0)
+
+
+def _of_another_dtype(x: Any, y: Any) -> Any:
+    h = x.cumsum(0)
+    return h > y, (h > y).sum(), h.to(torch.float64), h.to(torch.int32).float()
+
+
+@DYNAMIC
+@pytest.mark.parametrize(
+    ("fun", "lying", "apart"),
+    [
+        (_read_after_its_place_could_go, "divide lies on matmul", "maximum: operand divide is needed later"),
+        (_place_that_another_value_has, "multiply lies on cum_sum", "subtract: the place of operand cum_sum"),
+        (_read_by_a_scan_too, "divide lies on cum_sum", "multiply: operand cum_sum"),
+        (_changed_through_a_view, "slice_update(starts=(3,), steps=(1,)) lies on exp", "divide: operand slice_update"),
+        (_broadcast, "", "multiply: operand cum_sum(axis=0, reverse=False, exclusive=False) has another size"),
+        (_of_another_dtype, "", "as_type(dtype=float32): operand cum_sum"),
+    ],
+)
+def test_what_lies_where_and_why(fun: Any, lying: str, apart: str, dynamic: bool) -> None:
+    """What is overwritten is what nothing reads afterwards, as the report has it."""
+    report = check(fun, X, Y, dynamic=dynamic).memory_report()
+    assert any(line.startswith(lying) for line in report.in_place) if lying else not report.in_place, report
+    assert any(line.startswith(apart) for line in report.apart), report
+
+
 # ---- restrictions ----
 
 

@@ -691,6 +691,15 @@ OTHERS: dict[str, Callable[[], list[Call]]] = {
     ],
     "complex": lambda: [call(*PARTS), call(t(3, dtype=F64), t(2, 1, dtype=F64))],
     "polar": lambda: [call(t(4, 1, low=0.0), t(3, low=-9.0, high=9.0)), call(torch.tensor([math.inf]), torch.ones(1))],
+    "_weight_norm_interface": lambda: [
+        call(t(4, 3, 2), t(4, 1, 1, low=0.1)),
+        call(t(4, 3, 2), t(1, 1, 2, low=0.1), 2),
+        call(t(4, 3, dtype=B16), t(4, 1, dtype=B16, low=0.1), 0),
+    ],
+    "_weight_norm_interface_backward": lambda: [
+        call(t(*v, seed=1), t(*v), t(*g, low=0.1), t(*g, low=1.0, seed=2), dim)
+        for v, g, dim in (((4, 3, 2), (4, 1, 1), 0), ((4, 3, 2), (1, 1, 2), 2))
+    ],
     "view_as_complex": lambda: [call(torch.stack(torch.broadcast_tensors(*PARTS), -1)), call(t(3, 2, dtype=F64))],
 }
 """And others that are beside core ATen."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import weft.core as mx
-from weft.frontends.torch.ops.table import Table, to, wide
+from weft.frontends.torch.ops.table import Table, axis_of, to, wide
 
 aten = Table()
 Maybe = mx.array | None
@@ -221,3 +221,28 @@ def batch_norm_backward(
         to(v, o.dtype) if wanted and o is not None else None
         for v, o, wanted in zip(made, out, output_mask, strict=True)
     )
+
+
+# ---- of weights ----
+
+
+def _axes_beside(x: mx.array, dim: int) -> list[int]:
+    return [axis for axis in range(x.ndim) if axis != axis_of(dim, x.ndim)]
+
+
+@aten("_weight_norm_interface")
+def weight_norm(out: Any, v: mx.array, g: mx.array, dim: int = 0) -> tuple[mx.array, mx.array]:
+    """(v with norms g along one axis, the norms that it had)."""
+    inner = to(v, out[1].dtype)
+    norms = mx.sqrt(mx.sum(inner * inner, axis=_axes_beside(v, dim), keepdims=True))
+    return to(inner * (to(g, norms.dtype) / norms), out[0].dtype), norms
+
+
+@aten("_weight_norm_interface_backward")
+def weight_norm_backward(
+    out: Any, grad: mx.array, v: mx.array, g: mx.array, norms: mx.array, dim: int
+) -> tuple[mx.array, mx.array]:
+    dw, inner, scale = (to(x, norms.dtype) for x in (grad, v, g))
+    along = mx.sum(dw * inner, axis=_axes_beside(v, dim), keepdims=True) / norms
+    dv = (scale / norms) * (dw - inner * (along / norms))
+    return to(dv, out[0].dtype), to(along, out[1].dtype)
