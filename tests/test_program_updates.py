@@ -19,6 +19,7 @@ import weft.core as mx
 from tests.updating import N, at, fresh, large
 from weft import program
 from weft.program import Input
+from weft.targets.cpu.forms import base
 
 Array = mx.array
 Fun = Callable[..., Any]
@@ -464,3 +465,17 @@ def test_what_the_memory_report_says() -> None:
     assert "is needed later" in found.apart[0]
     assert "is an input, which the caller keeps" in found.apart[1]
     assert found.inputs[0].startswith("input a: copied, because")
+
+
+@pytest.mark.parametrize("first", [0, 1, 4, 15])
+def test_memory_of_numpy_begins_anywhere(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where results are so large that they are written past the caches."""
+    monkeypatch.setattr(base, "STREAM_BYTES", 1)
+    step = made(CASES["update"])
+    a = np.zeros(N + 32, np.float32)
+    a = a[-a.ctypes.data % 64 // 4 + first :][:N]
+    assert a.ctypes.data % 64 == 4 * first
+    a[:], b = large(1), large(2)
+    expected = a * np.float32(0.5) + b
+    step.run([a, b])
+    np.testing.assert_array_equal(a, expected)

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from weft.frontends.torch import backend  # noqa: E402
 from weft.frontends.torch.calls import Memory, SizedCall  # noqa: E402
+from weft.targets.cpu.forms import base  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -382,3 +383,20 @@ def test_gradients_of_convolutions_are_written_in_the_order_of_their_weights(mon
     model(x).square().sum().backward()
     for got, p in zip(found, model.parameters(), strict=True):
         torch.testing.assert_close(got, p.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("first", [0, 1, 5])
+def test_what_is_changed_begins_anywhere_in_memory(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it is so large that it is written past the caches."""
+    monkeypatch.setattr(base, "STREAM_BYTES", 1)
+
+    def fun(x: Any, y: Any) -> Any:
+        x.add_(y.sin())
+        return x * 2
+
+    memory = torch.rand(1000 + first)
+    x, y = memory[first:], torch.rand(1000)
+    expected = x + y.sin()
+    found = compiled(fun)(x, y)
+    torch.testing.assert_close(x, expected)
+    torch.testing.assert_close(found, expected * 2)
