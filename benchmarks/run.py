@@ -9,6 +9,7 @@ new program costs and the later ones what it costs a second process. The best of
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import selectors
@@ -220,6 +221,8 @@ def environment(peer: str, threads: int, scratch: Path, sources: Path = HERE.par
     variables |= {"WEFT_CACHE_DIR": str(folder / "weft"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
     variables.pop("JAX_COMPILATION_CACHE_DIR", None)
     if peer in (REQUIRED, EARLIER) and (sources / "weft" / "__init__.py").is_file():
+        # As pip leaves an installed package, the peers among them: no module is parsed while a first call is timed.
+        compileall.compile_dir(sources / "weft", quiet=2)
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(sources), variables.get("PYTHONPATH")]))
     return variables
 

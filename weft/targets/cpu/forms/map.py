@@ -31,9 +31,8 @@ ONCE_COST = 80
 
 def lanes_of(kernel: Kernel) -> int:
     """The length of vectors: long chains of dependent instructions leave the units idle; twice the lanes give them a
-    second chain to work on. Where a register has 32 bytes or less, there are two chains already, and constants need the
-    registers."""
-    return 2 * LANES if WIDE_COST <= kernel.cost() <= LONG_COST and machine.machine(config.cpu).vector > 32 else LANES
+    second chain to work on. Where a register has 16 bytes, there are four chains already, and registers are few."""
+    return 2 * LANES if WIDE_COST <= kernel.cost() <= LONG_COST and machine.machine(config.cpu).vector > 16 else LANES
 
 
 def masks_all(kernel: Kernel) -> bool:
