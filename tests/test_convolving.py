@@ -451,3 +451,16 @@ def test_gradients_do_not_depend_on_threads(team: Callable[[int], None], channel
         mx.eval(found[-1])
     for other in found[1:]:
         assert all(mx.array_equal(a, b).item() for a, b in zip(found[0], other, strict=True))
+
+
+def test_depthwise_weight_gradients_of_images_that_come_from_memory() -> None:
+    """Lines are asked for ahead of time then. Sums of small integers are exact."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-1, 2, (1, 1024, 1024, 2)).astype(np.float32) for _ in range(2))
+    weights, out = mx.zeros((2, 3, 3, 1)), mx.array(y)
+    (found,) = mx.vjp(lambda w: mx.conv2d(mx.array(x), w, padding=1, groups=2), [weights], [out])[1]
+    seen = np.pad(x[0], ((1, 1), (1, 1), (0, 0)))
+    for i in range(3):
+        for j in range(3):
+            expected = np.sum(seen[i : i + 1024, j : j + 1024] * y[0], axis=(0, 1), dtype=np.float64)
+            np.testing.assert_array_equal(np.array(found[:, i, j, 0]), expected)

@@ -38,6 +38,7 @@ _WRITTEN_OUT: Final = 16  # channels times elements of a window along the last a
 _TOGETHER: Final = 4  # rows of a window that are summed together
 _LINE: Final = 64  # places of a line that are a task
 _PIECE: Final = 256  # places of a line that are summed in one chain; another number gives other bits
+_FAR: Final = 1 << 24  # bytes of operands that come from memory
 _STREAM: Final = 4  # multiply-adds that loading what is multiplied takes as long as
 
 
@@ -56,6 +57,8 @@ class GroupedShape:
     last: tuple[int, int, int] | None = None
     together: int = 1
     """Rows of a window that the derivative by the weights sums together: few sums would wait for each other."""
+    far: bool = False
+    """Whether that derivative asks for the next lines ahead of time, because they come from memory."""
 
     @property
     def width(self) -> int:
@@ -67,7 +70,7 @@ class GroupedShape:
         k = self.kind
         marks = f"{k.memory.name}_{k.work.name}_{self.each}x{self.per}_{self.axes}_{self.sums}"
         window = "" if self.last is None else "_by" + "_".join(map(str, self.last))
-        return marks + window + "_tail" * self.tail + f"_of{self.together}" * (self.together > 1)
+        return marks + window + "_tail" * self.tail + f"_of{self.together}" * (self.together > 1) + "_far" * self.far
 
 
 class _Kernel:
@@ -507,7 +510,12 @@ class Weights(_Kernel):
         def terms(first: int, stop: int) -> Callable[[list[Value], list[Value]], list[Value]]:
             def term(indices: list[Value], sums: list[Value]) -> list[Value]:
                 (p,) = indices
-                factor = f.load(self.kind, b.gep(y, p * f[f"sy{last}"]), LANES, part)
+                place = b.gep(y, p * f[f"sy{last}"])
+                factor = f.load(self.kind, place, LANES, part)
+                if self.shape.far and last:  # the next line begins where processors do not guess it
+                    below = f[f"sx{last - 1}"] * self._step(last - 1)
+                    ahead = b.gep(self._at_tap(self._at_place(xs[-1], last, p), last, begin), below)
+                    f.prefetch([b.gep(place, f[f"sy{last - 1}"]), ahead])
                 at = [self._at_tap(self._at_place(x, last, p), last, begin + t) for x in xs for t in range(first, stop)]
                 inputs = [seen for place in at for seen in self._inputs(place, count)]
                 return [_fused(b, seen, factor, total) for seen, total in zip(inputs, sums, strict=True)]
@@ -595,7 +603,8 @@ def convolve_weights(op: ConvolveWeights, x: Layout, y: Layout, out: Layout) -> 
     x, at_x = _in_rows(x, Pointer(0), Pointer(4), launches, temporaries)
     outputs, each = int(out.shape[-1]), int(out.shape[-2])
     shape = _shape(op.windows, x, outputs, op.groups, each, int(op.kernel[-1]), most=12)
-    kernel = Weights(replace(shape, together=_together(shape, math.prod(map(int, op.kernel[:-1])))))
+    far = bool((math.prod(x.shape) + math.prod(y.shape)) * x.dtype.size >= _FAR)
+    kernel = Weights(replace(shape, together=_together(shape, math.prod(map(int, op.kernel[:-1]))), far=far))
     terms = _STREAM * math.prod(out.shape) * math.prod(y.shape[-d - 2 : -1])
     window: Sequence[Any] = op.kernel
     rows, blocks, members = math.prod(window[:-1]), -(-outputs // kernel.shape.width), math.prod(out.shape[: -d - 2])
