@@ -241,15 +241,15 @@ def test_errors_inside_traced_functions_name_the_users_line() -> None:
 
 def test_too_much_memory_is_a_memory_error() -> None:
     with pytest.raises(MemoryError, match="memory"):
-        mx.eval(mx.zeros((1 << 50,)) + mx.array(1.0))
+        mx.eval(mx.arange(1 << 50) + 1)
 
 
 def test_a_failed_evaluation_can_be_tried_again() -> None:
     before = mx.set_memory_limit(mx.get_active_memory() + (1 << 20))
     try:
-        big = mx.broadcast_to(mx.array(1.0), (1 << 20,)) * 2
+        big = mx.minimum(mx.arange(1 << 20), 2)
         with pytest.raises(MemoryError):
             mx.eval(big)
     finally:
         mx.set_memory_limit(before)
-    assert mx.sum(big).item() == 2.0 * (1 << 20)
+    assert mx.sum(big).item() == 2 * (1 << 20) - 3
