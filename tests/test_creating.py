@@ -75,7 +75,9 @@ def test_shapes(function: Any) -> None:
     for shape in ((-1,), (2, -3), -1):
         with pytest.raises(ValueError, match="cannot be negative"):
             function(shape)
-    for shape in (2.5, (2.5,), "a", (mx.array(2),), None):
+    for shape in ((mx.array(3),), mx.array([3]), np.array([3]), mx.array(3, mx.uint8), range(3, 4)):
+        assert function(shape).shape == (3,)
+    for shape in (2.5, (2.5,), "a", (mx.array(2.0),), (mx.array([2]),), None):
         with pytest.raises(TypeError, match="a size is an integer"):
             function(shape)
 

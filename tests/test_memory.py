@@ -222,8 +222,22 @@ def test_setters_return_the_previous_limit() -> None:
 
 @pytest.mark.parametrize("setter", [buffer.set_memory_limit, buffer.set_cache_limit, buffer.set_wired_limit])
 def test_negative_limit(setter) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ValueError, match=f"{setter.__name__}.*got -1"):
+    """The class of error is MLX's."""
+    with pytest.raises(TypeError, match=f"{setter.__name__}.*got -1"):
         setter(-1)
+
+
+@pytest.mark.parametrize("setter", [buffer.set_memory_limit, buffer.set_cache_limit, buffer.set_wired_limit])
+def test_limits_beyond_all_memory(setter) -> None:  # type: ignore[no-untyped-def]
+    """They limit nothing, and what is freed afterwards is counted still."""
+    before = setter(1 << 64)
+    try:
+        active = buffer.get_active_memory()
+        kept = allocate(1000)
+        del kept
+        assert buffer.get_active_memory() == active
+    finally:
+        setter(before)
 
 
 def test_no_cache_with_a_cache_limit_of_zero() -> None:

@@ -68,9 +68,13 @@ def test_reshape_refuses() -> None:
     for wrong in ((4,), (-1, 4), (-1, -1), (-2, 3)):
         with pytest.raises(ValueError, match=r"\[reshape\]"):
             mx.reshape(x, wrong)
-    for strange in (6, (2.0, 3), "ab", (mx.array(6),)):
+    for strange in (6, (2.0, 3), "ab", mx.array(6)):
         with pytest.raises(TypeError, match=r"\[reshape\] a shape is a sequence of integers"):
             mx.reshape(x, strange)
+    with pytest.raises(TypeError, match=r"\[reshape\] a size must be an integer"):
+        mx.reshape(x, (mx.array(6.0),))
+    for shape in ((mx.array(6),), mx.array([6]), np.array([6]), range(6, 7)):
+        assert mx.reshape(x, shape).shape == (6,)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"\[reshape\] 0 elements do not fit"):
         mx.reshape(mx.zeros((0, 3)), (0, -1))
     assert mx.reshape(mx.zeros((0, 3)), (3, -1)).shape == (3, 0)

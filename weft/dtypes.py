@@ -6,6 +6,7 @@ Everything in Weft speaks of element types through these objects; NumPy's dtypes
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,26 +22,40 @@ LIBRARY = ["weft.core"]
 """The module that dtypes name when they are printed; weft.frontends.mlx writes another."""
 
 
-class DtypeCategory:
+class DtypeCategory(enum.Enum):
     """A node of the type tree that `issubdtype` walks, for example `floating`."""
 
-    __slots__ = ("name", "parent")
+    complexfloating = 0
+    floating = 1
+    inexact = 2
+    signedinteger = 3
+    unsignedinteger = 4
+    integer = 5
+    number = 6
+    generic = 7
 
-    def __init__(self, name: str, parent: DtypeCategory | None) -> None:
-        self.name, self.parent = name, parent
+    @property
+    def parent(self) -> DtypeCategory | None:
+        """The category above; None of `generic`."""
+        return _ABOVE.get(self)
 
     def __repr__(self) -> str:
-        return f"{LIBRARY[0]}.{self.name}"
+        return str(self)
 
 
-generic: Final = DtypeCategory("generic", None)
-number: Final = DtypeCategory("number", generic)
-integer: Final = DtypeCategory("integer", number)
-signedinteger: Final = DtypeCategory("signedinteger", integer)
-unsignedinteger: Final = DtypeCategory("unsignedinteger", integer)
-inexact: Final = DtypeCategory("inexact", number)
-floating: Final = DtypeCategory("floating", inexact)
-complexfloating: Final = DtypeCategory("complexfloating", inexact)
+generic: Final = DtypeCategory.generic
+number: Final = DtypeCategory.number
+integer: Final = DtypeCategory.integer
+signedinteger: Final = DtypeCategory.signedinteger
+unsignedinteger: Final = DtypeCategory.unsignedinteger
+inexact: Final = DtypeCategory.inexact
+floating: Final = DtypeCategory.floating
+complexfloating: Final = DtypeCategory.complexfloating
+
+_ABOVE: Final = {
+    number: generic, integer: number, signedinteger: integer, unsignedinteger: integer, inexact: number,
+    floating: inexact, complexfloating: inexact,
+}  # fmt: skip
 
 
 class Dtype:
@@ -200,7 +215,7 @@ def issubdtype(a: Dtype | DtypeCategory, b: Dtype | DtypeCategory) -> bool:
     """
     for given in (a, b):
         if not isinstance(given, (Dtype, DtypeCategory)):
-            raise TypeError(f"[issubdtype] compares dtypes and their categories; got {given!r}.")
+            raise ValueError(f"[issubdtype] compares dtypes and their categories; got {given!r}.")
     if a is b:
         return True
     if isinstance(b, Dtype):
@@ -212,24 +227,30 @@ def issubdtype(a: Dtype | DtypeCategory, b: Dtype | DtypeCategory) -> bool:
 
 
 class finfo:
-    """Limits of a floating-point type: `min`, `max`, `eps`, `smallest_normal`, `bits`."""
+    """Limits of a floating-point type: `min`, `max`, `eps`, `smallest_normal`, `bits`; of complex numbers, those of
+    their parts, whose dtype `dtype` is."""
 
     def __init__(self, dtype: Dtype) -> None:
+        if not isinstance(dtype, Dtype):
+            raise TypeError(f"[finfo] takes a dtype, for example float32; got {dtype!r}.")
         if not dtype.is_inexact:
             raise ValueError(f"[finfo] {dtype.name} is not a floating-point type; use iinfo for integers.")
-        info = ml_dtypes.finfo(real_of(dtype).np)
-        self.dtype, self.bits = dtype, int(info.bits)
+        self.dtype = real_of(dtype)
+        info = ml_dtypes.finfo(self.dtype.np)
+        self.bits = int(info.bits)
         self.min, self.max, self.eps = float(info.min), float(info.max), float(info.eps)
         self.smallest_normal = float(info.smallest_normal)
 
     def __repr__(self) -> str:
-        return f"finfo(min={self.min}, max={self.max}, dtype={self.dtype.name})"
+        return f"finfo(min={self.min:g}, max={self.max:g}, dtype={self.dtype.name})"
 
 
 class iinfo:
     """Limits of an integer type: `min`, `max`, `bits`."""
 
     def __init__(self, dtype: Dtype) -> None:
+        if not isinstance(dtype, Dtype):
+            raise TypeError(f"[iinfo] takes a dtype, for example int32; got {dtype!r}.")
         if not dtype.is_integer:
             raise ValueError(f"[iinfo] {dtype.name} is not an integer type; use finfo for floats.")
         info = np.iinfo(dtype.np)

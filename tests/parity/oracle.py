@@ -119,7 +119,7 @@ def alike(mine: Any, other: Any, loose: bool = False) -> None:
     """The same class of error, or the same shape, dtype and elements."""
     if isinstance(other, type):
         # What MLX cannot convert is a RuntimeError from C++; ours says TypeError or ValueError.
-        allowed = (TypeError, ValueError) if other is RuntimeError else (other,)
+        allowed = (RuntimeError, TypeError, ValueError) if other is RuntimeError else (other,)
         assert isinstance(mine, type), f"{mine} instead of {other.__name__}"
         assert issubclass(mine, allowed), f"{mine.__name__} instead of {other.__name__}"
         return

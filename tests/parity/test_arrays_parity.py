@@ -151,6 +151,33 @@ def test_bounds_of_clip_have_their_dtype_from_the_array() -> None:
         both(lambda m, a, low: m.clip(a, low, 2.5), truths, low)
 
 
+@pytest.mark.parametrize("text", [
+    "m.zeros(m.array([2, 3]))", "m.zeros(np.array([2, 3]))", "m.zeros((m.array(2), 3))", "m.ones(range(2, 4))",
+    "m.full(m.array([2]), 1)", "m.eye(m.array(3))", "m.tri(3, k=m.array(1))", "m.linspace(0, 1, m.array(3))",
+    "m.reshape(x, (m.array(3), -1))", "m.reshape(x, m.array([3, 2]))",
+    "m.roll(x, m.array(1))", "m.roll(x, m.array([1]))", "m.roll(x, (1, m.array(2)), m.array([0, 1]))",
+    "m.repeat(x, m.array(2))", "m.tile(x, m.array(2))", "m.tile(x, m.array([2, 1]))", "m.pad(x, m.array(1))",
+    "m.split(x, m.array(3), 1)", "m.split(x, m.array([1, 2]), 1)", "m.broadcast_to(x[0], m.array([2, 3]))",
+    "m.topk(x, m.array(1))", "m.unflatten(x, 1, (m.array(3), 1))", "m.diag(x[0], m.array(1))",
+    "m.sum(x, m.array(0))", "m.sum(x, np.array([1]))", "m.sum(x, range(2))", "m.transpose(x, m.array([1, 0]))",
+    "m.expand_dims(x, range(2))", "m.fft.fft(x, m.array(4)).shape", "m.fft.fft2(x, m.array([2, 2])).shape",
+    "m.conv1d(x[..., None], m.ones((1, 2, 1)), m.array(2))", "m.random.normal((m.array(2),)).shape",
+    "m.random.split(m.random.key(0), m.array(3))", "m.tensordot(x, x, [0])",
+    "m.zeros(m.array([2.0]))", "m.zeros((m.array([2]), 3))", "m.roll(x, m.array(1.0))", "m.sum(x, m.array(0.0))",
+    "m.linalg.norm(x, axis=m.array([1]))", "m.quantize(m.ones((2, 64)), m.array(32))[0].shape",
+    "type(m.quantize(m.ones((2, 64))))", "m.convolve(x[0], m.array([1, 1]))", "m.convolve(m.array([1, 1]), x[0])",
+    "m.conv1d(x[..., None], m.ones((1, 2, 1), m.int8))",
+    "m.where(x > 2, x, None)",
+])  # fmt: skip
+def test_arrays_as_sizes_axes_and_counts(text: str) -> None:
+    """Arrays of one integer stand for it, those with an axis for several."""
+
+    def ask(m: Any) -> Any:
+        return eval(text, {"m": m, "np": np, "x": m.array([[1, 2, 3], [4, 5, 6]], m.float32)})
+
+    alike(outcome(lambda: ask(wx)), outcome(lambda: ask(mx)), loose=True)
+
+
 def test_names() -> None:
     def public(thing: Any) -> set[str]:
         return {name for name in dir(thing) if not name.startswith("_")}

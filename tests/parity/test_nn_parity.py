@@ -143,6 +143,14 @@ LAYERS: dict[str, tuple[Any, ...]] = {
         lambda n: n.TransformerDecoder(2, 6, 2, mlp_dims=9), SEQUENCE, draw((2, 5, 6), 1), draw((7, 7), 2),
         draw((7, 5), 3),
     ),
+    "TransformerDecoderLayer": (
+        lambda n: n.TransformerDecoderLayer(6, 2, norm_first=False), SEQUENCE, draw((2, 5, 6), 1), draw((7, 7), 2),
+        draw((7, 5), 3),
+    ),
+    "AllToShardedLinear": (lambda n: n.AllToShardedLinear(6, 5), SEQUENCE),
+    "ShardedToAllLinear": (lambda n: n.ShardedToAllLinear(6, 5, bias=False), SEQUENCE),
+    "FullyShardedModule": (lambda n: n.FullyShardedModule(n.Linear(6, 5)), SEQUENCE),
+    "fully_shard": (lambda n: n.fully_shard(n.Linear(6, 5)), SEQUENCE),
     "Transformer": (
         lambda n: n.Transformer(6, 2, 1, 1, 8), SEQUENCE, draw((2, 5, 6), 1), draw((7, 7), 2), draw((5, 5), 3),
         draw((5, 7), 4),
@@ -233,6 +241,63 @@ def test_losses(name: str) -> None:
 INITIALIZERS = (
     "constant", "normal", "uniform", "identity", "glorot_normal", "glorot_uniform", "he_normal", "he_uniform", "sparse",
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["QuantizedAllToShardedLinear", "QuantizedShardedToAllLinear"])
+def test_quantized_layers_of_a_group_of_one(name: str) -> None:
+    made = []
+    for n, m, flatten, unflatten in (
+        (wn, wx, wu.tree_flatten, wu.tree_unflatten),
+        (mn, mx, mu.tree_flatten, mu.tree_unflatten),
+    ):
+        plain = give(n.Linear(64, 32), m.array, flatten, unflatten)
+        layer = getattr(n, name).from_quantized_linear(n.QuantizedLinear.from_linear(plain, 32, 4))
+        made.append((layer(m.array(draw((3, 64)))), repr(layer), [p for p, _ in flatten(layer.parameters())]))
+    alike(made[0][0], made[1][0])
+    assert made[0][1] == made[1][1]
+    assert sorted(made[0][2]) == sorted(made[1][2])
+
+
+def test_layers_that_quantize_what_they_are_given() -> None:
+    """While they train they hold weights, then codes; MLX multiplies on GPUs alone."""
+    made = []
+    for n, m, flatten, unflatten in (
+        (wn, wx, wu.tree_flatten, wu.tree_unflatten),
+        (mn, mx, mu.tree_flatten, mu.tree_unflatten),
+    ):
+        layer = give(n.QQLinear(64, 32), m.array, flatten, unflatten)
+        texts = [repr(layer)]
+        layer.eval()
+        layer.quantize()
+        texts.append(repr(layer))
+        made.append((texts, layer.weight, layer.scales))
+    assert made[0][0] == made[1][0]
+    for ours, theirs in zip(made[0][1:], made[1][1:], strict=True):
+        np.testing.assert_array_equal(np.array(ours), np.array(theirs))
+
+
+def test_gradients_of_a_group_of_one() -> None:
+    for n, m in ((wn, wx), (mn, mx)):
+        gradients = {"a": m.array([1.0, 2.0]), "b": [m.array(3.0)]}
+        found = n.average_gradients(gradients)
+        assert found["a"].tolist() == [1.0, 2.0]
+        assert found["b"][0].item() == 3.0
+
+
+@pytest.mark.parametrize("alpha", [0.25, -1.0])
+def test_prelu(alpha: float) -> None:
+    alike(wn.prelu(wx.array(X), wx.array(alpha)), mn.prelu(mx.array(X), mx.array(alpha)))
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (3, 5), (7, 2)])
+def test_orthogonal_weights(shape: tuple[int, ...]) -> None:
+    """MLX has them on the GPU unless work goes to the CPU."""
+    for n, m in ((wn, wx), (mn, mx)):
+        w = np.array(n.init.orthogonal(2.0)(m.zeros(shape)), np.float64)
+        square = w @ w.T if shape[0] <= shape[1] else w.T @ w
+        np.testing.assert_allclose(square, 4 * np.eye(min(shape)), atol=1e-5)
+        with pytest.raises(ValueError):
+            n.init.orthogonal()(m.zeros(3))
 
 
 @pytest.mark.parametrize("name", INITIALIZERS)

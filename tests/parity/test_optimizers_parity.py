@@ -18,6 +18,17 @@ mo = pytest.importorskip("mlx.optimizers")
 mn = pytest.importorskip("mlx.nn")
 mu = pytest.importorskip("mlx.utils")
 
+
+def test_the_base_of_all_optimizers() -> None:
+    for o, m in ((wo, wx), (mo, mx)):
+        base = o.Optimizer()
+        assert sorted(base.state) == ["step"]
+        assert base.step.item() == 0
+        with pytest.raises(NotImplementedError):
+            base.init({"a": m.zeros(2)})
+        assert issubclass(o.Adam, o.Optimizer)
+
+
 SHAPES = {"a": (4, 6), "b": {"c": (5,), "d": [(3, 2, 4), ()]}}
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "SGD": lambda o: o.SGD(0.1),

@@ -48,16 +48,20 @@ _MOST_NUMBERS = 256
 
 
 def whole_number(name: str, what: str, given: Any) -> Any:
-    """An argument that is an integer, or stands for one while a function is traced; an error otherwise."""
+    """An argument that is an integer, or stands for one while a function is traced; an error otherwise. Of an array of
+    one integer, and without axes, its value: that is computed now, as by `item`."""
     if type(given) in _WHOLE:
         return given
     try:
-        if not isinstance(given, array):
-            found = index(given)
-            return found if found.__class__ is int else int(found)  # True, and members of an IntEnum, are 1 of a kind
+        found = index(given)
     except TypeError:
-        pass
-    raise TypeError(f"[{name}] {what} must be an integer; got {given!r}.")
+        raise TypeError(f"[{name}] {what} must be an integer; got {given!r}.") from None
+    return found if found.__class__ is int else int(found)  # True, and members of an IntEnum, are 1 of a kind
+
+
+def is_sequence(given: Any) -> bool:
+    """Whether an argument is several numbers: a list, a tuple, a range, or an array (NumPy's too) that has an axis."""
+    return isinstance(given, (list, tuple, range)) or (isinstance(given, (array, np.ndarray)) and given.ndim > 0)
 
 
 def is_whole(given: Any) -> bool:
@@ -394,7 +398,7 @@ def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
     """Sorted, non-negative, distinct axes; None means all."""
     if axes is None:
         return tuple(range(ndim))
-    if not isinstance(axes, (list, tuple)):
+    if not is_sequence(axes):
         axes = (axes,)  # type: ignore[assignment]
     found = [normalize_axis(name, axis, ndim) for axis in axes]  # type: ignore[union-attr]
     if len(set(found)) != len(found):
@@ -404,7 +408,8 @@ def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
 
 __all__ = [
     "ArrayLike", "Axes", "Binary", "Scalar", "Unary", "apply", "array", "astype", "bind", "broadcast_node",
-    "broadcast_shapes", "constant", "default_dtype", "kind_of", "normalize_axes", "normalize_axis", "plain", "promoted",
+    "broadcast_shapes", "constant", "default_dtype", "is_sequence", "kind_of", "normalize_axes", "normalize_axis",
+    "plain", "promoted",
     "refuse_dtype", "refuse_overflow", "reshape", "scalar_node", "to_int64", "to_node", "together", "transpose",
     "whole_number", "wrap",
 ]  # fmt: skip

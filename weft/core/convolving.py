@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft import dtypes as dt
-from weft.core._common import array, is_whole, whole_number, wrap
+from weft.core._common import array, is_sequence, whole_number, wrap
 from weft.core.joining import pad
 from weft.core.linear import matmul
 from weft.core.shaping import flip as flipped
@@ -26,10 +26,10 @@ Sizes = int | Sequence[int]
 
 def _each(name: str, what: str, given: Any, axes: int) -> tuple[int, ...]:
     """One number for each spatial axis."""
-    sizes = (given,) * axes if is_whole(given) else tuple(given)
+    sizes = tuple(given) if is_sequence(given) else (given,) * axes
     if len(sizes) == 1:
         sizes *= axes
-    if len(sizes) != axes or not all(map(is_whole, sizes)):
+    if len(sizes) != axes:
         raise ValueError(f"[{name}] {what} is an integer or has one for each of {axes} spatial axes; got {given!r}.")
     return tuple([whole_number(name, what, n) for n in sizes])
 
@@ -39,11 +39,11 @@ def _reshaped(x: array, *shape: Any) -> array:
 
 
 def _check(x: Any, w: Any, groups: int) -> int:
-    """The number of spatial axes, operands being checked."""
+    """The number of spatial axes, operands being checked. Weights may be integers, which become floats."""
     for given in (x, w):
         if not isinstance(given, array):
             raise TypeError(f"[conv] input and weight must be arrays; got {type(given).__name__}.")
-        if given.dtype.kind != "f":
+        if not (given.dtype.is_float or (given is w and not given.dtype.is_complex)):
             raise ValueError(
                 f"[conv] Invalid input array with type {given.dtype.name}. Convolution currently only supports "
                 "floating point types."

@@ -17,6 +17,7 @@ from weft.core._common import (
     broadcast_node,
     broadcast_shapes,
     default_dtype,
+    is_sequence,
     kind_of,
     plain,
     refuse_overflow,
@@ -37,18 +38,20 @@ Stream = Any
 
 def sizes_of(name: str, shape: int | Sequence[int]) -> Shape:
     """A shape that a user gave, or the one size of a vector."""
-    return tuple(_size(name, n) for n in (shape if isinstance(shape, (list, tuple)) else (shape,)))
+    return tuple(_size(name, n) for n in (shape if is_sequence(shape) else (shape,)))  # type: ignore[union-attr]
 
 
 def _size(name: str, n: Any) -> Any:
-    """A size that is not negative; NumPy's integers are integers, arrays are not: their elements may be unknown yet."""
+    """A size that is not negative; NumPy's integers are integers, and so are arrays of one, whose value is taken."""
     if type(n) is Dim:
         return n
-    if isinstance(n, (array, float)) or not hasattr(n, "__index__"):
-        raise TypeError(f"[{name}] a size is an integer; got {n!r}.")
-    if n.__index__() < 0:
+    try:
+        found = n.__index__()
+    except (AttributeError, TypeError):
+        raise TypeError(f"[{name}] a size is an integer; got {n!r}.") from None
+    if found < 0:
         raise ValueError(f"[{name}] a size cannot be negative; got {n}.")
-    return n.__index__()
+    return found
 
 
 def dtype_of(name: str, given: Any, default: Dtype) -> Dtype:

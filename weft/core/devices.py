@@ -13,6 +13,7 @@ from weft.config import config
 from weft.errors import ConfigError
 from weft.graph import placement
 from weft.lazy import lazy
+from weft.llvm.host import cpu_name
 from weft.runtime.device import HOST, Device, DeviceType
 
 if TYPE_CHECKING:
@@ -119,13 +120,16 @@ def device_count(device_type: DeviceType) -> int:
 
 
 def device_info(d: Device | DeviceType | None = None) -> dict[str, Any]:
-    """What is known of a device, the default one if none is given."""
-    device = _device("device_info", default_device() if d is None else d)
+    """What is known of a device, the default one if none is given; nothing of one that is not there."""
+    device = default_device() if d is None else Device(d) if isinstance(d, DeviceType) else d
+    if isinstance(device, Device) and targets.find(device) is None:
+        return {}
+    device = _device("device_info", device)
     if device != HOST:
         target = targets.TARGETS[device]
         return {"device_name": target.name, **target.facts()}
     return {
-        "device_name": "cpu",
+        "device_name": cpu_name(),
         "architecture": os.uname().machine,
         "memory_size": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     }

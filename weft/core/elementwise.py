@@ -404,7 +404,7 @@ def where(
     """
     if x is None or y is None:
         if x is not y:
-            raise ValueError("[where] give both x and y, or none of them for the indices where the condition holds.")
+            raise TypeError("[where] give both x and y, or none of them for the indices where the condition holds.")
         return nonzero(condition)
     c = node_astype(to_node(condition), dt.bool_)
     a, b = promoted("where", x, y)

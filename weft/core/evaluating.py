@@ -6,6 +6,7 @@ from typing import Any
 
 from weft import tree
 from weft.array import array, wrap
+from weft.core.devices import StreamContext
 from weft.evaluate import evaluate, evaluate_later, evaluate_one, later
 from weft.graph.node import Node
 from weft.primitives.base import bind
@@ -60,5 +61,7 @@ def _nodes(what: str, given: Any) -> list[Node]:
 
 
 def synchronize(stream: Any = None) -> None:
-    """Wait for all work, whatever stream it is on."""
+    """Wait for all work, whatever stream it is on; one that is named has to exist."""
+    if stream is not None:
+        StreamContext(stream)
     later.wait()

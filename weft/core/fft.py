@@ -16,6 +16,7 @@ from weft.core._common import (
     array,
     astype,
     bind,
+    is_sequence,
     normalize_axis,
     to_node,
     whole_number,
@@ -103,9 +104,9 @@ def _sizes(name: str, x: Node, s: Any, axes: Any) -> tuple[list[int], list[Size 
 
 
 def _sequence(name: str, what: str, given: Any) -> Sequence[Any]:
-    if not isinstance(given, (list, tuple)):
+    if not is_sequence(given):
         raise TypeError(f"[{name}] {what} must be a list or tuple of integers; got {given!r}.")
-    return given
+    return given  # type: ignore[no-any-return]
 
 
 # ---- transforms of nodes ----
@@ -131,7 +132,7 @@ def _one_axis(name: str, a: ArrayLike, axis: Any) -> tuple[Node, int]:
     return x, normalize_axis(name, axis, x.ndim)
 
 
-def fft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str = "backward", *, stream: Stream = None) -> array:
+def fft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str = "backward", stream: Stream = None) -> array:
     """The discrete Fourier transform along one axis, which is cut or filled up with zeros to n elements.
 
     `norm`: "backward" (the inverse is divided by n), "forward" (this is) or "ortho" (both are, by its root).
@@ -143,13 +144,13 @@ def fft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str = "backwar
     return wrap(_transform("fft", x, axis, n, _norm("fft", norm), inverse=False))
 
 
-def ifft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str = "backward", *, stream: Stream = None) -> array:
+def ifft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str = "backward", stream: Stream = None) -> array:
     """The inverse of `fft`."""
     x, axis = _one_axis("ifft", a, axis)
     return wrap(_transform("ifft", x, axis, n, _norm("ifft", norm), inverse=True))
 
 
-def rfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str = "backward", *, stream: Stream = None) -> array:
+def rfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str = "backward", stream: Stream = None) -> array:
     """The transform of n real numbers (of complex ones: of their real parts) at 0 to n // 2. The rest mirrors it.
 
     >>> fft.rfft(array([1.0, 2.0, 3.0, 4.0]))
@@ -159,9 +160,7 @@ def rfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str = "backwa
     return wrap(_real_transform("rfft", x, axis, n, _norm("rfft", norm)))
 
 
-def irfft(
-    a: ArrayLike, n: int | None = None, axis: int = -1, norm: str = "backward", *, stream: Stream = None
-) -> array:
+def irfft(a: ArrayLike, n: int | None = None, axis: int = -1, norm: str = "backward", stream: Stream = None) -> array:
     """The inverse of `rfft`: n real numbers, of which the transform at 0 to n // 2 is given. Without n there are an
     even number of them."""
     x, axis = _one_axis("irfft", a, axis)
@@ -202,51 +201,43 @@ def _several_inverse(name: str, a: ArrayLike, s: Any, axes: Any, norm: Any) -> a
     return wrap(x)
 
 
-def fft2(
-    a: ArrayLike, s: Axes = None, axes: Axes = (-2, -1), norm: str = "backward", *, stream: Stream = None
-) -> array:
+def fft2(a: ArrayLike, s: Axes = None, axes: Axes = (-2, -1), norm: str = "backward", stream: Stream = None) -> array:
     """The transform over two axes, cut or filled up to the lengths in `s`."""
     return _several("fft2", a, s, axes, norm, inverse=False)
 
 
-def ifft2(
-    a: ArrayLike, s: Axes = None, axes: Axes = (-2, -1), norm: str = "backward", *, stream: Stream = None
-) -> array:
+def ifft2(a: ArrayLike, s: Axes = None, axes: Axes = (-2, -1), norm: str = "backward", stream: Stream = None) -> array:
     """The inverse of `fft2`."""
     return _several("ifft2", a, s, axes, norm, inverse=True)
 
 
-def fftn(a: ArrayLike, s: Axes = None, axes: Axes = None, norm: str = "backward", *, stream: Stream = None) -> array:
+def fftn(a: ArrayLike, s: Axes = None, axes: Axes = None, norm: str = "backward", stream: Stream = None) -> array:
     """The transform over several axes (all of them unless told), cut or filled up to the lengths in `s`."""
     return _several("fftn", a, s, axes, norm, inverse=False)
 
 
-def ifftn(a: ArrayLike, s: Axes = None, axes: Axes = None, norm: str = "backward", *, stream: Stream = None) -> array:
+def ifftn(a: ArrayLike, s: Axes = None, axes: Axes = None, norm: str = "backward", stream: Stream = None) -> array:
     """The inverse of `fftn`."""
     return _several("ifftn", a, s, axes, norm, inverse=True)
 
 
-def rfft2(
-    a: ArrayLike, s: Axes = None, axes: Axes = (-2, -1), norm: str = "backward", *, stream: Stream = None
-) -> array:
+def rfft2(a: ArrayLike, s: Axes = None, axes: Axes = (-2, -1), norm: str = "backward", stream: Stream = None) -> array:
     """The transform of real numbers over two axes; the last of them has the half of the spectrum that says all."""
     return _several_real("rfft2", a, s, axes, norm)
 
 
-def irfft2(
-    a: ArrayLike, s: Axes = None, axes: Axes = (-2, -1), norm: str = "backward", *, stream: Stream = None
-) -> array:
+def irfft2(a: ArrayLike, s: Axes = None, axes: Axes = (-2, -1), norm: str = "backward", stream: Stream = None) -> array:
     """The inverse of `rfft2`."""
     return _several_inverse("irfft2", a, s, axes, norm)
 
 
-def rfftn(a: ArrayLike, s: Axes = None, axes: Axes = None, norm: str = "backward", *, stream: Stream = None) -> array:
+def rfftn(a: ArrayLike, s: Axes = None, axes: Axes = None, norm: str = "backward", stream: Stream = None) -> array:
     """The transform of real numbers over several axes (all of them unless told); the last of them has the half of the
     spectrum that says all."""
     return _several_real("rfftn", a, s, axes, norm)
 
 
-def irfftn(a: ArrayLike, s: Axes = None, axes: Axes = None, norm: str = "backward", *, stream: Stream = None) -> array:
+def irfftn(a: ArrayLike, s: Axes = None, axes: Axes = None, norm: str = "backward", stream: Stream = None) -> array:
     """The inverse of `rfftn`."""
     return _several_inverse("irfftn", a, s, axes, norm)
 
@@ -254,7 +245,7 @@ def irfftn(a: ArrayLike, s: Axes = None, axes: Axes = None, norm: str = "backwar
 # ---- frequencies ----
 
 
-def fftshift(a: ArrayLike, axes: int | Sequence[int] | None = None, *, stream: Stream = None) -> array:
+def fftshift(a: ArrayLike, axes: int | Sequence[int] | None = None, stream: Stream = None) -> array:
     """A spectrum with the frequency 0 in the middle of each axis.
 
     >>> fft.fftshift(array([0, 1, 2, -2, -1]))
@@ -263,7 +254,7 @@ def fftshift(a: ArrayLike, axes: int | Sequence[int] | None = None, *, stream: S
     return _shifted("fftshift", a, axes, back=False)
 
 
-def ifftshift(a: ArrayLike, axes: int | Sequence[int] | None = None, *, stream: Stream = None) -> array:
+def ifftshift(a: ArrayLike, axes: int | Sequence[int] | None = None, stream: Stream = None) -> array:
     """The inverse of `fftshift`."""
     return _shifted("ifftshift", a, axes, back=True)
 
@@ -272,7 +263,7 @@ def _shifted(name: str, a: ArrayLike, axes: Any, back: bool) -> array:
     x = wrap(to_node(a))
     if axes is None:
         axes = range(x.ndim)
-    elif not isinstance(axes, (list, tuple)):
+    elif not is_sequence(axes):
         axes = (axes,)
     found = [normalize_axis(name, axis, x.ndim) for axis in axes]
     if not found:
@@ -290,7 +281,7 @@ def _frequencies(name: str, n: Any, d: Any) -> tuple[int, float]:
     return found, spacing
 
 
-def fftfreq(n: int, d: float = 1.0, *, stream: Stream = None) -> array:
+def fftfreq(n: int, d: float = 1.0, stream: Stream = None) -> array:
     """The frequencies of the elements of a transform of n samples that are d apart (float32).
 
     >>> fft.fftfreq(4)
@@ -300,7 +291,7 @@ def fftfreq(n: int, d: float = 1.0, *, stream: Stream = None) -> array:
     return _spaced(concatenate([arange(0, (n + 1) // 2), arange(-(n // 2), 0)]), n, d)
 
 
-def rfftfreq(n: int, d: float = 1.0, *, stream: Stream = None) -> array:
+def rfftfreq(n: int, d: float = 1.0, stream: Stream = None) -> array:
     """The same for `rfft`: from 0 on."""
     n, d = _frequencies("rfftfreq", n, d)
     return _spaced(arange(0, n // 2 + 1), n, d)
@@ -324,7 +315,6 @@ def stft(
     pad_mode: str = "reflect",
     norm: str = "backward",
     onesided: bool | None = None,
-    *,
     stream: Stream = None,
 ) -> array:
     """The transforms of frames of `n_fft` samples of the last axis, each times a window: (..., frequencies, frames).
@@ -374,7 +364,6 @@ def istft(
     norm: str = "backward",
     onesided: bool | None = None,
     length: int | None = None,
-    *,
     stream: Stream = None,
 ) -> array:
     """The samples whose `stft` this is: frames are multiplied by the window again, added up where they overlap, and

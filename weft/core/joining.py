@@ -16,7 +16,7 @@ from weft.core._common import (
     bind,
     broadcast_node,
     constant,
-    is_whole,
+    is_sequence,
     kind_of,
     normalize_axis,
     reshape,
@@ -152,21 +152,22 @@ def pad(
 
 def _widths(given: int | Sequence[Any], ndim: int) -> list[tuple[int, int]]:
     """(before, after) for each axis."""
-    numbers: Any = [given] if is_whole(given) else list(given)  # type: ignore[arg-type]
-    if numbers and all(map(is_whole, numbers)):
+    numbers: Any = list(given) if is_sequence(given) else [given]  # type: ignore[arg-type]
+    if numbers and not any(map(is_sequence, numbers)):
         numbers = [(numbers[0], numbers[-1])] if len(numbers) <= 2 else None
-    if not isinstance(numbers, list) or any(not isinstance(p, (tuple, list)) or len(p) != 2 for p in numbers):
+    if not isinstance(numbers, list) or any(not is_sequence(p) or len(p) != 2 for p in numbers):
         raise ValueError(f"[pad] pad_width is a number, a pair, or a pair for each axis; got {given!r}.")
     if len(numbers) == 1:
         numbers = numbers * ndim
     if len(numbers) != ndim:
         raise ValueError(f"[pad] {len(numbers)} pairs of widths do not fit an array with {ndim} axes.")
-    for before, after in numbers:
-        if before < 0 or after < 0:
-            raise ValueError(f"[pad] widths cannot be negative; got {given!r}.")
-    return [
+    widths = [
         (whole_number("pad", "a width", before), whole_number("pad", "a width", after)) for before, after in numbers
     ]
+    for before, after in widths:
+        if before < 0 or after < 0:
+            raise ValueError(f"[pad] widths cannot be negative; got {given!r}.")
+    return widths
 
 
 def _pad_constant(x: Node, widths: Sequence[tuple[int, int]], value: ArrayLike) -> Node:
@@ -227,7 +228,7 @@ def tile(a: ArrayLike, reps: int | Sequence[int], /, *, stream: Stream = None) -
            [1, 2, 1, 2]], dtype=int32)
     """
     x = to_node(a)
-    given: list[Any] = list(reps) if isinstance(reps, (list, tuple)) else [reps]
+    given: list[Any] = list(reps) if is_sequence(reps) else [reps]  # type: ignore[arg-type]
     counts = [whole_number("tile", "a number of repetitions", count) for count in given]
     if any(count < 0 for count in counts):
         raise ValueError(f"[tile] the number of repetitions cannot be negative; got {reps}.")
@@ -251,11 +252,11 @@ def roll(
     array([4, 1, 2, 3], dtype=int32)
     """
     x = to_node(a)
-    given: list[Any] = list(shift) if isinstance(shift, (list, tuple)) else [shift]
+    given: list[Any] = list(shift) if is_sequence(shift) else [shift]  # type: ignore[arg-type]
     shifts = [whole_number("roll", "a shift", places) for places in given]
     if axis is None:
         return wrap(reshape(_rolled(reshape(x, (x.kind.size,)), 0, sum(shifts)), x.shape))
-    axes: list[Any] = [axis] if is_whole(axis) else list(axis)  # type: ignore[arg-type]
+    axes: list[Any] = list(axis) if is_sequence(axis) else [axis]  # type: ignore[arg-type]
     if len(shifts) == 1:
         shifts = shifts * len(axes)
     elif len(axes) == 1:

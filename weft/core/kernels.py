@@ -363,6 +363,19 @@ def kernel(
     return _with_rules(made, vjp, jvp)
 
 
+def _check_options(options: Mapping[str, Any] | None) -> None:
+    """What Metal's compiler may be told: how exact to be."""
+    if options is None:
+        return
+    if not isinstance(options, Mapping):
+        raise ValueError(f"[metal_kernel] compile_options are a dict; got {options!r}.")
+    for name, value in options.items():
+        if name != "math_mode":
+            raise ValueError(f"[metal_kernel] the only compile option is 'math_mode'; got {name!r}.")
+        if value not in ("safe", "relaxed", "fast"):
+            raise ValueError(f"[metal_kernel] math_mode is 'safe', 'relaxed' or 'fast'; got {value!r}.")
+
+
 def metal_kernel(
     name: str,
     input_names: Sequence[str],
@@ -371,13 +384,15 @@ def metal_kernel(
     header: str = "",
     ensure_row_contiguous: bool = True,
     atomic_outputs: bool = False,
+    compile_options: Mapping[str, Any] | None = None,
     *,
     unchecked: bool = False,
     vjp: Callable[..., Any] | None = None,
     jvp: Callable[..., Any] | None = None,
 ) -> Kernel:
     """A kernel from the body of a Metal function, as MLX takes it: the subset of Metal's C++ that
-    docs/custom_kernels.md lists."""
+    docs/custom_kernels.md lists. The `compile_options` are those of MLX; arithmetic is "safe" with all of them."""
+    _check_options(compile_options)
     made = Kernel("metal", name, input_names, output_names, source, header, ensure_row_contiguous, unchecked)
     return _with_rules(made, vjp, jvp)
 

@@ -21,6 +21,7 @@ from weft.core._common import (
     bind,
     broadcast_node,
     broadcast_shapes,
+    is_sequence,
     kind_of,
     normalize_axes,
     normalize_axis,
@@ -547,7 +548,7 @@ def norm(
             )
         axes = tuple(range(x.ndim))
     else:
-        given = axis if isinstance(axis, (list, tuple)) else (axis,)
+        given: Sequence[Any] = axis if is_sequence(axis) else (axis,)  # type: ignore[assignment]
         axes = tuple(normalize_axis("linalg.norm", i, x.ndim) for i in given)
         if len(set(axes)) != len(axes) or len(axes) not in (1, 2):
             raise ValueError(f"[linalg.norm] one axis (vectors) or two (matrices) are needed; got {tuple(given)}.")

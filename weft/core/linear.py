@@ -14,7 +14,7 @@ from weft.core._common import (
     bind,
     broadcast_node,
     broadcast_shapes,
-    is_whole,
+    is_sequence,
     normalize_axis,
     reshape,
     to_node,
@@ -162,12 +162,14 @@ def tensordot(a: ArrayLike, b: ArrayLike, /, axes: int | Sequence[Any] = 2, *, s
 
 def _paired_axes(x: Node, y: Node, axes: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The axes of x and those of y that `tensordot` sums over."""
-    if is_whole(axes):
+    if not is_sequence(axes):
         axes = whole_number("tensordot", "the number of axes", axes)
         if not 0 <= axes <= min(x.ndim, y.ndim):
             raise ValueError(f"[tensordot] a {x.shape} and b {y.shape} cannot be summed over {axes} axes.")
         return tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes))
-    left, right = ([z] if is_whole(z) else list(z) for z in axes)
+    if len(axes) != 2:
+        raise TypeError(f"[tensordot] axes are a number, or those of a and those of b; got {axes!r}.")
+    left, right = (list(z) if is_sequence(z) else [z] for z in axes)
     if len(left) != len(right):
         raise ValueError(f"[tensordot] {len(left)} axes of a cannot be paired with {len(right)} axes of b.")
     p = tuple(normalize_axis("tensordot", i, x.ndim) for i in left)

@@ -137,8 +137,8 @@ def _from_fp4(codes: array) -> array:
 def quantize(
     w: array, /, group_size: int | None = None, bits: int | None = None, mode: str = "affine", *,
     global_scale: array | None = None, stream: Stream = None,
-) -> tuple[array, ...]:  # fmt: skip
-    """(packed codes, scales, biases) of a matrix, or of several; the other modes than "affine" have no biases.
+) -> list[array]:  # fmt: skip
+    """[packed codes, scales, biases] of a matrix, or of several; the other modes than "affine" have no biases.
 
     >>> packed, scales, biases = quantize(ones((2, 64)), bits=4)
     >>> packed.shape, scales.shape
@@ -158,8 +158,8 @@ def quantize(
             f"{packing.group}. However the provided  matrix has shape {w.shape}."
         )
     if mode == "nvfp4" and global_scale is not None:
-        return _with_global_scale(w, global_scale)
-    return tuple(_quantized(packing)(w))
+        return list(_with_global_scale(w, global_scale))
+    return list(_quantized(packing)(w))
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from weft.core._common import (
     bind,
     broadcast_node,
     constant,
+    is_sequence,
     kind_of,
     normalize_axes,
     normalize_axis,
@@ -43,7 +44,7 @@ Stream = Any
 
 def _sizes(name: str, shape: Any) -> tuple[Any, ...]:
     """A shape as it was given, refused if it is no sequence of integers."""
-    if not isinstance(shape, (list, tuple)) or any(not hasattr(n, "__index__") or isinstance(n, array) for n in shape):
+    if not is_sequence(shape) or any(not hasattr(n, "__index__") for n in shape):
         raise TypeError(f"[{name}] a shape is a sequence of integers; got {shape!r}.")
     return tuple([n if n.__class__ is int else whole_number(name, "a size", n) for n in shape])
 
@@ -173,7 +174,7 @@ def expand_dims(a: ArrayLike, /, axis: int | Sequence[int], *, stream: Stream = 
     (1, 2, 3, 1)
     """
     x = to_node(a)
-    new = tuple(axis) if isinstance(axis, (list, tuple)) else (axis,)
+    new: Any = tuple(axis) if is_sequence(axis) else (axis,)  # type: ignore[arg-type]
     count = len(new)
     places = set(normalize_axes("expand_dims", new, x.ndim + count))
     old = iter(x.shape)
@@ -361,13 +362,13 @@ def split(
     x = to_node(a)
     axis = normalize_axis("split", axis, x.ndim)
     n = x.shape[axis]
-    if not hasattr(indices_or_sections, "__iter__"):
+    if not is_sequence(indices_or_sections):
         sections = whole_number("split", "the number of parts", indices_or_sections)
         if sections <= 0 or n % sections != 0:
             raise ValueError(f"[split] {n} elements along axis {axis} cannot be cut into {sections} equal parts.")
         step = n // sections
         cuts = [i * step for i in range(sections + 1)]
     else:
-        places = [whole_number("split", "a place to cut at", i) for i in indices_or_sections]
+        places = [whole_number("split", "a place to cut at", i) for i in indices_or_sections]  # type: ignore[union-attr]
         cuts = [0, *(max(0, min(n, i + n if i < 0 else i)) for i in places), n]
     return [wrap(slice_axis(x, axis, low, max(0, high - low))) for low, high in pairwise(cuts)]

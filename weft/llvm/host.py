@@ -111,3 +111,9 @@ def _processor() -> str | None:
         if name.strip() in _IDENTIFYING:
             found.append(f"{name.strip()}={value.strip()}")
     return "\n".join(found) or None
+
+
+def cpu_name() -> str:
+    """The processor's name as the system gives it; "cpu" if it gives none."""
+    lines = (_processor() or "").splitlines()
+    return next((line.partition("=")[2] for line in lines if line.startswith("model name=")), "cpu")

@@ -51,6 +51,7 @@ DIFFERENT: dict[str, str] = {
     "core.prod": "one specified order; integers of 0-d arrays are widened too",
     "core.softmax": "integers become floats over any axes",
     "core.sign": "NaN of NaN",
+    "core.full": "has the dtype that is asked for, if that of the value is wider too",
     "core.take": "indices out of range are moved to the nearest end",
     "core.gather_mm": "indices out of range are moved to the nearest end",
     "core.set_wired_limit": "remembered; there is no wired memory",

@@ -168,6 +168,10 @@ def _show(nbytes: int) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+_MOST: Final = 1 << 62
+"""The largest limit: sums of it and of sizes are 64-bit integers still."""
+
+
 class Pool:
     """Idle blocks by size, and the counters. The system gave us `held` bytes: `active` are in use, the others idle.
 
@@ -180,6 +184,7 @@ class Pool:
     __slots__ = ("active", "cache_limit", "held", "high", "idle", "last_peak", "limit", "low", "peak", "wired_limit")
 
     def __init__(self, limit: int) -> None:
+        limit = min(limit, _MOST)
         self.idle: dict[int, deque[int]] = {}
         self.active = self.held = self.peak = self.last_peak = self.high = 0
         self.limit = limit
@@ -427,7 +432,11 @@ def set_wired_limit(limit: int) -> int:
 
 
 def _checked(name: str, limit: int) -> int:
-    limit = operator.index(limit)
-    if limit < 0:
-        raise ValueError(f"[{name}] a limit is a number of bytes, 0 or more; got {limit}.")
-    return limit
+    """A limit as the counters take it, which are 64 bits wide: what is beyond them does not limit anything."""
+    try:
+        found = operator.index(limit)
+    except TypeError:
+        raise TypeError(f"[{name}] a limit is a number of bytes; got {limit!r}.") from None
+    if found < 0:
+        raise TypeError(f"[{name}] a limit is a number of bytes, 0 or more; got {found}.")
+    return min(found, _MOST)

@@ -29,6 +29,8 @@ class Device:
     __slots__ = ("index", "type")
 
     def __init__(self, type: DeviceType, index: int = 0) -> None:
+        if not isinstance(type, DeviceType) or not isinstance(index, int):
+            raise TypeError(f"[Device] takes a type, cpu or gpu, and a number; got {type!r} and {index!r}.")
         self.type, self.index = type, index
 
     def __eq__(self, other: object) -> bool:
