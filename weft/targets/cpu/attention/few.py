@@ -60,6 +60,8 @@ class FewQueries:
     ) -> None:
         self.kind, self.shape, self.mask, self.loose, self.rows = kind, shape, mask, loose, rows
         self.across = max(1, sums // rows)
+        # Vectors of values that are summed side by side, the widest first: a single one waits for its own last sum.
+        self.widths = sorted({self.across, min(self.across, 4), 1}, reverse=True)
 
     @property
     def name(self) -> str:
@@ -99,17 +101,17 @@ class FewQueries:
         for r, row in enumerate(rows):
             with b.when(present > r):
                 self._weights(row, first, count, unit * present + r)
-        columns = self.across * LANES
-        whole, _ = f.divide(f["values"], columns)
         out = b.gep(f["o"], unit * present * f["values"] * f.size)
-        with b.loop(0, whole, 1) as panel:
-            self._sums(rows, values, count, out, panel.index * columns, self.across, None)
-        done = whole * columns
-        left, rest = f.divide(f["values"] - done, LANES)
-        with b.loop(0, left, 1) as vector:
-            self._sums(rows, values, count, out, done + vector.index * LANES, 1, None)
+        done = b.i64(0)
+        for vectors in self.widths:
+            columns = vectors * LANES
+            whole, _ = f.divide(f["values"] - done, columns)
+            with b.loop(0, whole, 1) as panel:
+                self._sums(rows, values, count, out, done + panel.index * columns, vectors, None)
+            done = done + whole * columns
+        rest = f["values"] - done
         with b.when(rest > 0):
-            self._sums(rows, values, count, out, done + left * LANES, 1, f.leading(rest, LANES))
+            self._sums(rows, values, count, out, done, 1, f.leading(rest, LANES))
 
     def _row(self, number: int, head: Value, first: Value, q: Value, mask: Value) -> _Row:
         """A query, scaled and copied; those past the last repeat it."""
