@@ -323,6 +323,20 @@ def test_new_layers_have_the_weights_of_mlx() -> None:
             alike(ours[path], theirs[path], path)
 
 
+def test_parameters_and_sizes_come_in_the_order_of_mlx() -> None:
+    """Programs walk over them, and what they draw for one after the other depends on it."""
+    for make in (
+        lambda n: n.GroupNorm(2, 4), lambda n: n.LayerNorm(4), lambda n: n.BatchNorm(4), lambda n: n.LSTM(3, 4),
+        lambda n: n.InstanceNorm(4, affine=True), lambda n: n.GRU(3, 4), lambda n: n.Bilinear(2, 3, 4),
+        lambda n: n.Conv1d(2, 3, 3), lambda n: n.Conv2d(2, 3, 3), lambda n: n.Conv3d(2, 3, 3),
+        lambda n: n.ConvTranspose1d(2, 3, 3), lambda n: n.ConvTranspose2d(2, 3, 3), lambda n: n.Transformer(8, 2, 1, 1),
+        lambda n: n.QuantizedLinear(64, 32), lambda n: n.MultiHeadAttention(8, 2, bias=True),
+    ):  # fmt: skip
+        ours, theirs = make(wn), make(mn)
+        assert list(ours) == list(theirs)
+        assert [p for p, _ in wu.tree_flatten(ours.parameters())] == [p for p, _ in mu.tree_flatten(theirs.parameters())]
+
+
 def test_dropout_draws_as_mlx_does() -> None:
     for make, shape in (
         (lambda n: n.Dropout(0.3), (4, 5)), (lambda n: n.Dropout2d(0.5), (2, 3, 4, 5)),

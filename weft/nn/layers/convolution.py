@@ -64,7 +64,7 @@ class _Grouped(_Convolution):
     ) -> None:
         super().__init__()
         self._build(in_channels, out_channels, kernel_size, groups, bias)
-        self.stride, self.padding = self._spread(stride), self._spread(padding)
+        self.padding, self.stride = self._spread(padding), self._spread(stride)
         self.dilation, self.groups = dilation, groups
 
     def _extra_repr(self) -> str:
@@ -103,7 +103,7 @@ class Conv3d(_Convolution):
     ) -> None:
         super().__init__()
         self._build(in_channels, out_channels, kernel_size, 1, bias)
-        self.stride, self.padding, self.dilation = self._spread(stride), self._spread(padding), dilation
+        self.padding, self.stride, self.dilation = self._spread(padding), self._spread(stride), dilation
 
     def _extra_repr(self) -> str:
         return self._described("stride", "padding", "dilation")

@@ -20,7 +20,7 @@ class _Transposed(_Convolution):
     ) -> None:
         super().__init__()
         self._build(in_channels, out_channels, kernel_size, 1, bias)
-        self.stride, self.padding = self._spread(stride), self._spread(padding)
+        self.padding, self.stride = self._spread(padding), self._spread(stride)
         self.dilation, self.output_padding = dilation, self._spread(output_padding)
 
     def _extra_repr(self) -> str:

@@ -100,7 +100,8 @@ class GroupNorm(_Affine):
             raise ValueError(
                 f"The number of features ({dims}) must be evenly divisible by the number of groups ({num_groups})."
             )
-        self._with_weights(dims, affine)
+        if affine:  # in MLX's order, in which programs walk over parameters
+            self.bias, self.weight = mx.zeros((dims,)), mx.ones((dims,))
         self.num_groups, self.dims, self.eps = num_groups, dims, eps
         self.pytorch_compatible = pytorch_compatible
 
