@@ -334,7 +334,27 @@ def test_parameters_and_sizes_come_in_the_order_of_mlx() -> None:
     ):  # fmt: skip
         ours, theirs = make(wn), make(mn)
         assert list(ours) == list(theirs)
-        assert [p for p, _ in wu.tree_flatten(ours.parameters())] == [p for p, _ in mu.tree_flatten(theirs.parameters())]
+        assert [p for p, _ in wu.tree_flatten(ours.parameters())] == [
+            p for p, _ in mu.tree_flatten(theirs.parameters())
+        ]
+
+
+@pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
+def test_one_step_of_a_recurrent_layer_makes_no_loop(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder calls it for each step, and evaluates; the bits are those of the first step of a loop."""
+    layer, x = getattr(wn, name)(3, 4), wx.array(draw((2, 5, 3)))
+
+    def results(of: Any, x: Any) -> list[np.ndarray]:
+        made = of(x)
+        return [np.array(y[:, :1]) for y in (made if isinstance(made, tuple) else [made])]
+
+    looped = results(layer, x)
+    shapeless = wx.compile(layer, shapeless=True)
+    for first, second in ((x, x[:, :1]), (x[:, :1], x)):
+        for found in (results(shapeless, first), results(shapeless, second), results(layer, x[:, :1])):
+            assert all(np.array_equal(a, b) for a, b in zip(looped, found, strict=True))
+    monkeypatch.delattr(wx, "scan")
+    results(layer, x[:, :1])
 
 
 def test_dropout_draws_as_mlx_does() -> None:

@@ -1,4 +1,6 @@
-"""Recurrent layers over the second-to-last axis: (…, steps, features). Each is one native loop (`mx.scan`)."""
+"""Recurrent layers over the second-to-last axis: (…, steps, features). Each is one native loop (`mx.scan`), but a call
+with one step.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ class _Recurrent(Module):
 
     @staticmethod
     def _along(step: Callable[[Any, mx.array], tuple[Any, Any]], start: Any, x: mx.array) -> Any:
-        """What the steps give, along the second-to-last axis."""
+        """What the steps give, along the first axis."""
+        if x.shape[-2] == 1:  # a decoder's step: making a loop takes longer than what is in it
+            _, made = step(start, x.squeeze(-2))
+            return [y[None] for y in made] if isinstance(made, list) else made[None]
         _, made = mx.scan(step, start, mx.moveaxis(x, -2, 0))
         return made
 
