@@ -682,9 +682,16 @@ KEPT: dict[str, Callable[[], list[Call]]] = {
 }
 """Others that torch would take apart and that are kept, because there are rules for them."""
 SAMPLES.update(KEPT)
+SAMPLES_OF_CORE = dict(SAMPLES)
 
 PARTS = (EDGES[:, None], EDGES[None, :-2])
 OTHERS: dict[str, Callable[[], list[Call]]] = {
+    "avg_pool2d": lambda: [
+        *SAMPLES_OF_CORE["avg_pool2d"](),
+        call(t(2, 3, 2, 1), [2560, 2560], [2560, 2560], [0, 0], True),  # windows that are larger than the image
+        call(t(2, 3, 4, 5), [9, 11], [2, 3], [4, 5], True),
+        call(t(2, 3, 4, 5), [9, 11], [2, 3], [4, 5], True, False),
+    ],
     "_adaptive_avg_pool3d_backward": lambda: [
         call(t(2, 3, 3, 2, 6), t(2, 3, 7, 5, 6)),
         call(t(3, 5, 7, 6), t(3, 8, 8, 6)),

@@ -115,6 +115,12 @@ class Windows:
         reach = [(m - 1) * s + d * (k - 1) + 1 for m, s, d, k in zip(made, stride, dilation, kernel, strict=True)]
         self.high = [max(r - n - p, 0) for r, n, p in zip(reach, shape, padding, strict=True)]
 
+    def near(self) -> Windows:
+        """Without the places that are beyond the image wherever the window is."""
+        parts = zip(self.kernel, self.shape, self.padding, self.dilation, strict=True)
+        kernel = [min(k, -(-(n + p) // d)) if type(n) is int else k for k, n, p, d in parts]
+        return Windows(self.shape, self.made, kernel, self.stride, self.padding, self.dilation)
+
     def padded(self, x: mx.array, value: Any) -> mx.array:
         if not any(self.padding) and not any(self.high):
             return x
@@ -215,10 +221,11 @@ def _average(
     x: mx.array, made: Sizes, kernel: Any, stride: Any, padding: Any, count_include_pad: bool, divisor: Any, axes: int
 ) -> mx.array:
     windows = _windows(x, made, kernel, stride, padding, 1, axes)
-    whole = windows.padded(to(x, wide(x.dtype)), 0)
+    near = windows.near()
+    whole = near.padded(to(x, wide(x.dtype)), 0)
     total = None
-    for place in windows.places():
-        seen = windows.seen(whole, place)
+    for place in near.places():
+        seen = near.seen(whole, place)
         total = seen if total is None else total + seen
     assert total is not None
     return to(total / to(_counts(windows, count_include_pad, divisor), total.dtype), x.dtype)
