@@ -148,11 +148,21 @@ def counts() -> Any:
     return model
 
 
+def directions() -> Any:
+    """Angles and lengths, whose densities have scaled Bessel functions."""
+    rng = _random()
+    with pm.Model() as model:
+        mu, kappa = pm.Normal("mu", 0, 1), pm.HalfNormal("kappa", 2)
+        pm.VonMises("angles", mu, kappa, observed=rng.uniform(-3, 3, 50))
+        pm.Rice("lengths", nu=kappa, sigma=pm.HalfNormal("sigma", 1), observed=np.abs(rng.normal(size=50)))
+    return model
+
+
 MODELS: dict[str, Callable[[], Any]] = {
     made.__name__: made
     for made in (
         radon, garch, hidden_markov, kalman, gaussian_process, ordered_logistic, mixture, regression, correlations,
-        counts,
+        counts, directions,
     )
 }  # fmt: skip
 
