@@ -428,7 +428,7 @@ class _Run:
                 made = apart(RULES[name], out, args, kwargs)
             else:
                 made = RULES[name](out, *args, **kwargs)
-            _confirm_kinds(made, node.meta["val"])
+            _confirm_kinds(made, node, self.of._needed)
             return made
         except CheckFailed:
             raise
@@ -468,12 +468,18 @@ class _Run:
         return Out(DTYPES[value.dtype], lambda: tuple(size_value(n, self.known) for n in value.shape), site)
 
 
-def _confirm_kinds(made: Any, value: Any) -> None:
-    """Whether a rule has kept to what torch says of a result: memory is allocated by that."""
-    if isinstance(value, (tuple, list)):
-        for part, said in zip(made, value, strict=False):
-            _confirm_kinds(part, said)
+def _confirm_kinds(made: Any, node: fx.Node, needed: set[fx.Node]) -> None:
+    """Whether a rule has kept to what torch says of the results that are needed: memory is allocated by that."""
+    value = node.meta["val"]
+    if not isinstance(value, (tuple, list)):
+        _confirm_kind(made, value)
         return
+    for user in node.users:
+        if user in needed and user.target is operator.getitem:
+            _confirm_kind(made[user.args[1]], value[user.args[1]])  # type: ignore[index]
+
+
+def _confirm_kind(made: Any, value: Any) -> None:
     if not isinstance(made, mx.array) or not isinstance(value, torch.Tensor):
         return
     said = tuple(value.shape)
