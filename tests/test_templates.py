@@ -83,10 +83,13 @@ def check_programs(f: Any) -> int:
 _TILES = re.compile(rf"(gemm_\w+?)_(\d+x\d+x\d+)(?:_(?:{'|'.join(get_args(Cut))}))?(?=_|$)")
 
 
+_KNOWN = re.compile(r"(dot_\w+?_\d+x\d+x\d+(?:_held\d+of\d+)?)(?:_turns)?(?:_whole|_part)?(?:_near)?(?:_out)?(?=_|$)")
+
+
 def general(key: str) -> str:
     """The kernel of which this is one: a product of known columns has some of the tiles that one of any has, or tiles
-    that fit them."""
-    return _TILES.sub(r"\1", key)
+    that fit them, and a skinny one leaves out the cases that it does not have."""
+    return _KNOWN.sub(r"\1", _TILES.sub(r"\1", key))
 
 
 def numbers_of(launch: Launch, other: Launch) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ from weft.passes.memory import Place, Plan
 from weft.passes.pipeline import plan
 from weft.passes.verify import VerifyError, verify_plan
 from weft.passes.views import Strided
-from weft.primitives.base import bind
+from weft.primitives.base import Reduction, bind
 from weft.primitives.contraction import Matmul
 from weft.primitives.elementwise import astype, cos, exp, sin
 from weft.primitives.reductions import Max, Sum
@@ -634,8 +634,16 @@ def test_a_temporary_must_lie_in_the_arena() -> None:
         verify_plan(made)
 
 
-def test_a_row_of_one_element_may_take_the_place_of_what_it_is_computed_from() -> None:
-    """What is computed from reductions alone reads no operand again, as many as there may be of it."""
-    made = plan(graph_of(lambda x: mx.logsumexp(mx.softmax(x, axis=0)), mx.array([[0.5]])).graph, CPU)
+@pytest.mark.parametrize("shape", [(2, 2), (3, 5)])
+def test_a_softmax_may_take_the_place_of_its_exponentials(shape: tuple[int, int]) -> None:
+    """The pass that divides reads each of them once, when all sums of the columns are known."""
+    made = plan(graph_of(lambda x: mx.logsumexp(mx.softmax(x, axis=0)), mx.full(shape, 0.5)).graph, CPU)
     verify_plan(made)
     assert "divide takes the place of exp" in made.reuse
+
+
+def test_rows_of_one_element_are_not_reduced() -> None:
+    made = plan(graph_of(lambda x: mx.logsumexp(mx.softmax(x, axis=0)), mx.array([[0.5]])).graph, CPU)
+    verify_plan(made)
+    (item,) = made.items
+    assert not any(isinstance(node.op, Reduction) for node in item.group.nodes)
