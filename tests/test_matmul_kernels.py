@@ -434,14 +434,14 @@ def test_kernels_are_generic_in_sizes():
         return [launch.source.key for launch in lowered(a, b).launches]
 
     for dtype, turn in itertools.product((np.float32, np.float16, np.int64), (False, True)):
-        assert keys(3, 5, 70, dtype, turn) == keys(30, 50, 100, dtype, turn) == keys(9, 2000, 145, dtype, turn)
-        assert keys(3, 5, 31, dtype, turn) == keys(9, 2000, 29, dtype, turn)  # as many vectors
+        assert keys(3, 5, 70, dtype, turn) == keys(30, 50, 214, dtype, turn) == keys(9, 2000, 358, dtype, turn)
+        assert keys(3, 5, 31, dtype, turn) == keys(9, 2000, 31, dtype, turn)  # some vectors, the last one not whole
         assert keys(9, 5, 384, dtype, turn) == keys(30, 50, 1920, dtype, turn)  # whole panels of every tile
         assert keys(9, 5, 2, dtype, turn) == keys(30, 50, 2, dtype, turn)  # a single vector, or a part of one
         assert keys(1, 70, 33, dtype, turn) == keys(1, 90, 47, dtype, turn)
         assert keys(1, 64, 48, dtype, turn) == keys(1, 128, 32, dtype, turn)  # whole vectors, whole turns
-        assert keys(1, 1000, 201, dtype, turn) == keys(1, 5000, 70, dtype, turn)
-        assert keys(2, 128, 17, dtype, turn) == keys(8, 1280, 70, dtype, turn)
+        assert keys(1, 1000, 201, dtype, turn) == keys(1, 5000, 71, dtype, turn)
+        assert keys(2, 128, 17, dtype, turn) == keys(8, 1280, 71, dtype, turn)
 
 
 def test_signed_and_unsigned_integers_share_kernels():
