@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 
@@ -23,6 +24,10 @@ DEFAULTS = {
 }
 for name, value in DEFAULTS.items():
     os.environ.setdefault(name, value)
+
+# A shell's background jobs ignore Ctrl-C, and so would all that the tests of interrupts start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Test workers are children of the first process: they find its cache in their environment, and it alone removes it.
 own_cache = None
