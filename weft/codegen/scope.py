@@ -7,6 +7,7 @@ the loops around it. A scope of one lane is what a single thread of a GPU comput
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from weft import dtypes as dt
 from weft.codegen.kernel import Access, Kernel, Step
@@ -225,6 +226,29 @@ class Scope:
         values = [self.stored(store.value) for store in stores]
         for i, store, x in zip(positions, stores, values, strict=True):
             self.store(self.kernel.first + i, store.access, x)
+
+
+class KeptScope(Scope):
+    """A scope of a later pass over the same elements: what an earlier one kept in memory is read back, not computed
+    again. `kept` has the addresses of its first elements."""
+
+    def __init__(self, *args: Any, kept: Mapping[int, Value]) -> None:
+        super().__init__(*args)
+        self.kept = kept
+
+    def value(self, number: int) -> AnyValue:
+        self._recall(number)
+        return super().value(number)
+
+    def stored(self, number: int) -> AnyValue:
+        self._recall(number)
+        return super().stored(number)
+
+    def _recall(self, number: int) -> None:
+        if number in self.kept and number not in self.values and number not in self.moved:
+            dtype = stored_dtype(self.kernel.dtype(number))
+            address = self.b.gep(self.kept[number], self.j * dtype.size)
+            self.give(number, self.b.load(address, dtype, self.lanes, self.mask))
 
 
 # ---- vectors of any kind ----

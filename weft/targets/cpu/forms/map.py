@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from weft.codegen.kernel import LANES, Kernel
-from weft.codegen.scope import Accesses, Scope, State
+from weft.codegen.scope import Accesses, Bases, KeptScope, Scope, State
 from weft.config import config
 from weft.lazy import lazy
-from weft.llvm.builder import Value
+from weft.llvm.builder import Builder, Value
 from weft.passes.lower import Item
 from weft.records import dataclass
 from weft.targets.axes import BLOCK, cut, product
 from weft.targets.cpu.forms.base import Form, grain_of, streams
 from weft.targets.cpu.kernel import Frame, vector_loop
+from weft.targets.cpu.stages import STRIP, Stages
 from weft.targets.nest import Nest
 
 if TYPE_CHECKING:
@@ -33,6 +35,12 @@ def lanes_of(kernel: Kernel) -> int:
     """The length of vectors: long chains of dependent instructions leave the units idle; twice the lanes give them a
     second chain to work on. Where a register has 16 bytes, there are four chains already, and registers are few."""
     return 2 * LANES if WIDE_COST <= kernel.cost() <= LONG_COST and machine.machine(config.cpu).vector > 16 else LANES
+
+
+def stages_of(kernel: Kernel) -> Stages | None:
+    """How a kernel is cut into stages, if that pays. Registers of 16 bytes make four chains of each vector already."""
+    stages = Stages(kernel)
+    return stages if stages.pays and machine.machine(config.cpu).vector > 16 else None
 
 
 def masks_all(kernel: Kernel) -> bool:
@@ -63,7 +71,8 @@ class Map(Form):
         blocked, numbers = cut(inner.size, product(outer))
         kernel = cls.of(nest, outer, inner, blocked=blocked, stream=streams(nest, outer, inner))
         grain = grain_of(BLOCK if blocked else inner.size, nest.cost())
-        return nest.item([kernel.launch(nest, outer, inner, {**numbers}, grain)], kernel.overwritten())
+        scratch = stages.scratch if (stages := stages_of(kernel)) else 0
+        return nest.item([kernel.launch(nest, outer, inner, {**numbers}, grain, scratch)], kernel.overwritten())
 
     def flags(self) -> list[str]:
         return [name for name in ("blocked", "stream") if getattr(self, name)]
@@ -75,14 +84,46 @@ class Map(Form):
         return range(len(self.stores))
 
     def emit(self, frame: Frame) -> None:
-        b, accesses = frame.b, Accesses(frame, self)
-        lanes, once = lanes_of(self), masks_all(self)
+        b, accesses, stages = frame.b, Accesses(frame, self), stages_of(self)
         with b.loop(frame.begin, frame.end, 1) as units:
             place, start, stop = frame.part(units.index, self.blocked)
             bases = accesses.bases(frame.indices(place))
 
             def body(j: Value, mask: Value | None, state: State) -> State:
-                Scope(accesses, bases, j, lanes if mask is None else mask.lanes, mask).store_all(self.stream)
+                lanes = lanes_of(self) if mask is None else mask.lanes
+                Scope(accesses, bases, j, lanes, mask).store_all(self.stream)
                 return state
 
-            vector_loop(b, start, stop, body, lanes=lanes, once=once, rest=LANES)
+            if stages is None:
+                self._pass(b, start, stop, body)
+            else:
+                with b.loop(start, stop, STRIP) as strip:
+                    self._strip(frame, stages, accesses, bases, strip.index, frame.least(strip.index + STRIP, stop))
+
+    def _pass(self, b: Builder, start: Value, stop: Value, body: Callable[[Value, Value | None, State], State]) -> None:
+        vector_loop(b, start, stop, body, lanes=lanes_of(self), once=masks_all(self), rest=LANES)
+
+    def _strip(self, frame: Frame, stages: Stages, accesses: Accesses, bases: Bases, start: Value, stop: Value) -> None:
+        """A strip of elements, stage by stage."""
+        b, homes, offset = frame.b, dict[int, Value](), 0
+        for number in stages.kept:
+            size = self.dtype(number).size
+            homes[number] = b.gep(b.gep(frame.scratch, offset), start * -size)
+            offset += STRIP * size
+
+        def made(stage: int, j: Value, mask: Value | None) -> None:
+            kept = {v: home for v, home in homes.items() if stages.known[v] < stage}
+            scope = KeptScope(accesses, bases, j, lanes_of(self) if mask is None else mask.lanes, mask, kept=kept)
+            for v in stages.kept:
+                if stages.known[v] == stage:
+                    b.store(scope.spread(scope.stored(v)), b.gep(homes[v], j * self.dtype(v).size), mask)
+            if stage == stages.count - 1:
+                scope.store_all(self.stream)
+
+        for stage in range(stages.count):
+
+            def body(j: Value, mask: Value | None, state: State, stage: int = stage) -> State:
+                made(stage, j, mask)
+                return state
+
+            self._pass(b, start, stop, body)

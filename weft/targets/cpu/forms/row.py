@@ -8,7 +8,7 @@ from typing import Any
 from weft import dtypes as dt
 from weft.codegen.kernel import BLOCK, LANES
 from weft.codegen.phases import Phases
-from weft.codegen.scope import Accesses, Bases, Scope, State, flatten, splat, stored_dtype, unflatten
+from weft.codegen.scope import Accesses, Bases, KeptScope, Scope, State, flatten, splat, unflatten
 from weft.llvm.builder import AnyValue, Value
 from weft.passes.lower import Item
 from weft.records import dataclass
@@ -97,7 +97,7 @@ class _Rows:
         keeping = [v for v in phases.kept if phases.known[v] == phase and v not in at_home]
 
         def body(j: Value, mask: Value | None, state: State) -> State:
-            scope = _RowScope(self.accesses, bases, j, LANES, mask, given, kept=kept)
+            scope = KeptScope(self.accesses, bases, j, LANES, mask, given, kept=kept)
             reductions.read(scope)
             for v in keeping:
                 b.store(scope.stored(v), b.gep(homes[v], j * kernel.dtype(v).size), mask)
@@ -128,25 +128,3 @@ class _Rows:
         # A single block is the result: the tree over it and fifteen identities would only take time.
         final = b.rarely(n > block, flatten(last), merged) if self.kernel.is_neutral else merged()
         return unflatten(one, final)
-
-
-class _RowScope(Scope):
-    """A scope inside a pass over the row: kept values of earlier phases are read back, not computed again."""
-
-    def __init__(self, *args: Any, kept: Mapping[int, Value]) -> None:
-        super().__init__(*args)
-        self.kept = kept
-
-    def value(self, number: int) -> AnyValue:
-        self._recall(number)
-        return super().value(number)
-
-    def stored(self, number: int) -> AnyValue:
-        self._recall(number)
-        return super().stored(number)
-
-    def _recall(self, number: int) -> None:
-        if number in self.kept and number not in self.values and number not in self.moved:
-            dtype = stored_dtype(self.kernel.dtype(number))
-            address = self.b.gep(self.kept[number], self.j * dtype.size)
-            self.give(number, self.b.load(address, dtype, self.lanes, self.mask))
