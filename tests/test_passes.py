@@ -687,6 +687,24 @@ def test_fuse() -> None:
     )
 
 
+def test_columns_share_a_kernel_if_they_share_elements() -> None:
+    """An unrolled recurrence sums the gradients of a bias step by step: a kernel of all steps is slow to compile."""
+    total = Sum((0,))
+    assert shown_groups(graph(lambda x, y: bind(total, x) + bind(total, x * y), M, M)) == (
+        "column sum multiply sum add : (4, 8) (0,)"
+    )
+    assert shown_groups(graph(lambda x, y: bind(total, sin(x)) + bind(total, sin(x) * y), M, M)) == (
+        "column sin sum multiply sum add : (4, 8) (0,)"
+    )
+    assert shown_groups(graph(lambda x, y, z: bind(total, x) + bind(total, y) + bind(total, z), M, M, M)) == text(
+        """
+        column sum : (4, 8) (0,)
+        column sum : (4, 8) (0,)
+        column sum add add : (4, 8) (0,)
+        """
+    )
+
+
 def test_a_plan_as_text() -> None:
     assert show_plan(plan(graph(softmax, M), CPU), kernels=True) == text(
         """

@@ -630,6 +630,8 @@ KEPT: dict[str, Callable[[], list[Call]]] = {
     "_softmax_backward_data": lambda: [call(t(3, 4), torch.softmax(t(3, 4, seed=1), d), d, F32) for d in (0, 1)],
     "softplus": lambda: [call(t(9)), call(t(9), 2.0, 1.0), call(t(5, low=30.0, high=60.0))],
     "split.Tensor": lambda: [call(t(7, 3), 3), call(t(3, 6), 2, 1), call(t(3, 6), 9, -1)],
+    "unsafe_split.Tensor": lambda: [call(t(7, 3), 3), call(t(3, 6), 2, 1)],
+    "unsafe_split_with_sizes": lambda: [call(t(2, 5), [4, 1], 1)],
     "split_with_sizes_copy": lambda: [call(t(7, 3), [2, 5])],
     "squeeze": lambda: [call(t(1, 3, 1)), call(t(2, 3))],
     "squeeze_copy": lambda: [call(t(1, 3, 1))],

@@ -216,6 +216,8 @@ class Fuser:
         merged = self._merged_domain(producer, group)
         if merged is None:
             return "they loop over different shapes, or reduce differently"
+        if self._are_columns_apart(producer, group):
+            return "they reduce columns of different values"
         if self._between(producer, group):
             return "another kernel stands between them: it reads the one and is read by the other"
         if not self._edges_fit(producer, group, *merged):
@@ -237,6 +239,14 @@ class Fuser:
         if same_shape(mapping.domain, reducing.domain) or same_shape(mapping.domain, reducing.reduced):
             return reducing.domain, reducing.axes, reducing.form
         return None
+
+    def _are_columns_apart(self, producer: Group, group: Group) -> bool:
+        """Whether both reduce across rows, and share no element of these: one kernel would have the accumulators and
+        the code of both, and save no more than a row of results. Apart, look-alikes share their code."""
+        if producer.form != "column" or group.form != "column":
+            return False
+        made = {node for node in producer.nodes if same_shape(node.shape, producer.domain)}
+        return not self._memory_reads(group) & (self._memory_reads(producer) | made)
 
     def _edges_fit(self, producer: Group, group: Group, domain: Shape, axes: tuple[int, ...] | None, form: str) -> bool:
         """Every value that passes between the two can pass inside a kernel of this domain."""

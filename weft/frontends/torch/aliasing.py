@@ -24,6 +24,10 @@ LIES = "lies"
 """Under this name the metadata of an argument have a tensor that lies as it does, where torch traced another order."""
 
 
+UNSAFE = frozenset({"aten.unsafe_split.Tensor", "aten.unsafe_split_with_sizes.default"})
+"""Operators whose results look at the first operand, although torch does not keep account of it."""
+
+
 def viewed(node: fx.Node) -> fx.Node | None:
     """What a node is a view of; None if it is none."""
     if node.op != "call_function":
@@ -35,7 +39,8 @@ def viewed(node: fx.Node) -> fx.Node | None:
     if schema is None or not schema.arguments or not node.args or not isinstance(node.args[0], fx.Node):
         return None
     info = schema.arguments[0].alias_info
-    return node.args[0] if info is not None and not info.is_write else None
+    is_view = str(node.target) in UNSAFE or (info is not None and not info.is_write)
+    return node.args[0] if is_view else None
 
 
 def root_of(node: fx.Node) -> fx.Node:

@@ -157,7 +157,7 @@ def narrow(out: Out, x: mx.array, dim: int, start: Any, length: Any) -> mx.array
     return x[part(x.ndim, axis, slice(first, first + length))]
 
 
-@aten("split_with_sizes", "split_with_sizes_copy")
+@aten("split_with_sizes", "split_with_sizes_copy", "unsafe_split_with_sizes")
 def split_with_sizes(out: Any, x: mx.array, split_sizes: Sequence[Any], dim: int = 0) -> list[mx.array]:
     axis = axis_of(dim, x.ndim)
     made, start = [], 0
@@ -167,7 +167,7 @@ def split_with_sizes(out: Any, x: mx.array, split_sizes: Sequence[Any], dim: int
     return made
 
 
-@aten("split.Tensor", "split_copy.Tensor")
+@aten("split.Tensor", "split_copy.Tensor", "unsafe_split.Tensor")
 def split(out: Any, x: mx.array, split_size: Any, dim: int = 0) -> list[mx.array]:
     axis = axis_of(dim, x.ndim)
     return split_with_sizes(out, x, [made.shape[axis] for made in out], axis)
