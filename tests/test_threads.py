@@ -213,6 +213,20 @@ def test_every_index_is_visited_once(team: Callable[[int], None], size: int) -> 
                 assert len(begins) == min(extent, 1)
 
 
+def test_chunks_are_smaller_where_little_is_left(team: Callable[[int], None]) -> None:
+    """So that threads finish together. One that is kept away while it grabs a chunk takes what was its share before, so
+    most runs have to be as they should."""
+    team(2)
+    extent = 1 << 16
+
+    def longest_at_the_end() -> int:
+        _, ends = visits(extent, 1)
+        begins = np.flatnonzero(ends)
+        return int(np.max((ends[begins] - begins)[begins >= extent // 4 * 3]))
+
+    assert sorted(longest_at_the_end() for _ in range(41))[20] < extent // 64 * 7
+
+
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_all_threads_work_at_once_each_with_its_own_scratch(team: Callable[[int], None], size: int) -> None:
     team(size)

@@ -8,11 +8,13 @@ grab; nobody else comes here, except to ask for or change the number of threads.
   closings (odd: open), its lower half the workers inside. Only an open gate can be entered, and the caller waits
   only for workers that did enter. So a worker that the system keeps away costs nothing: the others do its chunks.
 - Idle workers spin on the gate for a moment and then sleep in a futex on its upper half. A woken one wakes two others.
+  Who finds nothing left of a region stays awake until it is closed, if that does not take too long.
 - The pool serves one region at a time. A caller that finds it busy does its kernel alone; nobody waits for the pool.
 - The state lies in memory that a forked child finds zeroed, which is the state of a pool that has not started yet.
 - A region without a function dismisses the team: that is how the number of threads changes.
-- What a thread grabs takes a millisecond at most, if a grain does. Between two of its pieces the caller looks at the
-  clock. When it is time to look for signals it lets nobody grab any more, and tells how far the region came.
+- What a thread grabs takes a millisecond at most, if a grain does, and is less the less is left. Between two of its
+  pieces the caller looks at the clock. When it is time to look for signals it lets nobody grab any more, and tells how
+  far the region came.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ else:
 
 MAX_THREADS: Final = 1024
 CHUNKS_PER_THREAD: Final = 4  # more even out threads of unequal speed, but each costs 0.05 µs
+PARTS_PER_THREAD: Final = 2  # of what is left; a chunk is no larger than one, so that threads finish together
 SPIN_NS: Final = 200_000  # how long an idle worker stays awake: the time between two calls of a compiled function
+LINGER_NS: Final = 5_000_000  # the same while the others still work: the next region may follow at once
 WAKE_NS: Final = 40_000  # work that is worth waking a worker for: that takes the caller 10 µs, the worker up to 50 µs
 STACK_BYTES: Final = 2 << 20
 
@@ -99,6 +103,7 @@ STATE: Final = {
     "waiting": 33,  # 1 while the caller sleeps until the last worker has left
     "next": 48,  # the first index that nobody has grabbed yet
     "fn": 64, "args": 65, "extent": 66, "chunk": 67, "scratch": 68, "stride": 69, "slots": 70, "run": 71,  # the region
+    "grain": 72, "share": 73,  # what chunks are multiples of, and for how much that is left they are one more
     "assembled": 80, "workers": 81,  # the team: whether it was tried to start it, and how many came
     "first_slot": 96,  # one line of 64 bytes per thread: its pthread_t, its index, the context
 }  # fmt: skip

@@ -145,6 +145,7 @@ class State(Record):
     fn, scratch = Field(Address), Field(Address)
     args, run = Field(Integers), Field(Run)
     extent, chunk, stride, slots = Field(Long), Field(Long), Field(Long), Field(Long)
+    grain, share = Field(Long), Field(Long)
     assembled, workers = Field(Long), Field(Long)
     first_slot = Place()
 
@@ -294,8 +295,11 @@ def serial(
 
 
 def _chunk(c: Code, state: State) -> tuple[Value, Value, Value]:
-    """The next chunk, which is this thread's now: where it begins and ends, and how large it was to be."""
-    chunk = state.chunk
+    """The next chunk, which is this thread's now: where it begins and ends, and how large it was to be. The less is
+    left, the smaller are chunks, so that threads finish together."""
+    left = state.extent - state.next.read()
+    grains = c.quotient(c.choose(left > 0, left, 0), state.share)
+    chunk = c.least(state.chunk, c.choose(grains > 0, grains, 1) * state.grain)
     begin = state.next.add(chunk)
     return begin, c.least(begin + chunk, state.extent), chunk
 
@@ -364,25 +368,26 @@ def worker(c: Code, slot: Slot) -> None:
 def _await_opening(c: Code, context: Context, state: State, seen: Value) -> tuple[Value, Value]:
     """Enter at another opening than the one that was seen: its number, and whether this thread had to be woken."""
     gate, sleepers = state.gate, state.sleepers
-    with c.repeat(c.const(bool_, False), c.i64(0), c.i64(0)) as spin:
-        woken, since, rounds = spin.carried
+    with c.repeat(c.const(bool_, False), c.i64(0), c.i64(0), seen) as spin:
+        woken, since, rounds, before = spin.carried
         found = gate.read("acquire")
         number = c.cast(found >> 32, int32)
-        with c.when((number & 1).eq(0) | number.eq(seen)):
+        is_open = (number & 1).ne(0)
+        with c.when(~is_open | number.eq(seen)):
             c.pause()
             with c.when(rounds + 1 < _ROUNDS_BETWEEN_CLOCKS):
-                spin.again(woken, since, rounds + 1)
+                spin.again(woken, since, rounds + 1, before)
             step_aside(c, context)  # the thread that is to open the gate may be waiting for our processor
             time = now(c, context)
-            start = c.choose(since.eq(0), time, since)
-            with c.when(time - start <= threads.SPIN_NS):
-                spin.again(woken, start, c.i64(0))
+            start = c.choose(since.eq(0) | number.ne(before), time, since)
+            with c.when(time - start <= c.choose(is_open, c.i64(threads.LINGER_NS), threads.SPIN_NS)):
+                spin.again(woken, start, c.i64(0), number)
             # The caller opens, then looks for sleepers: one of us sees the other.
             sleepers.add(1, "seq_cst")
             with c.when(gate.read("seq_cst").eq(found)):
                 sleep(c, context, state.openings(), number)
             sleepers.add(-1, "seq_cst")
-            spin.again(c.const(bool_, True), c.i64(0), c.i64(0))
+            spin.again(c.const(bool_, True), c.i64(0), c.i64(0), number)
         spin.stop_when(gate.replace(found, found + 1))
     return number, woken
 
@@ -467,6 +472,7 @@ def parallel(
     most = (c.quotient(grains - 1, team * threads.CHUNKS_PER_THREAD) + 1) * grain
     state.fn, state.args, state.run = fn, args, run
     state.extent, state.chunk = extent, grain
+    state.grain, state.share = grain, team * threads.PARTS_PER_THREAD * grain
     state.scratch, state.stride, state.slots = scratch, stride, team
     state.next.write(first)
     state.gate.add(_OPENING, "seq_cst")

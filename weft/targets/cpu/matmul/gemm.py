@@ -57,11 +57,13 @@ WORDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The part of the output that is held in registers: `rows` by `vectors` of `lanes` elements."""
+    """The part of the output that is held in registers: `rows` by `vectors` of `lanes` elements. `low`: how many rows
+    are left, where that is known and a tile of so many takes them."""
 
     rows: int
     vectors: int
     lanes: int
+    low: int = 0
 
     @property
     def columns(self) -> int:
@@ -71,7 +73,11 @@ class Tile:
     def rest(self) -> int:
         """Rows of the tiles that take what is left of the rows. LLVM takes its time for each kind of tile, so low ones
         serve for that too."""
-        return self.rows if self.rows <= 4 else -(-self.rows // 2)
+        return self.low or (self.rows if self.rows <= 4 else -(-self.rows // 2))
+
+    @property
+    def name(self) -> str:
+        return f"{self.rows}x{self.vectors}x{self.lanes}" + f"_low{self.low}" * (self.low > 0)
 
     @property
     def turn(self) -> int:
@@ -194,7 +200,7 @@ class Gemm:
         columns = "" if self.cut == "any" else f"_{self.cut}"
         flipped = "_flipped" * self.flipped
         then = "" if self.epilogue is None else f"_{self.epilogue.name}"
-        return f"gemm_{kinds}_{self.read_a}_{self.read_b}_{t.rows}x{t.vectors}x{t.lanes}{columns}{flipped}{then}"
+        return f"gemm_{kinds}_{self.read_a}_{self.read_b}_{t.name}{columns}{flipped}{then}"
 
     def scratch(self, block_m: int, block_n: int, k: int) -> Scratch:
         """The layout of scratch memory for blocks of that size."""
@@ -523,7 +529,7 @@ class MatrixGemm(Gemm):
         """The function."""
         t, columns = self.tile, "" if self.cut == "any" else f"_{self.cut}"
         reads, flipped = f"{self.read_a}_{self.read_b}", "_flipped" * self.flipped
-        name = f"gemm_chunk_{self.kind.memory.name}_{reads}_{t.rows}x{t.vectors}x{t.lanes}{columns}{flipped}"
+        name = f"gemm_chunk_{self.kind.memory.name}_{reads}_{t.name}{columns}{flipped}"
         return (Source(f"matmul:{name}", name, lambda: self._chunk_ir(name)),)
 
     def _chunk_ir(self, name: str) -> str:

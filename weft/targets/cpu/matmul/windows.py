@@ -24,6 +24,7 @@ from weft.llvm.builder import PTR, AnyValue, Value
 from weft.llvm.engine import Source
 from weft.primitives.convolution import Convolve, ConvolveBack, ConvolveWeights, Windows, few_in_groups
 from weft.records import dataclass, replace
+from weft.runtime.threads import get_threads
 from weft.targets.axes import Axis, axes_of, merged, row_major, scaled
 from weft.targets.cpu import moves
 from weft.targets.cpu.matmul import elements as el
@@ -35,7 +36,7 @@ from weft.targets.cpu.matmul.lowering import largest_blocks, output_blocks
 from weft.targets.cpu.matmul.machine import machine
 from weft.targets.cpu.matmul.panels import Matrix
 from weft.targets.cpu.matmul.residues import ConvolutionPart, Placed
-from weft.targets.cpu.matmul.tasks import even_blocks, grain_of, tasks_for
+from weft.targets.cpu.matmul.tasks import equal_blocks, even_blocks, grain_of, tasks_for
 
 Way = Literal["runs", "across", "single"]
 """What lies together: the columns of a row (in runs), several rows, or nothing."""
@@ -46,6 +47,8 @@ _WIDE: Final = 128  # columns of the right operand, more of which make packing r
 _ACROSS: Final = 1.15  # how much longer a tile takes whose rows are of several runs, with an address for each
 _CACHED: Final = 1 << 20  # bytes of a right operand that stay in a second-level cache
 _FROM_CACHE, _FROM_MEMORY = 4, 12  # rows that take as long as fetching the columns that they are multiplied with
+_SHARES, _ROWS = 16, 126  # blocks of less rows are no better, if there are so many times as many as are wanted
+_EVEN: Final = 1.04  # how many times the work of others a thread may have
 _LONGEST: Final = 512  # rows of a run that are multiplied with a packed block of the right operand
 
 
@@ -275,7 +278,8 @@ class RunsInPlace(WindowGemm):
     """Reads the runs of rows where they lie: a tile goes from run to run, and looks up where those of its rows begin.
 
     Where windows may reach beyond the array, that is found out once for each chunk of a block, and not for each panel
-    of the right operand: `starts`, a line of addresses for each run. Elsewhere it is the sum of two offsets."""
+    of the right operand: `starts`, a line of addresses for each run. Elsewhere it is the sum of two offsets. While a
+    tile is multiplied, the rows of the next one are asked for: `tile` bytes further, `pace` bytes at each step."""
 
     title = "windows_in_place"
 
@@ -284,7 +288,7 @@ class RunsInPlace(WindowGemm):
     ) -> None:
         super().__init__(kind, tile, read_b, rows, columns, checks, "runs", scattered=scattered)
         self.a_row = 0  # nothing is packed
-        self.words = (*self.words, "at_starts", "row_line")  # type: ignore[misc]
+        self.words = (*self.words, "at_starts", "row_line", "tile", "pace")  # type: ignore[misc]
         self._base: Value
 
     def _operands(self, member: Value) -> tuple[Value, Any]:
@@ -345,19 +349,21 @@ class RunsInPlace(WindowGemm):
             else:
                 ahead = b.gep(self._base, b.word(entry, 0))
                 starts = [b.gep(ahead, offset) for offset in offsets]
-            with b.loop(0, count, 1, *before) as k:
-                at_b, *carried = k.carried
+            with b.loop(0, count, 1, b.gep(starts[0], f["tile"]), *before) as k:
+                coming, at_b, *carried = k.carried
                 y = self._row_of_right(at_b, columns)
+                f.prefetch([coming])
                 here = [b.gep(start, k.index * self.size) for start in starts]
-                k.carry(b.gep(at_b, self._right_step), *el.flat(self._added(el.unflat(kind, carried), here, y)))
-            run.carry(b.gep(line, f["row_line"]), *k.carried)
+                sums = el.flat(self._added(el.unflat(kind, carried), here, y))
+                k.carry(b.gep(coming, f["pace"]), b.gep(at_b, self._right_step), *sums)
+            run.carry(b.gep(line, f["row_line"]), *k.carried[1:])
         return el.unflat(kind, run.carried[2:])
 
 
 class PlacesInPlace(WindowGemm):
     """Reads rows that lie together where they lie, `run` of them: where they begin at each column of a chunk is written
-    into a table. If `aligned`, blocks are pieces of runs, tiles do not reach from one into the next, and so all rows of
-    a tile lie together."""
+    into a table. If `aligned`, tiles do not reach from one run into the next, so all rows of a tile lie together; nor
+    from one `piece` of a run into the next."""
 
     title = "windows_by_place"
 
@@ -428,10 +434,13 @@ class PlacesInPlace(WindowGemm):
         if not self.aligned:
             super()._strips(chunk, target, parts, first)
             return
-        b, rows = self.b, self.frame["piece"]
-        with b.loop(0, chunk.rows, rows) as piece:
-            below = replace(chunk, left=self._below(chunk.left, piece.index), rows=rows)
-            super()._strips(below, target.below(piece.index), parts, first)
+        f, b, piece, start = self.frame, self.b, self.frame["piece"], self._first
+        last = f.divide(start + chunk.rows - 1, piece)[0]
+        with b.loop(f.divide(start, piece)[0], last + 1, 1) as number:
+            place = number.index * piece - start
+            begin, end = b.intrinsic("smax", place, b.i64(0)), f.least(place + piece, chunk.rows)
+            below = replace(chunk, left=self._below(chunk.left, begin), rows=end - begin)
+            super()._strips(below, target.below(begin), parts, first)
 
     def _products(self, chunk: Chunk, rows: gemm.Rows, columns: gemm.Columns) -> list[AnyValue]:
         f, b, kind, lanes = self.frame, self.b, self.kind, self.tile.lanes
@@ -720,19 +729,26 @@ def _launches(
     read_b: gemm.Read = "rows" if b_column == size else "columns" if b_k == size else "any"
     kernel, run = _kernel(kind, tile, read_b, rows, columns, len(over), n, scattered)
     tile = kernel.tile
-    step = math.lcm(tile.rows, kernel.span)
+    step = piece = math.lcm(tile.rows, kernel.span)
     if isinstance(kernel, FewColumns):
         step = run
     elif isinstance(kernel, PlacesInPlace):
-        step = _piece(run, tile.rows) if kernel.aligned else tile.rows
+        step = piece = _piece(run, tile.rows) if kernel.aligned else tile.rows
+        if kernel.aligned and all(type(number) is int for number in (members, m, n, run)):
+            step = _shared(piece, members * (m // piece) * -(-n // tile.columns), 4 * tile.rows)
+            low = piece % tile.rows
+            kernel.tile = tile = replace(tile, low=low if low % tile.rest else 0)
     block_m, block_n = _blocks(kind, tile, members, m, n, k, step)
     if isinstance(kernel, FewColumns):
         block_n = n
     blocks_m, blocks_n = -(-m // block_m), -(-n // block_n)
     launches, packed, panel, at = [], 0, 0, right.pointer
     in_order, few = b_column == size and len(right.inside) <= 1, isinstance(kernel, FewColumns)
-    if in_order and not few and not kind.narrow and processor.in_place and m <= 2 * tile.rows:
-        kernel.read_b = "direct"  # packing takes as long as so few rows
+    packs = m > 2 * tile.rows  # it takes as long as so few rows
+    if k != 1 and n % tile.columns == 0 and b_k == n * size and n <= 4 * tile.columns:
+        packs = False  # it lies as packed panels do
+    if in_order and not few and not kind.narrow and processor.in_place and not packs:
+        kernel.read_b = "direct"
     elif k != 0 and (len(right.inside) > 1 or (b_column != size if few else blocks_m * blocks_n > 1)):
         ready = panels.packed(kind, tile, right, [(axis[0], axis[2]) for axis in batch], Pointer(4))
         launches, packed, panel, at = [ready.launch], ready.size, ready.panel, Pointer(4)
@@ -753,14 +769,15 @@ def _launches(
     at_starts = at_zeros + zeros
     at_places = at_starts + starts
     steps = scaled(x)[-d - 1 : -1]
+    ahead = rows[-1].step * tile.rows if rows else 0
     values: dict[str, Word] = {
         "tasks": members * blocks_m * blocks_n, "a": left.pointer, "b": at, "out": to,
         "m": m, "n": n, "k": k, "chunks": max(1, -(-k // CHUNK)), "a_row": 0, "a_k": 0, "b_k": b_k,
         "b_column": b_column, "block_m": block_m, "block_n": block_n, "blocks_m": blocks_m, "blocks_n": blocks_n,
         "panel": panel or scratch.panel, "at_a": scratch.at_a, "at_total": scratch.at_total,
         "out_row": places[0].strides[0] if places else 0, "at_places": at_places, "at_rows": at_rows,
-        "at_columns": at_columns, "at_zeros": at_zeros, "zeros": zeros, "run": run, "piece": step,
-        "at_starts": at_starts, "row_line": row_line,
+        "at_columns": at_columns, "at_zeros": at_zeros, "zeros": zeros, "run": run, "piece": piece,
+        "at_starts": at_starts, "row_line": row_line, "tile": ahead, "pace": -(-ahead // run),
         "base": -sum(window.low * step for window, step in zip(windows, steps, strict=True)),
     }  # fmt: skip
     for letter, axes in (("r", rows), ("c", columns)):
@@ -783,8 +800,12 @@ def _blocks(kind: Elements, tile: Tile, members: int, m: int, n: int, k: int, st
     wanted = tasks_for(terms)
     block_m, block_n = largest_blocks(kind, tile)
     known = all(type(number) is int for number in (members, m, n, k))
-    if not known or wanted == 1 or members * -(-m // block_m) * -(-n // block_n) >= wanted:
+    if not known or wanted == 1:
         return output_blocks(kind, tile, members, m, n, terms, tile.columns, rows=step)
+    tasks = members * -(-m // block_m) * -(-n // block_n)
+    if tasks >= wanted:
+        share = members * m * -(-n // block_n) // (_SHARES * wanted)
+        return equal_blocks(m, min(block_m, max(share, _ROWS)), step), equal_blocks(n, block_n, tile.columns)
     extra = _FROM_MEMORY if k * n * kind.work.size > _CACHED else _FROM_CACHE
     return even_blocks(m, n, (block_m, block_n), (step, tile.columns), members, extra)
 
@@ -793,6 +814,15 @@ def _piece(run: int, rows: int) -> int:
     """Into how long pieces blocks cut a run: some tiles, if they fill it."""
     pieces = [run // n for n in range(-(-run // _LONGEST), run + 1) if run % n == 0]
     return min((piece for piece in pieces if piece % rows == 0 and piece >= 4 * rows), default=pieces[0])
+
+
+def _shared(piece: int, pieces: int, least: int) -> int:
+    """What blocks are multiples of, so that threads share out pieces evenly: halves or quarters of these, if there are
+    but few."""
+    threads = get_threads()
+    while -(-pieces // threads) * threads > _EVEN * pieces and piece % 2 == 0 and piece // 2 >= least:
+        piece, pieces = piece // 2, 2 * pieces
+    return piece
 
 
 def _few_columns(n: int, run: int, lanes: int, runs: int) -> tuple[int, int]:
