@@ -550,6 +550,10 @@ class Builder:
         whole = self._cast("fptosi" if signed else "fptoui", near, dtype)
         return whole if inside == top else self.choose(clear >= float(top), most, whole)
 
+    def truncated(self, x: Value, dtype: Dtype) -> Value:
+        """A float that is in the range of a signed integer type, as that."""
+        return self._cast("fptosi", x, dtype)
+
     def _float_to_float(self, x: Value, dtype: Dtype) -> Value:
         if x.dtype is dtype:
             return x

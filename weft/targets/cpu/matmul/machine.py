@@ -23,6 +23,9 @@ class ProductMachine:
     registers: int
     in_place: int
     block: int = 512
+    pairs: str = "multiply"
+    """How pairs of 16-bit integers are multiplied and added up: "multiply", where one instruction multiplies and adds
+    both, "dot", where it adds to a sum, too, or "apart"."""
 
     def lanes(self, kind: Elements) -> int:
         return self.vector // kind.part.size
@@ -47,10 +50,20 @@ class ProductMachine:
         return Tile(8 if many else 4, 3, lanes)
 
 
+    def tile_of_pairs(self, columns: int) -> Tile:
+        """Sums of pairs of integers, which are as many as registers hold 32 bits."""
+        lanes, many = self.vector // 4, self.registers == 32
+        if columns <= lanes:
+            return Tile(16 if many else 8, 1, lanes)
+        if not many:
+            return Tile(6, 2, lanes)
+        return Tile(8, 3, lanes) if columns % (4 * lanes) and columns > 2 * lanes else Tile(6, 4, lanes)
+
+
 _AVX512 = ProductMachine(64, 32, in_place=2 << 20)
 _AVX2 = ProductMachine(32, 16, in_place=128 << 10)
 _SSE = ProductMachine(16, 16, in_place=0)
-_NEON = ProductMachine(16, 32, in_place=0)
+_NEON = ProductMachine(16, 32, in_place=0, pairs="apart")
 
 
 @functools.cache
@@ -60,7 +73,7 @@ def machine(cpu: str) -> ProductMachine:
         return _NEON
     if cpu == "native":
         if all(host().has(name) for name in ("avx512f", "avx512bw", "avx512dq", "avx512vl")):
-            return _AVX512
+            return replace(_AVX512, pairs="dot") if host().has("avx512vnni") else _AVX512
         return _with_blocks(_AVX2) if host().has("avx2") and host().has("fma") else _SSE
     return {"x86-64-v4": _AVX512, "x86-64-v3": _with_blocks(_AVX2)}.get(cpu, _SSE)
 

@@ -64,6 +64,24 @@ class Codes:
             code = code & ((1 << bits) - 1)
         return self._number(b, code)
 
+    def pair(self, b: Builder, words: list[Value], i: int) -> Value:
+        """Code i of every unit, and code i + n / 2 of n, in the low and the high half of 32 bits."""
+        bits, half = self.packing.bits, self.codes // 2
+        if half * bits == 16:
+            code = words[0] >> i * bits if i else words[0]
+            return code & ((1 << bits) - 1) * 0x10001
+        return self._placed(b, words, i, 0) | self._placed(b, words, i + half, 16)
+
+    def _placed(self, b: Builder, words: list[Value], j: int, at: int) -> Value:
+        """Code j of every unit, from bit `at` on."""
+        bits = self.packing.bits
+        first, shift = divmod(j * bits, 32)
+        code = words[first]
+        code = code >> shift - at if shift > at else code << at - shift if shift < at else code
+        if shift + bits > 32:
+            code = code | (words[first + 1] << 32 - shift + at)
+        return code & ((1 << bits) - 1) << at
+
     def is_nan(self, b: Builder, words: list[Value]) -> Value:
         """Whether a unit has a NaN among its codes."""
         (word,) = words

@@ -161,10 +161,7 @@ class FewRows:
             k = chunk.index * CHUNK
             depth = f.least(f["k"] - k, CHUNK)
             with b.loop(0, rows, 1) as row:
-                x = b.gep(x_at(row.index), k * self.kind.memory.size)
-                self._turn(x, b.gep(f.scratch, row.index * self.chunk_row), depth)
-                if self.affine:
-                    self._sum_groups(x, b.gep(f.scratch, f["at_sums"] + row.index * self.sums_row), depth)
+                self._take(x_at(row.index), row.index, k, depth)
             step = chunk.index * (CHUNK // group * self.scales.size)
             part = Matrix(
                 b.gep(matrix.w, chunk.index * (CHUNK * bits // 8)),
@@ -173,6 +170,14 @@ class FewRows:
             )
             self._sums(part, rows, depth, totals, chunk.index.eq(0))
         self._finish(totals, rows, (out + self.start) * self.kind.memory.size)
+
+    def _take(self, x: Value, row: Value, k: Value, depth: Value) -> None:
+        """What is needed of a row of x, from number k on, into scratch memory."""
+        f, b = self.frame, self.b
+        x = b.gep(x, k * self.kind.memory.size)
+        self._turn(x, b.gep(f.scratch, row * self.chunk_row), depth)
+        if self.affine:
+            self._sum_groups(x, b.gep(f.scratch, f["at_sums"] + row * self.sums_row), depth)
 
     def _turn(self, x: Value, target: Value, depth: Value) -> None:
         """A row of x for units in lanes: number j of unit l of sixteen goes to element l of vector j."""
@@ -262,9 +267,20 @@ class FewRows:
         sums: list[Value],
     ) -> list[Value]:
         """Sixteen units, or those lanes of them that are a piece. `units`: how many there are in all."""
-        f, b, c, lanes = self.frame, self.b, self.codes, self.lanes
+        f, b, c = self.frame, self.b, self.codes
         first, part, places = self._places(matrices, unit, piece, units, tail)
         words = [c.split(b, self._words(at, part)) for at in places]
+        parts = self._unit_sums(words, x, unit, piece)
+        if part is not None:
+            first = f.least(first, units - 1)
+        scales = [self._scale(m.scales, first, part) for m in matrices] * len(x)
+        after = [b.fma(scale, s, total) for scale, s, total in zip(scales, parts, sums, strict=True)]
+        # Lanes past the end keep their sum: what they read is no part of the matrix.
+        return after if part is None else [b.choose(part.mask, a, s) for a, s in zip(after, sums, strict=True)]
+
+    def _unit_sums(self, words: list[list[Value]], x: list[Value], unit: Value, piece: int) -> list[Value]:
+        """Sums over units of codes times x, of each row of x with each row of codes. `unit`: the first of sixteen."""
+        f, b, c, lanes = self.frame, self.b, self.codes, self.lanes
         parts: list[Value] = []
         for j in range(c.codes):
             at = unit * (c.codes * self.size) + (j * LANES + piece * lanes) * self.size
@@ -278,12 +294,7 @@ class FewRows:
         if c.has_nan:
             wrong = [c.is_nan(b, w) for w in words] * len(x)
             parts = [b.choose(nan, float("nan"), s) for nan, s in zip(wrong, parts, strict=True)]
-        if part is not None:
-            first = f.least(first, units - 1)
-        scales = [self._scale(m.scales, first, part) for m in matrices] * len(x)
-        after = [b.fma(scale, s, total) for scale, s, total in zip(scales, parts, sums, strict=True)]
-        # Lanes past the end keep their sum: what they read is no part of the matrix.
-        return after if part is None else [b.choose(part.mask, a, s) for a, s in zip(after, sums, strict=True)]
+        return parts
 
     def _places(
         self, matrices: list[Matrix], unit: Value, piece: int, units: Value, tail: bool

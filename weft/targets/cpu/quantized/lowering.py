@@ -25,7 +25,10 @@ from weft.targets.cpu.matmul.tasks import PARALLEL, STREAM, equal_blocks, grain_
 from weft.targets.cpu.quantized import few
 from weft.targets.cpu.quantized.codes import Codes
 from weft.targets.cpu.quantized.few import FewRows
-from weft.targets.cpu.quantized.matrices import names_of
+from weft.targets.cpu.quantized.fixed import fixed_rows
+from weft.targets.cpu.quantized.fixed_few import FixedFewRows
+from weft.targets.cpu.quantized.fixed_tiled import FixedTiled
+from weft.targets.cpu.quantized.matrices import merged, names_of
 from weft.targets.cpu.quantized.tiled import Tiled
 
 _LONGEST: Final = 4096  # outputs of a task
@@ -57,6 +60,7 @@ class _Product:
     rows: Mapping[str, int]
     matrices: Mapping[str, int]
     counts: Mapping[str, int]
+    fixed: bool
 
     @property
     def gathered(self) -> bool:
@@ -93,18 +97,27 @@ def lower(op: Quantized, operands: Sequence[Layout], out: Layout) -> Lowering:
     if math.prod(out.shape) == 0:
         return Lowering(())
     is_few = op.transposed and out.shape[-2] <= FEW
+    kind = elements_of(out.dtype)
+    is_fixed = op.transposed and op.packing.affine and kind.narrow
     gathered = isinstance(op, GatherQuantizedMatmul)
     places, layouts = [Pointer(i) for i in range(len(operands))], list(operands)
     copies: list[Launch] = []
     sizes: list[int] = []
     for i, layout in enumerate(operands):
-        if (i == 0 and not is_few) or _has_plain_rows(layout):
+        if (i == 0 and not is_few and not is_fixed) or _has_plain_rows(layout):
             continue
         layouts[i] = Layout(layout.shape, tuple(row_major(layout.shape, 1)), layout.dtype)
         places[i] = Pointer(len(operands) + 1 + len(sizes))
         sizes.append(math.prod(layout.shape) * layout.dtype.size)
         copies += moves.copy(layout, layouts[i], Pointer(i), places[i])
-    product = _product(op, layouts, places, out, gathered)
+    if is_fixed:
+        fixed = Pointer(len(operands) + 1 + len(sizes))
+        codes = Codes(op.packing, kind.work)
+        made, layouts[0] = fixed_rows(kind, codes, layouts[0], places[0], fixed)
+        copies.append(made)
+        places[0] = fixed
+        sizes.append(math.prod(layouts[0].shape))
+    product = _product(op, layouts, places, out, operands[0].shape[-1], gathered, is_fixed)
     launch = _few(product) if is_few else _tiled(product)
     return Lowering((*copies, launch), tuple(sizes))
 
@@ -115,14 +128,20 @@ def _has_plain_rows(layout: Layout) -> bool:
 
 
 def _product(
-    op: Quantized, operands: Sequence[Layout], places: Sequence[Pointer], out: Layout, gathered: bool
+    op: Quantized,
+    operands: Sequence[Layout],
+    places: Sequence[Pointer],
+    out: Layout,
+    k: int,
+    gathered: bool,
+    fixed: bool,
 ) -> _Product:
     names = ("x", *names_of(op.packing))
     arrays = dict(zip(names, operands, strict=False))
     at = {**dict(zip(names, places, strict=False)), "out": Pointer(len(operands))}
     steps = {name: [s * x.dtype.size for s in x.strides] for name, x in arrays.items()}
     rows = {name: step[-2] for name, step in steps.items()}
-    (m, n), k = out.shape[-2:], arrays["x"].shape[-1]
+    m, n = out.shape[-2:]
     kind, scales = elements_of(out.dtype), arrays["scales"]
     matrices: dict[str, int] = {}
     counts: dict[str, int] = {}
@@ -132,23 +151,10 @@ def _product(
         matrices = {name: step[0] for name, step in steps.items()}
         counts = {"x": arrays["x"].shape[0], "w": arrays["w"].shape[0]}
     else:
-        axes = _merged(list(zip(out.shape[:-2], *(step[:-2] for step in steps.values()), strict=True)))
+        axes = merged(list(zip(out.shape[:-2], *(step[:-2] for step in steps.values()), strict=True)))
     members = math.prod(out.shape[:-2])
     x_k = steps["x"][-1]
-    return _Product(op, kind, scales, m, n, k, members, axes, x_k, at, rows, matrices, counts)
-
-
-def _merged(axes: Sequence[tuple[int, ...]]) -> Axes:
-    """Batch axes (outermost first) as few as possible, innermost first."""
-    merged: list[tuple[int, ...]] = []
-    for extent, *strides in reversed(axes):
-        if extent == 1:
-            continue
-        if merged and all(s == merged[-1][0] * t for s, t in zip(strides, merged[-1][1:], strict=True)):
-            merged[-1] = (extent * merged[-1][0], *merged[-1][1:])
-        else:
-            merged.append((extent, *strides))
-    return tuple(merged)
+    return _Product(op, kind, scales, m, n, k, members, axes, x_k, at, rows, matrices, counts, fixed)
 
 
 def _launch(kernel: FewRows | Tiled, words: tuple[Word, ...], work: int, scratch: int) -> Launch:
@@ -167,7 +173,11 @@ def _few(product: _Product) -> Launch:
     lanes = min(few.LANES, processor.lanes(p.kind))
     single = not p.gathered and p.m == 1
     together = 4 if processor.registers == 32 or (single and lanes >= 8) else 2
-    kernel = FewRows(p.kind, codes, p.scales.dtype, lanes, together, single=single, gathered=p.gathered)
+    options = {"single": single, "gathered": p.gathered}
+    if p.fixed:
+        kernel: FewRows = FixedFewRows(p.kind, codes, p.scales.dtype, lanes, together, processor.pairs, **options)
+    else:
+        kernel = FewRows(p.kind, codes, p.scales.dtype, lanes, together, **options)
     if p.gathered:
         span = max(1, few.ROWS // p.m)
         rows, parts = span * p.m, -(-p.members // span)
@@ -210,9 +220,14 @@ def _ahead(size: int) -> int:
 def _tiled(product: _Product) -> Launch:
     p = product.with_rows_of_batch()
     processor = machine(config.cpu)
-    tile, codes = processor.tile(p.kind), Codes(p.op.packing, p.kind.work, tables=processor.vector >= 32)
-    read = read_left(p.kind, p.m, p.n, p.k, p.rows["x"], p.x_k)
-    kernel = Tiled(p.kind, tile, read, codes, p.scales.dtype, turned=p.op.transposed, gathered=p.gathered)
+    codes = Codes(p.op.packing, p.kind.work, tables=processor.vector >= 32)
+    if p.fixed:
+        tile = processor.tile_of_pairs(p.n)
+        kernel: Tiled = FixedTiled(p.kind, tile, codes, p.scales.dtype, processor.pairs, gathered=p.gathered)
+    else:
+        tile = processor.tile(p.kind)
+        read = read_left(p.kind, p.m, p.n, p.k, p.rows["x"], p.x_k)
+        kernel = Tiled(p.kind, tile, read, codes, p.scales.dtype, turned=p.op.transposed, gathered=p.gathered)
     work = max(p.terms, PARALLEL if p.members * p.n * p.k * STREAM >= PARALLEL else 0)
     block_m, block_n = output_blocks(p.kind, tile, p.members, p.m, p.n, work, kernel.step)
     blocks_m, blocks_n = -(-p.m // block_m), -(-p.n // block_n)
@@ -223,4 +238,6 @@ def _tiled(product: _Product) -> Launch:
         "block_m": block_m, "block_n": block_n, "blocks_m": blocks_m, "blocks_n": blocks_n,
         "panel": scratch.panel, "at_a": scratch.at_a, "at_total": scratch.at_total, "at_words": scratch.at_words,
     }  # fmt: skip
+    if isinstance(kernel, FixedTiled):
+        values["at_steps"] = kernel.at_steps(scratch, block_n)
     return _launch(kernel, block(kernel.words, values, p.axes), work, scratch.size)

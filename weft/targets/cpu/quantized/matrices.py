@@ -67,3 +67,16 @@ def operands_of_member(f: ProductFrame, packing: Packing, member: Value) -> tupl
     """Where x and the matrix of a member begin."""
     x = index_of(f, "lhs", member, "x_count") * f["x_matrix"]
     return x, offsets_of(f, packing, index_of(f, "rhs", member, "w_count"))
+
+
+def merged(axes: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    """Batch axes (outermost first) as few as possible, innermost first."""
+    found: list[tuple[int, ...]] = []
+    for extent, *strides in reversed(axes):
+        if extent == 1:
+            continue
+        if found and all(s == found[-1][0] * t for s, t in zip(strides, found[-1][1:], strict=True)):
+            found[-1] = (extent * found[-1][0], *found[-1][1:])
+        else:
+            found.append((extent, *strides))
+    return tuple(found)

@@ -113,14 +113,7 @@ class Tiled(Gemm):
         f, b, lanes = self.frame, self.b, self.tile.lanes
         whole = (chunk.columns + (lanes - 1)) & -lanes  # so that no lane of a vector holds what was there before
         with b.loop(0, whole, lanes) as strip:
-            rows = [f.least(strip.index + r, chunk.columns - 1) for r in range(lanes)]
-            matrices = [chunk.right.moved(f, row) for row in rows]
-            # The words of the next chunk, of which a row has too few to be guessed, come while this one is multiplied.
-            size = CHUNK * self.codes.packing.bits // 8
-            for at in matrices:
-                for line in range(size, 2 * size, _LINE):
-                    b.prefetch(b.gep(at.w, line), level=2)
-            self._turn_words([m.w for m in matrices], f.divide(chunk.depth * self.codes.packing.bits, 32)[0])
+            matrices = self._strip_of(chunk, strip.index)
             target = self._in_panel(strip.index)
             with b.loop(0, f.divide(chunk.depth, self.codes.packing.group)[0], 1) as group:
                 scale, bias = self._steps(matrices, group.index)
@@ -130,6 +123,18 @@ class Tiled(Gemm):
                     for j in range(self.codes.codes):
                         number = self._number(self.codes.number(b, words, j, exact=True), scale, bias)
                         b.store(number, b.gep(at, j * self.panel_row))
+
+    def _strip_of(self, chunk: Chunk, column: Value) -> list[Matrix]:
+        """Some columns from one on, whose words are turned; past the last one, that one again."""
+        f, b, lanes = self.frame, self.b, self.tile.lanes
+        matrices = [chunk.right.moved(f, f.least(column + r, chunk.columns - 1)) for r in range(lanes)]
+        # The words of the next chunk, of which a row has too few to be guessed, come while this one is multiplied.
+        size = CHUNK * self.codes.packing.bits // 8
+        for at in matrices:
+            for line in range(size, 2 * size, _LINE):
+                b.prefetch(b.gep(at.w, line), level=2)
+        self._turn_words([m.w for m in matrices], f.divide(chunk.depth * self.codes.packing.bits, 32)[0])
+        return matrices
 
     def _turn_words(self, rows: list[Value], count: Value) -> None:
         """Words of all rows one after the other, then the next ones: as many rows at a time as stay in registers."""
