@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,9 +22,12 @@ from weft.dtypes import Dtype
 from weft.llvm import engine
 from weft.primitives.indexing import resolved
 from weft.primitives.quantized import BITS, FIXED, GROUPS, Packing, Quantize, QuantizedMatmul, numbers_of
+from weft.records import replace
 from weft.runtime import threads
 from weft.runtime.program import Command, CommandKind, Program, Reloc
+from weft.targets.cpu.matmul.machine import machine
 from weft.targets.cpu.quantized import few, lower
+from weft.targets.cpu.quantized import lowering as lowering_of_products
 
 AFFINE = [Packing("affine", group, bits) for group in GROUPS for bits in BITS]
 SMALL_FLOATS = [Packing(mode, *options) for mode, options in FIXED.items()]
@@ -81,8 +85,11 @@ def options_of(packing: Packing) -> dict[str, Any]:
 
 
 def product(x: np.ndarray, parts: list[np.ndarray], packing: Packing, transpose: bool = True) -> np.ndarray:
-    operands = [mx.array(v, dt.from_numpy(v.dtype)) for v in (x, *parts)]
-    return numpy_of(mx.quantized_matmul(*operands, transpose=transpose, **options_of(packing)))
+    return numpy_of(mx.quantized_matmul(*map(array_of, (x, *parts)), transpose=transpose, **options_of(packing)))
+
+
+def array_of(x: np.ndarray) -> mx.array:
+    return mx.array(x, dt.from_numpy(x.dtype))
 
 
 def numpy_of(x: mx.array) -> np.ndarray:
@@ -103,6 +110,9 @@ def check(x: np.ndarray, parts: list[np.ndarray], packing: Packing, transpose: b
     dtype = dt.from_numpy(x.dtype)
     work = dt.float64 if dtype is dt.float64 else dt.float32
     bound = size * (x.shape[-1] + 8) * dt.finfo(work).eps / 2
+    if dtype in dt.HALVES and packing.affine and transpose:  # x is in fixed point, by groups
+        groups = np.abs(x.astype(np.float64)).reshape(*x.shape[:-1], -1, packing.group)
+        bound += np.matmul(np.repeat(groups.max(-1), packing.group, -1), turn(sizes)) * 2.0**-15
     bound += (np.abs(want) + bound) * dt.finfo(dtype).eps / 2 if dtype in dt.HALVES else 0
     assert got.dtype == x.dtype
     assert got.shape == want.shape
@@ -117,12 +127,13 @@ def check(x: np.ndarray, parts: list[np.ndarray], packing: Packing, transpose: b
 )
 @pytest.mark.parametrize("transpose", [True, False], ids=["turned", "plain"])
 def test_every_packing(packing: Packing, transpose: bool) -> None:
-    """A few rows and many; a chunk and a bit more than that."""
+    """A few rows and many; a chunk and a bit more than that; in fixed point, too."""
     n, k = (37, 4096 + packing.group) if transpose else (3 * packing.group, 300)
-    parts = matrix(0, packing, (n, k) if transpose else (k, n), dt.float32)
-    for m in (3, 17):
-        x = rows(m, (m, k), dt.float32)
-        check(x, parts, packing, transpose, product(x, parts, packing, transpose))
+    for dtype in (dt.float32, dt.bfloat16):
+        parts = matrix(0, packing, (n, k) if transpose else (k, n), dtype)
+        for m in (3, 17):
+            x = rows(m, (m, k), dtype)
+            check(x, parts, packing, transpose, product(x, parts, packing, transpose))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
@@ -188,10 +199,11 @@ def test_small_floats(packing: Packing, dtype: Dtype) -> None:
 
 
 @pytest.mark.parametrize("packing", [FOUR_BITS, Packing("affine", 32, 3), SMALL_FLOATS[0]], ids=str)
-def test_bits_depend_on_nothing_else(packing: Packing) -> None:
+@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16, dt.float16], ids=lambda d: d.name)
+def test_bits_depend_on_nothing_else(packing: Packing, dtype: Dtype) -> None:
     """Threads, instructions, layouts, neighbours in a batch, and, among a few, the number of rows."""
     k, n = 4096 + 2 * packing.group, 100
-    parts, x = matrix(4, packing, (n, k), dt.float32), rows(4, (16, k), dt.float32)
+    parts, x = matrix(4, packing, (n, k), dtype), rows(4, (16, k), dtype)
     many = np.concatenate([x, x[:1]])
     few, tiled = product(x, parts, packing), product(many, parts, packing)
     for m in range(1, 16):
@@ -200,11 +212,11 @@ def test_bits_depend_on_nothing_else(packing: Packing) -> None:
     batch = product(np.stack([x, x[::-1]]), [np.stack([p, p]) for p in parts], packing)
     assert same_bits(batch[0], few)
     assert same_bits(batch[1], few[::-1])
-    wide = mx.array(np.repeat(x, 2, 1))[:, ::2]
-    spread = [mx.array(np.repeat(p, 3, 1))[:, ::3] for p in parts]
+    wide = array_of(np.repeat(x, 2, 1))[:, ::2]
+    spread = [array_of(np.repeat(p, 3, 1))[:, ::3] for p in parts]
     assert same_bits(numpy_of(mx.quantized_matmul(wide, *spread, **options_of(packing))), few)
-    vmapped = mx.vmap(lambda row: mx.quantized_matmul(row[None], *map(mx.array, parts), **options_of(packing)))
-    assert same_bits(numpy_of(vmapped(mx.array(x)))[:, 0], few)
+    vmapped = mx.vmap(lambda row: mx.quantized_matmul(row[None], *map(array_of, parts), **options_of(packing)))
+    assert same_bits(numpy_of(vmapped(array_of(x)))[:, 0], few)
     with team_of(3):
         assert same_bits(product(x, parts, packing), few)
         assert same_bits(product(many, parts, packing), tiled)
@@ -219,21 +231,26 @@ def run_alone(x: np.ndarray, parts: list[np.ndarray], packing: Packing, transpos
     op = QuantizedMatmul(transpose, packing.mode, packing.group, packing.bits)
     out = np.empty((len(x), parts[0].shape[0] if transpose else parts[1].shape[1] * packing.group), x.dtype)
     lowering = lower(op, [layout(v) for v in (x, *parts)], layout(out))
-    assert not lowering.temporaries
-    (launch,) = lowering.launches
-    (code,) = engine.load([launch.source])
-    places = [Reloc(i, 1 + w.value, w.offset) for i, w in enumerate(launch.words) if isinstance(w, Pointer)]
-    words = [0 if isinstance(w, Pointer) else w for w in launch.words]
-    made = Program([Command(CommandKind.KERNEL, code, 0, launch.grain, launch.scratch)], words, places, 0)
-    made.run([v.__array_interface__["data"][0] for v in (x, *parts, out)])
+    codes = engine.load([launch.source for launch in lowering.launches])
+    places, words, commands = [], [], []
+    for code, launch in zip(codes, lowering.launches, strict=True):
+        commands.append(Command(CommandKind.KERNEL, code, len(words), launch.grain, launch.scratch))
+        for w in launch.words:
+            if isinstance(w, Pointer):
+                places.append(Reloc(len(words), 1 + w.value, w.offset))
+            words.append(0 if isinstance(w, Pointer) else w)
+    made = Program(commands, words, places, 0)
+    temporaries = [at_the_edge(np.zeros(size, np.uint8), end=True) for size in lowering.temporaries]
+    made.run([v.__array_interface__["data"][0] for v in (x, *parts, out, *temporaries)])
     return out
 
 
 @pytest.mark.parametrize("packing", QUICK, ids=str)
-def test_one_row_has_the_bits_of_several_that_share_codes(packing: Packing) -> None:
+@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16], ids=lambda d: d.name)
+def test_one_row_has_the_bits_of_several_that_share_codes(packing: Packing, dtype: Dtype) -> None:
     """Also in rows that end with a part of a vector, and where fewer rows of codes are left than are read together."""
     k = 4096 + 2048 + packing.group
-    parts, x = matrix(6, packing, (7, k), dt.float32), rows(6, (5, k), dt.float32)
+    parts, x = matrix(6, packing, (7, k), dtype), rows(6, (5, k), dtype)
     together = run_alone(x, parts, packing, True)
     assert all(same_bits(together[m : m + 1], run_alone(x[m : m + 1], parts, packing, True)) for m in range(5))
 
@@ -259,30 +276,87 @@ def test_threads_begin_with_longer_blocks(threads: int) -> None:
 def test_nothing_is_read_past_the_operands(end: bool) -> None:
     """Operands at the edge of memory, and matrices whose last units fill no vector."""
     packings = (FOUR_BITS, Packing("affine", 32, 2), Packing("affine", 32, 5), Packing("affine", 128, 8), *SMALL_FLOATS)
-    for packing in packings:
+    for packing, dtype in itertools.product(packings, (dt.float32, dt.bfloat16)):
         for transpose, groups in ((True, 3), (True, 2048 // packing.group), (False, 3)):
             k = groups * packing.group
-            parts = [at_the_edge(p, end=end) for p in matrix(5, packing, (7, k), dt.float32)]
+            parts = [at_the_edge(p, end=end) for p in matrix(5, packing, (7, k), dtype)]
             for m in (1, 3, 20):
-                x = at_the_edge(rows(5, (m, k if transpose else 7), dt.float32), end=end)
+                x = at_the_edge(rows(5, (m, k if transpose else 7), dtype), end=end)
                 check(x, parts, packing, transpose, run_alone(x, parts, packing, transpose))
+
+
+# ---- fixed point ----
+
+
+@pytest.mark.parametrize("dtype", [dt.bfloat16, dt.float16], ids=lambda d: d.name)
+@pytest.mark.parametrize("m", [2, 20])
+def test_numbers_near_the_largest_of_a_group_are_exact(dtype: Dtype, m: int) -> None:
+    """So sums of such numbers times codes, of any size, are those of integers, rounded once."""
+    packing, digits = Packing("affine", 32, 2), 8 if dtype is dt.bfloat16 else 11
+    w, scales, biases = matrix(13, packing, (40, 32), dtype)
+    scales, biases = np.ones_like(scales), np.zeros_like(biases)
+    rng = np.random.default_rng(13)
+    for power in (-10, 0, 3):
+        x = rng.integers(1 << digits - 1, 1 << digits, (m, 32)) * 2.0 ** rng.integers(0, 16 - digits, (m, 32))
+        x = (x * rng.choice([-1, 1], x.shape) * 2.0 ** (power - digits)).astype(dtype.np)
+        exact = x.astype(np.float64) @ numbers_of(packing, w, scales, biases).T
+        assert same_bits(product(x, [w, scales, biases], packing), exact.astype(dtype.np))
+
+
+@pytest.mark.parametrize("m", [3, 20])
+def test_groups_of_all_sizes(m: int) -> None:
+    """Zeros, the smallest and the largest numbers; what is not finite makes NaN of its own row alone."""
+    packing = FOUR_BITS
+    x = rows(14, (m, 256), dt.float32)
+    x[0] = 0
+    x[1] *= np.float32(2.0**-133)
+    x[2, :64], x[2, 64:128], x[2, 128:] = 2.0**-140, 2.0**60, 0
+    x = x.astype(dt.bfloat16.np)
+    parts = matrix(14, packing, (11, 256), dt.bfloat16)
+    sound = product(x, parts, packing)
+    numbers = numbers_of(packing, *parts)
+    tiny = np.abs(numbers).sum(-1) * 2.0**-126  # steps end there
+    assert np.all(sound[0] == 0)
+    assert np.all(np.abs(sound[1].astype(np.float64) - x[1].astype(np.float64) @ numbers.T) <= tiny)
+    check(x[2:], parts, packing, True, sound[2:])
+    for wrong in (np.inf, -np.inf, np.nan):
+        spoilt = x.copy()
+        spoilt[1, 70] = wrong
+        got = product(spoilt, parts, packing)
+        assert np.all(np.isnan(got[1].astype(np.float32)))
+        assert same_bits(np.delete(got, 1, 0), np.delete(sound, 1, 0))
+
+
+@pytest.mark.parametrize("m", [2, 40])
+@pytest.mark.parametrize("pairs", ["dot", "multiply", "apart"])
+def test_pairs_are_multiplied_alike(monkeypatch: pytest.MonkeyPatch, m: int, pairs: str) -> None:
+    """With the instructions of this machine and with those that every machine has."""
+    packing = Packing("affine", 64, 5)
+    x, parts = rows(15, (m, 192), dt.float16), matrix(15, packing, (70, 192), dt.float16)
+    want = product(x, parts, packing)
+    here = machine(config.cpu)
+    if pairs == "dot" and here.pairs != "dot":
+        pytest.skip("this processor has no such instruction")
+    monkeypatch.setattr(lowering_of_products, "machine", lambda cpu: replace(here, pairs=pairs))
+    assert same_bits(run_alone(x, parts, packing, True), want)
 
 
 # ---- chosen matrices ----
 
 
 @pytest.mark.parametrize("packing", [FOUR_BITS, SMALL_FLOATS[2]], ids=str)
+@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16], ids=lambda d: d.name)
 @pytest.mark.parametrize("m", [1, 3, 17])
-def test_chosen_matrices_are_single_products(packing: Packing, m: int) -> None:
+def test_chosen_matrices_are_single_products(packing: Packing, m: int, dtype: Dtype) -> None:
     """To the bit: neighbours that go to one matrix, in any order, change nothing."""
     rng = np.random.default_rng(6)
-    parts, x = matrix(6, packing, (5, 24, 128), dt.float32), rows(6, (7, m, 128), dt.float32)
+    parts, x = matrix(6, packing, (5, 24, 128), dtype), rows(6, (7, m, 128), dtype)
     for ordered in (False, True):
         left, right = rng.integers(0, 7, 40), rng.integers(0, 5, 40)
         right = np.sort(right) if ordered else right
-        steps = {"biases": mx.array(parts[2])} if packing.affine else {}
+        steps = {"biases": array_of(parts[2])} if packing.affine else {}
         got = mx.gather_qmm(
-            mx.array(x), *map(mx.array, parts[:2]), **steps, lhs_indices=mx.array(left), rhs_indices=mx.array(right),
+            array_of(x), *map(array_of, parts[:2]), **steps, lhs_indices=mx.array(left), rhs_indices=mx.array(right),
             sorted_indices=ordered, **options_of(packing),
         )  # fmt: skip
         each = [product(x[i], [p[j] for p in parts], packing) for i, j in zip(left, right, strict=True)]
@@ -329,11 +403,12 @@ def test_gradients_are_those_of_the_plain_product(transpose: bool, m: int) -> No
 
 def test_one_program_for_all_sizes() -> None:
     """Shapeless: from one row to many, eager and compiled agree to the bit."""
-    parts = [mx.array(p) for p in matrix(8, FOUR_BITS, (37, 128), dt.float32)]
-    shapeless = mx.compile(lambda x: mx.quantized_matmul(x, *parts) + 1, shapeless=True)
-    for m in (3, 1, 8, 9, 64, 16, 2):
-        x = mx.array(rows(m, (2, m, 128), dt.float32))
-        assert same_bits(numpy_of(shapeless(x)), numpy_of(mx.quantized_matmul(x, *parts) + 1))
+    for dtype in (dt.float32, dt.bfloat16):
+        parts = [array_of(p) for p in matrix(8, FOUR_BITS, (37, 128), dtype)]
+        shapeless = mx.compile(lambda x, parts=parts: mx.quantized_matmul(x, *parts) + 1, shapeless=True)
+        for m in (3, 1, 8, 9, 64, 16, 2):
+            x = array_of(rows(m, (2, m, 128), dtype))
+            assert same_bits(numpy_of(shapeless(x)), numpy_of(mx.quantized_matmul(x, *parts) + 1))
 
 
 def test_no_matrix_of_numbers_is_made() -> None:

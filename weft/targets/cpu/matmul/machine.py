@@ -49,7 +49,6 @@ class ProductMachine:
                 return Tile(6, 2, lanes)
         return Tile(8 if many else 4, 3, lanes)
 
-
     def tile_of_pairs(self, columns: int) -> Tile:
         """Sums of pairs of integers, which are as many as registers hold 32 bits."""
         lanes, many = self.vector // 4, self.registers == 32

@@ -190,8 +190,10 @@ class FewRows:
                 starts = [f.least(block.index + (lane + r), units - 1) * codes for r in range(turn)]
                 for j in range(0, codes, turn):
                     rows = [f.load(self.kind, b.gep(x, (start + j) * self.kind.memory.size), turn) for start in starts]
-                    for i, column in enumerate(transposed(b, rows)):
-                        f.store(self.wide, column, b.gep(place, ((j + i) * LANES + lane) * self.size))
+                    for i, column in enumerate(transposed(b, rows), j):
+                        if self.codes.raised(i):
+                            column = column * 0.5 ** self.codes.raised(i)  # type: ignore[operator]
+                        f.store(self.wide, column, b.gep(place, (i * LANES + lane) * self.size))
 
     def _sum_groups(self, x: Value, target: Value, depth: Value) -> None:
         """The sum of x over every group."""
@@ -285,7 +287,7 @@ class FewRows:
         for j in range(c.codes):
             at = unit * (c.codes * self.size) + (j * LANES + piece * lanes) * self.size
             rows = [f.load(self.wide, b.gep(row, at), lanes) for row in x]
-            numbers = [c.number(b, w, j) for w in words]
+            numbers = [c.raised_number(b, w, j) for w in words]
             pairs = [(row, number) for row in rows for number in numbers]
             if j == 0:
                 parts = [row * number for row, number in pairs]  # type: ignore[operator]

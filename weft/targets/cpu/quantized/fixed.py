@@ -1,8 +1,8 @@
 """Rows of halves as fixed-point numbers, and the products of these with codes, whose sums are exact.
 
-A group of x is 16-bit integers times a power of two, its *step*, which makes at least 2**14 of the largest number: so
-numbers of float16 within 2**-4 of that, and of bfloat16 within 2**-7, are as they were, and the others are off by 2**-15
-of it at most. A group that has a number which is not finite has a step that is NaN.
+A group of x is 16-bit integers times a power of two, its *step*, which makes at least 2**14 of the largest number. So
+numbers of float16 within 2**-4 of that, and of bfloat16 within 2**-7, are as they were; others are off by 2**-15 of it
+at most. A group that has a number which is not finite has a step that is NaN.
 
 An integer multiplies two pairs at once where a float multiplies one, and takes codes as they are, without a conversion.
 Sums of a group stay below 2**31: it has 128 codes of eight bits at most. They are exact, so it does not matter in which

@@ -32,9 +32,7 @@ class FixedTiled(Tiled):
 
     words: ClassVar[tuple[str, ...]] = (*Tiled.words, "at_steps")
 
-    def __init__(
-        self, kind: Elements, tile: Tile, codes: Codes, scales: Dtype, pairs: str, *, gathered: bool
-    ) -> None:
+    def __init__(self, kind: Elements, tile: Tile, codes: Codes, scales: Dtype, pairs: str, *, gathered: bool) -> None:
         super().__init__(kind, tile, "direct", codes, scales, turned=True, gathered=gathered)
         self.pairs = pairs
         self.groups = CHUNK // codes.packing.group  # of a chunk
@@ -125,9 +123,10 @@ class FixedTiled(Tiled):
             below = b.gep(codes, g * (group // 2 * self.panel_row))
             sums = self._group_sums([b.gep(x.numbers, g * (group * NUMBER)) for x in left], below, columns)
             fresh = first & g.eq(0)
+            at = b.gep(steps, g * (2 * self.panel_row))
             scales, biases = (
-                [b.load(b.gep(at, column), dt.float32, lanes) for column in columns]
-                for at in (b.gep(steps, g * (2 * self.panel_row)), b.gep(steps, g * (2 * self.panel_row) + self.panel_row))
+                [b.load(b.gep(at, skip + column), dt.float32, lanes) for column in columns]
+                for skip in (0, self.panel_row)
             )
             for i, (line, x) in enumerate(zip(lines, left, strict=True)):
                 step, total = (b.splat(self._one(at, g), lanes) for at in (x.steps, x.sums))
