@@ -19,9 +19,10 @@ from weft.targets.cpu import moves
 from weft.targets.cpu.matmul import gemm
 from weft.targets.cpu.matmul.elements import Elements, elements_of
 from weft.targets.cpu.matmul.frame import Word, block
-from weft.targets.cpu.matmul.lowering import output_blocks, read_left
+from weft.targets.cpu.matmul.gemm import Tile
+from weft.targets.cpu.matmul.lowering import largest_blocks, output_blocks, read_left
 from weft.targets.cpu.matmul.machine import machine
-from weft.targets.cpu.matmul.tasks import PARALLEL, STREAM, equal_blocks, grain_of, tasks_for
+from weft.targets.cpu.matmul.tasks import PARALLEL, STREAM, equal_blocks, even_blocks, grain_of, tasks_for
 from weft.targets.cpu.quantized import few
 from weft.targets.cpu.quantized.codes import Codes
 from weft.targets.cpu.quantized.few import FewRows
@@ -34,6 +35,8 @@ from weft.targets.cpu.quantized.tiled import Tiled
 _LONGEST: Final = 4096  # outputs of a task
 _LONG: Final = 3  # times others: the blocks that threads begin with
 _AHEAD: Final = 32768  # bytes: enough for memory to answer, and little of a second-level cache
+
+_UNPACKED: Final = 8  # rows of x that are multiplied in the time that codes are unpacked in
 
 FEW: Final = 16
 """The most rows of x that are summed in the order of few.py."""
@@ -217,6 +220,15 @@ def _ahead(size: int) -> int:
 # ---- many rows ----
 
 
+def _blocks(p: _Product, tile: Tile, work: int, step: int) -> tuple[int, int]:
+    """Rows and columns of blocks. To unpack codes for a block takes as long as some rows of it do in fixed point, so
+    these are not cut for the sake of more blocks."""
+    known = all(type(number) is int for number in (p.members, p.m, p.n, p.k))
+    if not p.fixed or not known or tasks_for(work) == 1:
+        return output_blocks(p.kind, tile, p.members, p.m, p.n, work, step)
+    return even_blocks(p.m, p.n, largest_blocks(p.kind, tile), (tile.rows, step), p.members, _UNPACKED)
+
+
 def _tiled(product: _Product) -> Launch:
     p = product.with_rows_of_batch()
     processor = machine(config.cpu)
@@ -229,7 +241,7 @@ def _tiled(product: _Product) -> Launch:
         read = read_left(p.kind, p.m, p.n, p.k, p.rows["x"], p.x_k)
         kernel = Tiled(p.kind, tile, read, codes, p.scales.dtype, turned=p.op.transposed, gathered=p.gathered)
     work = max(p.terms, PARALLEL if p.members * p.n * p.k * STREAM >= PARALLEL else 0)
-    block_m, block_n = output_blocks(p.kind, tile, p.members, p.m, p.n, work, kernel.step)
+    block_m, block_n = _blocks(p, tile, work, kernel.step)
     blocks_m, blocks_n = -(-p.m // block_m), -(-p.n // block_n)
     scratch = kernel.scratch(block_m, block_n, p.k)
     values: dict[str, Word] = {
