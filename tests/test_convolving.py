@@ -440,15 +440,20 @@ def test_threads_finish_together(team: Callable[[int], None], count: int, m: int
     assert -(-tasks // count) * min(rows, m) * min(columns, n) <= 1.25 * m * n / count
 
 
-@pytest.mark.parametrize(("channels", "outputs"), [(5, 40), (17, 40), (64, 40), (64, 64), (56, 128)])
-def test_gradients_do_not_depend_on_threads(team: Callable[[int], None], channels: int, outputs: int) -> None:
+@pytest.mark.parametrize(
+    ("channels", "outputs", "groups"),
+    [(5, 40, 1), (17, 40, 1), (64, 40, 1), (64, 64, 1), (56, 128, 1), (48, 48, 48), (16, 16, 16), (32, 64, 16)],
+)
+def test_gradients_do_not_depend_on_threads(
+    team: Callable[[int], None], channels: int, outputs: int, groups: int
+) -> None:
     """Blocks of weights may begin in the middle of a place's channels, and read images where they lie."""
-    x, w = draw((2, 24, 24, channels)), draw((outputs, 3, 3, channels), seed=1)
+    x, w = draw((2, 24, 24, channels)), draw((outputs, 3, 3, channels // groups), seed=1)
     y = draw((2, 24, 24, outputs), seed=2)
     found = []
     for count in (1, 2, 3, 7):
         team(count)
-        found.append(mx.vjp(lambda x, w: mx.conv2d(x, w, 1, 1), [x, w], [y])[1])
+        found.append(mx.vjp(lambda x, w: mx.conv2d(x, w, 1, 1, 1, groups), [x, w], [y])[1])
         mx.eval(found[-1])
     for other in found[1:]:
         assert all(mx.array_equal(a, b).item() for a, b in zip(found[0], other, strict=True))

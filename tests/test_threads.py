@@ -135,11 +135,15 @@ def native(name: str, ir: str, key: str = "") -> Code:
 
 
 class Meeting:
-    """A program in which `size` chunks wait for each other, so that it works out only on as many threads."""
+    """A program in which `size` chunks wait for each other, so that it works out only on as many threads: besides the
+    first chunk, or, if they meet at once, with it."""
 
-    def __init__(self, size: int, patience: int = 4000000000) -> None:
-        chunks = size + 1
-        code = native("meet", MEET.replace("4000000000", str(patience)), f"meet {patience}")
+    def __init__(self, size: int, patience: int = 4000000000, at_once: bool = False) -> None:
+        chunks = size if at_once else size + 1
+        text = MEET.replace("4000000000", str(patience))
+        if at_once:
+            text = text.replace("icmp eq i64 %begin, 0", "icmp eq i64 %begin, -1")
+        code = native("meet", text, f"meet {patience} {at_once}")
         self.program = Program(
             [Command(CommandKind.KERNEL, code, 0, 1, 128)],
             [chunks, 0, 0, 0, 0],
@@ -266,6 +270,16 @@ def test_sleeping_workers_come_back(team: Callable[[int], None]) -> None:
     team(3)
     meeting = Meeting(3)
     assert meeting.run()
+    for _ in range(5):
+        assert eventually(lambda: all(task_state(worker) == "S" for worker in workers()))
+        assert meeting.run()
+
+
+def test_sleeping_workers_come_at_once_for_a_few_large_units(team: Callable[[int], None]) -> None:
+    """One of two is half of the work: nobody waits until the caller has done it alone."""
+    team(2)
+    assert Meeting(2).run()
+    meeting = Meeting(2, at_once=True)
     for _ in range(5):
         assert eventually(lambda: all(task_state(worker) == "S" for worker in workers()))
         assert meeting.run()

@@ -487,8 +487,14 @@ def parallel(
 
 @native(Void, context=Context, state=State, run=Run, grain=Long, team=Long)
 def rouse(c: Code, context: Context, state: State, run: Run, grain: Value, team: Value) -> None:
-    """Do one grain first, and wake sleeping workers if the rest, with what was missed, is worth it."""
+    """Do one grain first, and wake sleeping workers if the rest, with what was missed, is worth it. A few units, each
+    of which is worth a thread and has scratch memory, are: one of them may be half of the work."""
     fn, args, extent, scratch = state.fn, state.args, state.extent, state.scratch
+    workers = c.choose(team.eq(2), c.i64(1), 2)
+    units = extent - state.next.read()
+    with c.when(grain.eq(1) & state.stride.ne(0) & (units > 1) & (units <= team * threads.PARTS_PER_THREAD)):
+        wake(c, context, state.openings(), workers)
+        c.ret()
     begin = state.next.add(grain)
     with c.when(begin >= extent):  # other threads have grabbed all of it
         c.ret()
@@ -503,7 +509,7 @@ def rouse(c: Code, context: Context, state: State, run: Run, grain: Value, team:
     run.missed = missed
     with c.when(missed > threads.WAKE_NS):
         run.missed = 0
-        wake(c, context, state.openings(), c.choose(team.eq(2), c.i64(1), 2))
+        wake(c, context, state.openings(), workers)
 
 
 @native(Void, context=Context, count=Long)

@@ -11,6 +11,7 @@ multiple of 256, and these are added from the left.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -22,6 +23,7 @@ from weft.llvm.builder import AnyValue, Builder, Value
 from weft.llvm.engine import Source
 from weft.primitives.convolution import Convolve, ConvolveWeights, Windows
 from weft.records import dataclass, replace
+from weft.runtime.threads import get_threads
 from weft.targets.axes import axes_of, merged, row_major, scaled
 from weft.targets.cpu import moves
 from weft.targets.cpu.matmul import elements as el
@@ -39,6 +41,7 @@ _TOGETHER: Final = 4  # rows of a window that are summed together
 _LINE: Final = 64  # places of a line that are a task
 _PIECE: Final = 256  # places of a line that are summed in one chain; another number gives other bits
 _FAR: Final = 1 << 24  # bytes of operands that come from memory
+_PASS: Final = 2  # turns that going over all places takes
 _STREAM: Final = 4  # multiply-adds that loading what is multiplied takes as long as
 
 
@@ -604,17 +607,17 @@ def convolve_weights(op: ConvolveWeights, x: Layout, y: Layout, out: Layout) -> 
     outputs, each = int(out.shape[-1]), int(out.shape[-2])
     shape = _shape(op.windows, x, outputs, op.groups, each, int(op.kernel[-1]), most=12)
     far = bool((math.prod(x.shape) + math.prod(y.shape)) * x.dtype.size >= _FAR)
-    kernel = Weights(replace(shape, together=_together(shape, math.prod(map(int, op.kernel[:-1]))), far=far))
     terms = _STREAM * math.prod(out.shape) * math.prod(y.shape[-d - 2 : -1])
     window: Sequence[Any] = op.kernel
-    rows, blocks, members = math.prod(window[:-1]), -(-outputs // kernel.shape.width), math.prod(out.shape[: -d - 2])
-    # Lanes are shared among threads first: those that share rows read the same.
+    rows, blocks, members = math.prod(map(int, window[:-1])), -(-outputs // shape.width), math.prod(out.shape[: -d - 2])
+    # Lanes are shared among threads first: those that share rows read the same, and fewer are summed together.
     wanted = -(-tasks_for(terms) // members)
     taken = -(-blocks // wanted)
     taken_parts = -(-blocks // taken)
-    row_part = -(-rows // -(-wanted // taken_parts))
+    row_part = _share_of_rows(shape, rows, members * taken_parts, terms)
     row_parts = -(-rows // row_part)
     tasks = members * row_parts * taken_parts
+    kernel = Weights(replace(shape, together=_together(shape, row_part), far=far))
     values = _values(op.windows, kernel.shape, x, outputs, y.shape[-d - 1 : -1], window)
     steps = scaled(y)
     values |= {"tasks": tasks, "x": at_x, "y": at_y, "out": Pointer(2), "y_image": steps[-d - 2]}
@@ -624,6 +627,27 @@ def convolve_weights(op: ConvolveWeights, x: Layout, y: Layout, out: Layout) -> 
     scratch = row_part * taken * window[-1] * each * kernel.vector
     launch = _launch(kernel, values, _batch(d, x, y), terms, tasks, scratch)
     return Lowering((*launches, launch), tuple(temporaries))
+
+
+def _share_of_rows(shape: GroupedShape, rows: int, parts: Any, terms: int) -> int:
+    """How many rows of a window a task has, if lanes make so many parts: that with which threads finish first."""
+    threads, taps = get_threads(), shape.each * (1 if shape.last is None else shape.last[2])
+    if type(parts) is not int or tasks_for(terms) == 1 or parts >= tasks_for(terms):
+        return rows
+
+    def turns(share: int) -> int:
+        """Of loads, at a place: one is what lanes are multiplied with, and a sum waits four for the one before it."""
+        together = _together(shape, share)
+        several, single = (1 + max(4, count * taps) for count in (together, 1))
+        return _PASS + share // together * several + share % together * single
+
+    def time(share: int) -> int:
+        busy = [0] * threads
+        for task in [share] * (rows // share * parts) + [rows % share] * (parts if rows % share else 0):
+            heapq.heapreplace(busy, busy[0] + turns(task))
+        return max(busy)
+
+    return min(range(rows, 0, -1), key=time)
 
 
 def _together(shape: GroupedShape, rows: int) -> int:
@@ -654,9 +678,10 @@ def _in_rows(
 def _shape(windows: Windows, x: Layout, outputs: int, groups: int, each: int, taps: int, most: int = 8) -> GroupedShape:
     """The sums of the derivative by the weights are more than the others: nothing else is in registers for long."""
     kind, processor = elements_of(x.dtype), machine(config.cpu)
-    sums = processor.registers * processor.vector * most // (32 * LANES * kind.work.size)
     per, window = outputs // groups, windows[-1]
     written_out = taps * each <= _WRITTEN_OUT and window.step * window.gap <= 2
+    many = 2 if most > 8 and written_out else 1
+    sums = processor.registers * processor.vector * most * many // (32 * LANES * kind.work.size)
     last = (window.step, window.gap, taps) if written_out else None
     tail = outputs % (LANES // per * per) != 0
     return GroupedShape(kind, each, per, len(windows), tail, max(1, min(most, sums)), last)

@@ -302,11 +302,28 @@ class RunsInPlace(WindowGemm):
         return self.b.gep(f.scratch, f["at_rows"] + f["row_line"] * number)
 
     def _from_row(self, left: Any, i: Value) -> Any:
-        f, b = self.frame, self.b
+        f, b, last = self.frame, self.b, len(self.rows) - 1
         first = [f["base"], *(f[f"first{axis}"] for axis in range(self.checks))]
-        with f.walk(i, f.least(f["m"] - i, f["block_m"]), "r", len(self.rows)) as (row, indices):
-            for number, value in enumerate(self._located(indices, "r", self.rows, first)):
-                b.store(value, b.gep(self._row_line(number), row * 8))
+        count = f.least(f["m"] - i, f["block_m"])
+        if last < 0:  # one row
+            for number, value in enumerate(first):
+                b.store(value, self._row_line(number))
+            return left
+        size = f[f"r{last}"]
+        line, skip = f.divide(i, size)
+        steps = [b.i64(0)] * (1 + self.checks)
+        steps[0] = f[f"rs{last}"]
+        if self.rows[last] >= 0:
+            steps[1 + self.rows[last]] = f[f"rb{last}"]
+        # Along the last axis one row is a step from the one before it.
+        with f.walk(line, f.divide(skip + count + (size - 1), size)[0], "r", last) as (turn, indices):
+            start = turn * size - skip
+            begin, end = b.intrinsic("smax", start, b.i64(0)), f.least(start + size, count)
+            found = self._located([*indices, begin - start], "r", self.rows, first)
+            with b.loop(begin, end, 1, *found) as row:
+                for at, value in enumerate(row.carried):
+                    b.store(value, b.gep(self._row_line(at), row.index * 8))
+                row.carry(*(value + step for value, step in zip(row.carried, steps, strict=True)))
         return left
 
     def _pack_left(self, chunk: Chunk) -> Value:
