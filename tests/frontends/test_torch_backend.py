@@ -152,14 +152,14 @@ def test_equal_results_are_not_one_tensor() -> None:
 
 def test_an_operator_without_a_rule_is_left_to_torch(caplog: pytest.LogCaptureFixture) -> None:
     def fun(x: Any) -> Any:
-        y = torch.linalg.matrix_exp(x * 0.5)
+        y = torch.special.bessel_j0(x * 0.5)
         return (y + 1).sum() + x.square().sum()
 
     x = torch.randn(3, 3)
     with caplog.at_level(logging.WARNING, "weft.torch"):
         torch.testing.assert_close(compiled(fun)(x), fun(x))
-    assert "aten.linalg_matrix_exp.default has no rule" in caplog.text
-    assert "torch.linalg.matrix_exp(x * 0.5)" in caplog.text
+    assert "aten.special_bessel_j0.default has no rule" in caplog.text
+    assert "torch.special.bessel_j0(x * 0.5)" in caplog.text
 
 
 def test_one_of_several_results_that_torch_computes() -> None:
@@ -279,7 +279,7 @@ def test_arguments_change_behind_all_that_reads_them() -> None:
     """Also where a part that reads one comes behind what torch computes."""
 
     def fun(x: Any, y: Any) -> Any:
-        made = torch.linalg.matrix_exp(y).sin() * x
+        made = torch.special.bessel_j0(y).sin() * x
         x.add_(1)
         return made
 
@@ -294,7 +294,7 @@ def test_what_torch_computes_reads_an_argument_before_it_changes() -> None:
     """Also where nothing that Weft computes needs what torch does."""
 
     def fun(x: Any) -> Any:
-        made = torch.linalg.matrix_exp(x[:2])
+        made = torch.special.bessel_j0(x[:2])
         x.add_(1)
         return made, x
 

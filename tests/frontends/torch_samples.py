@@ -40,7 +40,8 @@ UNARY = [
     "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos", "cosh", "erf", "exp",
     "expm1", "floor", "isinf", "isnan", "log", "log10", "log1p", "log2", "logical_not", "neg", "reciprocal", "relu",
     "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "gelu", "leaky_relu", "elu",
-    "hardtanh", "alias", "clone", "any", "amax", "amin", "argmax", "argmin", "mean", "prod",
+    "hardtanh", "exp2", "special_erfcx",
+    "alias", "clone", "any", "amax", "amin", "argmax", "argmin", "mean", "prod",
 ]  # fmt: skip
 BINARY = [
     "add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "atan2", "bitwise_and.Tensor", "bitwise_or.Tensor",
@@ -108,6 +109,144 @@ def _conv_backward_calls() -> list[Call]:
         call(t(2, 3, 13, seed=1), t(2, 2, 4), t(2, 3, 3), [3], [2], [1], [3], True, [2], 1, every),
     ]
 
+
+def spd(*shape: int, dtype: Any = F32) -> torch.Tensor:
+    """Positive definite matrices."""
+    x = t(*shape, dtype=dtype)
+    return x @ x.mH + 3 * torch.eye(shape[-1], dtype=dtype)
+
+
+def regular(*shape: int, dtype: Any = F32) -> torch.Tensor:
+    """Matrices that are far from singular."""
+    return t(*shape, dtype=dtype) + 4 * torch.eye(shape[-1], dtype=dtype)
+
+
+def _factored(*shape: int, dtype: Any = F32) -> tuple[torch.Tensor, torch.Tensor]:
+    lu, pivots = torch.linalg.lu_factor(t(*shape, dtype=dtype))
+    return lu, pivots
+
+
+MATRICES = [(4, 4), (2, 3, 3), (1, 1), (12, 12)]
+C64 = torch.complex64
+
+LINEAR_ALGEBRA: dict[str, Callable[[], list[Call]]] = {
+    "linalg_cholesky_ex": lambda: [
+        *[call(spd(*n), upper=u) for n in MATRICES for u in (False, True)],
+        call(spd(3, 3, dtype=C64)),
+    ],
+    "cholesky": lambda: [call(spd(4, 4)), call(spd(2, 3, 3), True)],
+    "cholesky_inverse": lambda: [call(spd(4, 4)), call(spd(2, 3, 3), True)],
+    "cholesky_solve": lambda: [
+        call(t(4, 2), spd(4, 4)),
+        call(t(2, 3, 2), spd(2, 3, 3), True),
+        call(t(3, 2, dtype=C64), spd(3, 3, dtype=C64)),
+    ],
+    "linalg_qr": lambda: [*[call(t(*n), "reduced") for n in ((4, 4), (5, 3), (3, 5), (2, 4, 3))], call(t(4, 3), "r")],
+    "linalg_lu_factor_ex": lambda: [call(t(*n)) for n in (*MATRICES, (5, 3), (3, 5))] + [call(torch.zeros(3, 3))],
+    "linalg_lu": lambda: [call(t(*n)) for n in ((4, 4), (5, 3), (3, 5), (2, 3, 3))],
+    "lu_unpack": lambda: (
+        [call(*_factored(*n)) for n in ((4, 4), (5, 3), (3, 5), (2, 3, 3))] + [call(*_factored(4, 4), True, False)]
+    ),
+    "linalg_inv_ex": lambda: [call(regular(*n)) for n in MATRICES] + [call(regular(3, 3, dtype=C64))],
+    "_linalg_solve_ex": lambda: [
+        call(regular(4, 4), t(4, 2)),
+        call(regular(4, 4), t(4)),
+        call(regular(2, 3, 3), t(2, 3)),
+        call(regular(2, 3, 3), t(2, 5, 3), left=False),
+        call(regular(3, 3, dtype=torch.complex128), t(3, 2, dtype=torch.complex128)),
+    ],
+    "linalg_lu_solve": lambda: (
+        [
+            call(*_factored(2, 4, 4), t(2, 3, 4).mT.contiguous() if left else t(2, 3, 4), left=left, adjoint=adjoint)
+            for left in (True, False)
+            for adjoint in (True, False)
+        ]
+        + [
+            call(*_factored(3, 3, dtype=C64), t(3, 2, dtype=C64), adjoint=True),
+            call(*_factored(3, 3, dtype=C64), t(2, 3, dtype=C64), left=False),
+        ]
+    ),
+    "linalg_solve_triangular": lambda: [
+        call(regular(2, 4, 4), t(2, 4, 4, seed=1), upper=upper, left=left, unitriangular=unit)
+        for upper in (True, False)
+        for left in (True, False)
+        for unit in (True, False)
+    ],
+    "triangular_solve": lambda: [
+        call(t(4, 2), regular(4, 4), upper, transpose, unit)
+        for upper in (True, False)
+        for transpose in (True, False)
+        for unit in (True, False)
+    ],
+    "linalg_pinv.atol_rtol_tensor": lambda: [
+        call(t(4, 3)),
+        call(t(2, 3, 5), rtol=torch.tensor(0.3)),
+        call(t(3, 3), atol=torch.tensor(0.5)),
+        call(t(3, 2, dtype=C64)),
+    ],
+    "_linalg_det": lambda: [call(t(*n)) for n in MATRICES[:2]] + [call(t(3, 3, dtype=C64)), call(torch.ones(2, 2))],
+    "_linalg_slogdet": lambda: [call(t(*n)) for n in MATRICES] + [call(t(3, 3, dtype=C64))],
+    "linalg_eigvals": lambda: [call(torch.tensor([[1.0, 2.0], [0.0, 3.0]]))],
+    "linalg_matrix_exp": lambda: [call(t(*n)) for n in ((3, 3), (2, 4, 4), (12, 12))] + [call(t(3, 3, dtype=C64))],
+}
+
+OTHERS: dict[str, Callable[[], list[Call]]] = {
+    "gcd": lambda: [call(i(20, n=40), i(20, n=40, seed=1) - 20), call(i(3, 1, n=9).int(), i(4, n=9).int())],
+    "lcm": lambda: [call(i(20, n=40), i(20, n=40, seed=1) - 20)],
+    "frexp.Tensor": lambda: (
+        [call(x.to(d)) for x in (EDGES, t(20)) for d in (F32, F64, torch.float16, torch.bfloat16)]
+        + [call(torch.tensor([1e-42, -3e-45]))]
+    ),
+    "ldexp.Tensor": lambda: [call(t(5), i(5, n=9) - 4), call(i(5, n=9), i(5, n=4)), call(t(5, dtype=F64), t(5))],
+    "nextafter": lambda: [call(EDGES, EDGES.flip(0)), call(EDGES, t(12)), call(EDGES.double(), t(12, dtype=F64))],
+    "special_modified_bessel_i0": lambda: [call(t(3, 5)), call(t(9, dtype=F64))],
+    "special_modified_bessel_i1": lambda: [call(t(3, 5)), call(t(9, dtype=F64))],
+    "polygamma": lambda: [call(n, t(3, 5, low=0.1)) for n in range(4)],
+    "igamma": lambda: [call(t(5, low=0.1), t(5, low=0.1, seed=1))],
+    "igammac": lambda: [call(t(5, low=0.1), t(5, low=0.1, seed=1, dtype=F32))],
+    "dist": lambda: [call(t(3, 4), t(3, 4, seed=1), p) for p in (0.0, 1.0, 2.0, 3.0, math.inf)],
+    "cummax": lambda: [call(WITH_NAN, 0), call(i(4, 9, n=3), 1), call(i(4, 9, n=3), 0), call(t(), 0)],
+    "cummin": lambda: [call(WITH_NAN, 0), call(i(4, 9, n=3), 1), call(t(4, 9).half(), 0), call(t(9, dtype=BOOL), 0)],
+    "histc": lambda: [call(t(50), 7), call(t(50), 5, -1, 1.5), call(torch.ones(4), 3), call(t(9, dtype=F64), 4)],
+    "median": lambda: [call(t(3, 5)), call(t(4)), call(WITH_NAN), call(t(7, dtype=torch.int64)), call(t())],
+    "median.dim": lambda: [call(t(3, 6), 1), call(t(4, 5), 0, True), call(WITH_NAN, 0), call(t(), 0)],
+    "nanmedian": lambda: [call(WITH_NAN), call(torch.full((3,), math.nan))],
+    "nanmedian.dim": lambda: [call(WITH_NAN.reshape(20, 10), 1), call(t(4, 5), 0, True)],
+    "mode": lambda: [call(i(6, 9, n=4), 1), call(i(6, 9, n=4).float(), 0, True), call(t(), 0)],
+    "searchsorted.Tensor": lambda: [
+        call(t(9).sort().values, t(3, 4)),
+        call(t(2, 9).sort().values, t(2, 4, seed=1), right=True),
+        call(t(2, 3, 9).sort().values, t(2, 3, 4, seed=1), out_int32=True),
+        call(t(9), t(4, seed=1), side="right", sorter=t(9).argsort()),
+    ],
+    "searchsorted.Scalar": lambda: [call(t(9).sort().values, 0.25)],
+    "bucketize.Tensor": lambda: [
+        call(i(3, 4, n=9), torch.tensor([1, 3, 3, 6]), right=right, out_int32=right) for right in (False, True)
+    ],
+    "addbmm": lambda: [call(t(3, 5), t(2, 3, 4), t(2, 4, 5)), call(t(5), t(2, 3, 4), t(2, 4, 5), beta=0.5, alpha=2)],
+    "_trilinear": lambda: [call(t(2, 3), t(5, 3, 4), t(2, 4), [1, 3], [0], [1, 2], [2, 3])],
+    "index_reduce": lambda: [
+        call(t(4, 3), 0, i(5, n=4), t(5, 3, seed=1), kind, include_self=own)
+        for kind in ("prod", "mean", "amax", "amin")
+        for own in (True, False)
+    ],
+    "tril_indices": lambda: [call(3, 4), call(4, 2, -1, dtype=torch.int32)],
+    "triu_indices": lambda: [call(3, 4, 1), call(4, 2)],
+    "adaptive_max_pool2d": lambda: [call(t(2, 3, 7, 9), [3, 4]), call(t(3, 8, 6), [4, 2])],
+    "adaptive_max_pool3d": lambda: [call(t(2, 3, 5, 4, 7), [2, 2, 3])],
+    "adaptive_max_pool2d_backward": lambda: [
+        call(t(2, 3, 3, 4), t(2, 3, 7, 9), torch.nn.functional.adaptive_max_pool2d(t(2, 3, 7, 9), [3, 4], True)[1])
+    ],
+    "upsample_bicubic2d": lambda: (
+        [call(t(2, 3, 5, 7), size, corners) for size in ([9, 4], [5, 7], [1, 3]) for corners in (True, False)]
+        + [call(t(2, 3, 5, 7), [10, 14], False, 2.0, 2.1)]
+    ),
+    "upsample_bicubic2d_backward": lambda: [call(t(2, 3, 9, 4), [9, 4], [2, 3, 5, 7], False)],
+    "_upsample_bilinear2d_aa": lambda: [call(t(2, 3, 9, 7), size, False) for size in ([4, 5], [12, 3])],
+    "_upsample_bilinear2d_aa_backward": lambda: [call(t(2, 3, 4, 5), [4, 5], [2, 3, 9, 7], False)],
+    "_upsample_bicubic2d_aa": lambda: [call(t(2, 3, 9, 7), size, c) for size in ([4, 5], [12, 3]) for c in (0, 1)],
+    "_upsample_bicubic2d_aa_backward": lambda: [call(t(2, 3, 4, 5), [4, 5], [2, 3, 9, 7], True)],
+}
 
 SAMPLES: dict[str, Callable[[], list[Call]]] = {
     "_adaptive_avg_pool2d": lambda: [
@@ -630,6 +769,8 @@ KEPT: dict[str, Callable[[], list[Call]]] = {
     "_softmax_backward_data": lambda: [call(t(3, 4), torch.softmax(t(3, 4, seed=1), d), d, F32) for d in (0, 1)],
     "softplus": lambda: [call(t(9)), call(t(9), 2.0, 1.0), call(t(5, low=30.0, high=60.0))],
     "split.Tensor": lambda: [call(t(7, 3), 3), call(t(3, 6), 2, 1), call(t(3, 6), 9, -1)],
+    **LINEAR_ALGEBRA,
+    **OTHERS,
     "unsafe_split.Tensor": lambda: [call(t(7, 3), 3), call(t(3, 6), 2, 1)],
     "unsafe_split_with_sizes": lambda: [call(t(2, 5), [4, 1], 1)],
     "split_with_sizes_copy": lambda: [call(t(7, 3), [2, 5])],

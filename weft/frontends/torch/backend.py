@@ -23,7 +23,7 @@ from torch.fx.passes.split_module import split_module
 
 from weft.frontends.torch.aliasing import LIES, begins_at_data, is_update
 from weft.frontends.torch.calls import Compiled
-from weft.frontends.torch.graph import Translation, Unsupported, place_of, why_not, without_kept
+from weft.frontends.torch.graph import Translation, Unsupported, place_of, why_not, without_checks, without_kept
 from weft.frontends.torch.layouts import is_identity
 from weft.frontends.torch.recording import recorded
 from weft.frontends.torch.restricting import InPlace, permission
@@ -55,6 +55,8 @@ def compile_graph(
     what has none."""
     with _no_collections():
         _note_orders(module, example)
+        if without_checks(module.graph):
+            module.recompile()
         return _compile_graph(module, in_place, share)
 
 
@@ -71,9 +73,11 @@ def _note_orders(module: fx.GraphModule, example: Sequence[Any]) -> None:
 
 def _first_kept() -> int | None:
     """The number of the first output of a graph that is for its way back alone; None where torch does not ask how these
-    lie."""
+    lie, or where tokens come first (`without_checks`), which it does not count."""
     context = torch._guards.TracingContext.try_get()
     if context is None or context.output_strides is None or context.fw_metadata is None:
+        return None
+    if context.fw_metadata.tokens:
         return None
     return int(context.fw_metadata.num_forward)
 
@@ -82,6 +86,8 @@ def _report(signature: Signature) -> None:
     """Tell torch how outputs lie that are for the way back, where that is not as it traced them."""
     context = torch._guards.TracingContext.try_get()
     if context is None or context.output_strides is None or context.output_strides:
+        return
+    if context.fw_metadata is not None and context.fw_metadata.tokens:
         return
     orders = [signature.made[x.number] if isinstance(x, Own) else None for x in signature.outputs]
     context.output_strides.extend(

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from weft.array import wrap
+from weft.errors import LinAlgError
 from weft.frontends.torch.graph import Unsupported
 from weft.frontends.torch.layouts import dense_strides, inverse, is_identity, laid_out
 from weft.frontends.torch.ops import DTYPES
@@ -38,6 +39,12 @@ except ImportError:
 def _is_lazy(x: torch.Tensor) -> bool:
     """Whether the elements are the conjugates, or the negatives, of what lies in memory."""
     return x.is_conj() or x.is_neg()
+
+
+def _failure(executable: Executable, error: ProgramError) -> Exception:
+    """The error of a call that failed: of torch's class, where it has one of its own."""
+    found = executable.failure(error)
+    return torch.linalg.LinAlgError(str(found)) if isinstance(found, LinAlgError) else found
 
 
 MOST_SIZES = 1024
@@ -179,7 +186,7 @@ class SizedCall:
                 try:
                     self._run(addresses)
                 except ProgramError as error:
-                    raise self.executable.failure(error) from None
+                    raise _failure(self.executable, error) from None
                 if memory is not None:
                     own = memory.results(own, given)
         if self._is_plain:
@@ -203,7 +210,7 @@ class SizedCall:
         try:
             over.program.run(addresses, progress)
         except ProgramError as error:
-            raise over.executable.failure(error) from None
+            raise _failure(over.executable, error) from None
         except BaseException:
             if progress.paused:  # an interrupted call has written all or nothing
                 progress.hurry()
@@ -220,7 +227,10 @@ class SizedCall:
             return own
         buffers = [_buffer(x) for x in tensors]
         chosen = [buffers[leaf] if leaf.__class__ is int else leaf for leaf in self._leaves]
-        results = self.executable.run(chosen, self._words)
+        try:
+            results = self.executable.run(chosen, self._words)
+        except LinAlgError as error:
+            raise torch.linalg.LinAlgError(str(error)) from None
         for x, y, kind, buffer in zip(own, self.signature.made, self.executable.kinds, results, strict=True):
             if x.numel():
                 x.permute(y.order).copy_(torch.from_dlpack(_Copied(wrap(Node(DATA, (), kind, buffer)))))

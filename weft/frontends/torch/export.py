@@ -19,13 +19,14 @@ import torch
 from torch import fx
 from torch._export.verifier import Verifier
 from torch.export import ExportedProgram
+from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from weft import program
 from weft.array import array, wrap
 from weft.frontends.torch.calls import Compiled, kinds_of
-from weft.frontends.torch.graph import Translation, Unsupported, place_of, why_not, without_kept
+from weft.frontends.torch.graph import Translation, Unsupported, place_of, why_not, without_checks, without_kept
 from weft.frontends.torch.restricting import InPlace
 from weft.frontends.torch.signature import Signature
 from weft.primitives.base import constant
@@ -75,7 +76,10 @@ def from_exported(exported: ExportedProgram, *, name: str = "exported", in_place
 
 
 def _of_functional(functional: ExportedProgram, name: str, in_place: InPlace) -> Exported:
+    if any(spec.kind is OutputKind.TOKEN for spec in functional.graph_signature.output_specs):
+        functional = _remove_effect_tokens(functional)  # what keeps checks in order
     module = functional.graph_module
+    without_checks(module.graph)
     reasons = [f"{reason}{place_of(node)}" for node in module.graph.nodes if (reason := why_not(node)) is not None]
     if reasons:
         raise Unsupported("[from_exported] " + "\n".join(dict.fromkeys(reasons)))

@@ -36,6 +36,7 @@ from weft.frontends.torch.data_sizes import (
 )
 from weft.frontends.torch.layouts import dense_strides, inverse, is_identity, memory_order, number
 from weft.frontends.torch.ops import DTYPES, RULES, Out
+from weft.frontends.torch.ops.linalg import BY_ROWS, CHECKED
 from weft.frontends.torch.ops.random import RANDOM, draws
 from weft.frontends.torch.restricting import InPlace, apart, permission
 from weft.frontends.torch.signature import Computed, Given, Made, Own, Seen, Signature, Symbol, Value
@@ -53,6 +54,8 @@ ASSERTIONS = frozenset({
 })  # fmt: skip
 """Nodes that only make sure of something that torch found when it traced."""
 
+
+CHECK = "aten._linalg_check_errors.default"
 
 KEPT_WHOLE = frozenset({
     # Taken apart, attention has strides that graphs do not expect, and Weft has a kernel for it.
@@ -88,6 +91,32 @@ class Refused(Unsupported, ValueError):
 
 
 # ---- what there are rules for ----
+
+
+def without_checks(graph: fx.Graph) -> bool:
+    """Take checks of failures away where a program raises itself, and say whether there were any. AOTAutograd hands a
+    token through them, so that they stay in order."""
+    checks = [node for node in graph.nodes if (info := _checked_by(node)) is not None and _is_failure(info)]
+    for node in checks:
+        for part in list(node.users):
+            if part.args[1] == 0:
+                part.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
+            graph.erase_node(part)
+        graph.erase_node(node)
+    return bool(checks)
+
+
+def _checked_by(node: fx.Node) -> Any:
+    """What a node checks, if it is such a check."""
+    if str(node.target) == CHECK:
+        return node.args[0]
+    return node.args[2] if str(node.target) == "with_effects" and str(node.args[1]) == CHECK else None
+
+
+def _is_failure(info: fx.Node) -> bool:
+    """Whether a value says that an operator failed whose rule raises then."""
+    source = info.args[0] if info.target is operator.getitem else None
+    return isinstance(source, fx.Node) and CHECKED.get(str(source.target)) == info.args[1]
 
 
 def why_not(node: fx.Node) -> str | None:
@@ -127,7 +156,19 @@ def _why_not_arguments(node: fx.Node) -> str | None:
     if str(node.target) in STRIDED:
         found = look_of(node)
         return found if isinstance(found, str) else None
+    name = str(node.target)
+    if name in CHECKED and _is_read(node, CHECKED[name]):
+        return f"{name} whose failures are read"
+    if name in BY_ROWS and _is_read(node, BY_ROWS[name]):
+        given: Any = node.all_input_nodes[0].meta["val"]
+        if not (given.is_contiguous() or given.is_complex()):
+            return f"{name} of matrices that do not lie row by row"
     return None
+
+
+def _is_read(node: fx.Node, number: int) -> bool:
+    """Whether a graph reads one of several results."""
+    return any(x.target is not operator.getitem or (x.args[1] == number and bool(x.users)) for x in node.users)
 
 
 def is_size(node: fx.Node) -> bool:

@@ -6,6 +6,7 @@ from weft.frontends.torch.ops import (
     attention,
     convolutions,
     indexing,
+    linalg,
     normalization,
     pointwise,
     products,
@@ -18,8 +19,8 @@ from weft.frontends.torch.ops import (
 from weft.frontends.torch.ops.table import DTYPES, TORCH_DTYPES, Out, Rule
 
 MODULES = (
-    pointwise, reductions, views, indexing, selecting, sorting, products, convolutions, normalization, attention,
-    random,
+    pointwise, reductions, views, indexing, selecting, sorting, products, linalg, convolutions, normalization,
+    attention, random,
 )  # fmt: skip
 
 RULES: dict[str, Rule] = {name: rule for module in MODULES for name, rule in module.aten.items()}

@@ -4,7 +4,8 @@ convolution has them last."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -307,6 +308,44 @@ for _axes in (2, 3):
     _adaptive_backward(_axes)
 
 
+def _adaptive_windows(n: int, m: int) -> np.ndarray:
+    """The places along an axis of n elements that each of m windows covers; shorter ones have their last one again."""
+    first, end = (np.arange(m) * n) // m, -((-(np.arange(m) + 1) * n) // m)
+    return np.minimum(first[:, None] + np.arange(np.max(end - first, initial=1)), end[:, None] - 1)
+
+
+@aten("adaptive_max_pool2d", "adaptive_max_pool3d")
+def adaptive_max_pool(out: Any, x: mx.array, output_size: Sizes) -> tuple[mx.array, mx.array]:
+    """The largest elements of windows, and their places in the image."""
+    axes = len(output_size)
+    image = x.shape[-axes:]
+    lead = x.ndim - axes
+    seen, places = x, np.zeros((1,) * (2 * axes), np.int64)
+    for k, (n, m) in enumerate(zip(image, output_size, strict=True)):
+        windows = _adaptive_windows(int(n), int(m))
+        axis = lead + 2 * k
+        seen = mx.take(seen, mx.array(windows.reshape(-1)), axis=axis)
+        seen = mx.reshape(seen, (*seen.shape[:axis], *windows.shape, *seen.shape[axis + 1 :]))
+        places = places * n + windows.reshape([1] * 2 * k + [*windows.shape] + [1] * 2 * (axes - 1 - k))
+    order = [*range(0, 2 * axes, 2), *range(1, 2 * axes, 2)]
+    made = tuple(output_size)
+    numbers = mx.array(np.transpose(places, order).reshape(*made, -1))
+    seen = mx.reshape(mx.transpose(seen, [*range(lead), *(lead + k for k in order)]), (*x.shape[:lead], *made, -1))
+    best = mx.argmax(seen, axis=-1, keepdims=True)
+    found = mx.take_along_axis(mx.broadcast_to(numbers, seen.shape), best, axis=-1)
+    return mx.squeeze(mx.take_along_axis(seen, best, axis=-1), -1), mx.squeeze(found, -1)
+
+
+def _adaptive_max_backward(axes: int) -> None:
+    @aten(f"adaptive_max_pool{axes}d_backward")
+    def rule(out: Out, grad: mx.array, x: mx.array, indices: mx.array) -> mx.array:
+        return max_pool_backward(out, grad, x, [0] * axes, None, None, None, False, indices)
+
+
+for _axes in (2, 3):
+    _adaptive_max_backward(_axes)
+
+
 @aten("col2im")
 def col2im(
     out: Out, x: mx.array, output_size: Sizes, kernel: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes
@@ -425,6 +464,81 @@ def linear_backward(
     zeros = mx.zeros(tuple(input_size), grad.dtype)
     factors = _factors(scales, grad.ndim - 2)
     return mx.vjp(lambda a: _linear(a, output_size, factors, align_corners), [zeros], [grad])[1][0]
+
+
+# ---- resampling by four rows, or by as many as a smaller image has ----
+
+
+def _cubic_weight(distance: np.ndarray, a: float) -> np.ndarray:
+    s = np.abs(distance)
+    near, far = ((a + 2) * s - (a + 3)) * s * s + 1, ((a * s - 5 * a) * s + 8 * a) * s - 4 * a
+    return np.where(s <= 1, near, np.where(s < 2, far, 0))
+
+
+def _cubic_matrix(n: int, m: int, align_corners: bool, factor: float | None) -> np.ndarray:
+    """What m elements take from n: four neighbours each, of which those outside are the last ones inside."""
+    if align_corners:
+        source = np.arange(m) * ((n - 1) / (m - 1) if m > 1 else 0.0)
+    else:
+        source = (np.arange(m) + 0.5) * _scale(n, m, factor) - 0.5
+    made = np.zeros((m, n))
+    for k in range(-1, 3):
+        place = np.floor(source).astype(int) + k
+        np.add.at(made, (np.arange(m), np.clip(place, 0, n - 1)), _cubic_weight(source - place, -0.75))
+    return made
+
+
+def _smooth_matrix(n: int, m: int, align_corners: bool, factor: float | None, is_cubic: bool) -> np.ndarray:
+    """The same for a smaller image without false patterns: what an element takes reaches as far as it does."""
+    if align_corners:
+        scale = (n - 1) / (m - 1) if m > 1 else 0.0
+    else:
+        scale = _scale(n, m, factor)
+    wide_by = max(scale, 1.0)
+    reach = (2.0 if is_cubic else 1.0) * wide_by
+    center = scale * (np.arange(m) + 0.5)
+    first = np.maximum((center - reach + 0.5).astype(int), 0)
+    end = np.minimum((center + reach + 0.5).astype(int), n)
+    place = np.arange(n)
+    distance = (place - center[:, None] + 0.5) / wide_by
+    weight = _cubic_weight(distance, -0.5) if is_cubic else np.maximum(1 - np.abs(distance), 0)
+    weight = np.where((place >= first[:, None]) & (place < end[:, None]), weight, 0)
+    total = weight.sum(axis=1, keepdims=True)
+    return weight / np.where(total == 0, 1, total)
+
+
+def _by_matrices(x: mx.array, rows: np.ndarray, columns: np.ndarray) -> mx.array:
+    inner = to(x, wide(x.dtype))
+    down, across = (mx.array(a).astype(inner.dtype) for a in (rows, columns))
+    return to(mx.matmul(down, mx.matmul(inner, mx.transpose(across))), x.dtype)
+
+
+def _images(name: str, matrix: Callable[..., np.ndarray]) -> None:
+    """The rules of a resampling that takes so much from each row, and from each column; and of its gradient."""
+
+    def matrices(image: Sizes, made: Sizes, align_corners: bool, scales: Sequence[float | None]) -> list[np.ndarray]:
+        factors = _factors(scales, 2)
+        return [matrix(int(n), int(m), align_corners, f) for n, m, f in zip(image, made, factors, strict=True)]
+
+    @aten(name)
+    def there(out: Out, x: mx.array, output_size: Any, align_corners: bool, *scales: float | None) -> mx.array:
+        return _by_matrices(x, *matrices(x.shape[-2:], output_size, align_corners, scales))
+
+    @aten(f"{name}.vec")
+    def there_by_factors(out: Out, x: mx.array, output_size: Any, align_corners: bool, scale_factors: Any) -> mx.array:
+        return _by_matrices(x, *matrices(x.shape[-2:], out.shape[-2:], align_corners, scale_factors or ()))
+
+    @aten(f"{name}_backward")
+    def back(
+        out: Out, grad: mx.array, output_size: Any, input_size: Any, align_corners: bool, *scales: float | None
+    ) -> mx.array:
+        rows, columns = matrices(input_size[-2:], output_size, align_corners, scales)
+        return _by_matrices(grad, rows.T, columns.T)
+
+
+_images("upsample_bicubic2d", _cubic_matrix)
+_images("_upsample_bilinear2d_aa", partial(_smooth_matrix, is_cubic=False))
+_images("_upsample_bicubic2d_aa", partial(_smooth_matrix, is_cubic=True))
 
 
 # ---- sampling at places that are data ----

@@ -302,3 +302,13 @@ def masked_scatter(out: Out, x: mx.array, mask: mx.array, source: mx.array) -> m
     order = mx.maximum(mx.minimum(order, source.size - 1), 0)
     values = mx.reshape(mx.take(mx.flatten(source), order, axis=0), shape)
     return mx.where(marked, to(values, x.dtype), x)
+
+
+@aten("index_reduce")
+def index_reduce(
+    out: Out, x: mx.array, dim: int, index: mx.array, source: mx.array, reduce: str, *, include_self: bool = True
+) -> mx.array:
+    axis = axis_of(dim, x.ndim)
+    places = mx.reshape(index, (-1,) + (1,) * (x.ndim - 1 - axis))
+    every = mx.broadcast_to(places, source.shape)
+    return scatter_reduce(out, x, dim, every, source, reduce, include_self=include_self)

@@ -643,3 +643,111 @@ def angle(out: Out, x: mx.array) -> mx.array:
         return mx.arctan2(mx.imag(x), mx.real(x))
     real_ = to(x, out.dtype)
     return mx.where(mx.isnan(real_), real_, mx.where(real_ < 0, to(math.pi, out.dtype), to(0, out.dtype)))
+
+
+# ---- whole numbers, and the parts of floats ----
+
+
+@aten("gcd")
+def gcd(out: Out, x: mx.array, y: mx.array) -> mx.array:
+    """Euclid's: for all elements together, until all rests are 0."""
+    a, b = mx.broadcast_arrays(mx.abs(to(x, out.dtype)), mx.abs(to(y, out.dtype)))
+
+    def step(pair: Any) -> Any:
+        a, b = pair
+        rest = mx.remainder(a, mx.where(b == 0, to(1, b.dtype), b))
+        return mx.where(b == 0, a, b), mx.where(b == 0, b, rest)
+
+    return mx.while_loop(lambda pair: mx.any(pair[1] != 0), step, (a, b))[0]
+
+
+@aten("lcm")
+def lcm(out: Out, x: mx.array, y: mx.array) -> mx.array:
+    a, b = _pair(out, x, y)
+    shared = gcd(out, x, y)
+    return mx.abs(mx.floor_divide(a, mx.where(shared == 0, to(1, out.dtype), shared)) * b)
+
+
+_BITS = {mx.float32: (mx.int32, 23, 127), mx.float64: (mx.int64, 52, 1023)}
+"""Of a float: the whole numbers of its size, the digits of its fraction, and what is added to its exponent."""
+
+
+@aten("frexp.Tensor")
+def frexp(out: Any, x: mx.array) -> tuple[mx.array, mx.array]:
+    """(a fraction from 0.5 to 1, the exponent of 2 that goes with it)."""
+    inner = to(x, wide(x.dtype))
+    whole, digits, bias = _BITS[inner.dtype]
+    small = mx.abs(inner) < float(mx.finfo(inner.dtype).smallest_normal)
+    bits = mx.view(mx.where(small, inner * 2.0**digits, inner), whole)
+    exponent = mx.bitwise_and(mx.right_shift(bits, to(digits, whole)), to(2 * bias + 1, whole))
+    fraction = mx.bitwise_or(
+        mx.bitwise_and(bits, to(~((2 * bias + 1) << digits), whole)), to((bias - 1) << digits, whole)
+    )
+    has_none = mx.logical_or(inner == 0, mx.logical_not(mx.isfinite(inner)))
+    made = mx.where(has_none, inner, mx.view(fraction, inner.dtype))
+    power = exponent - (bias - 1) - mx.where(small, to(digits, whole), to(0, whole))
+    return to(made, x.dtype), to(mx.where(has_none, to(0, whole), power), out[1].dtype)
+
+
+@aten("ldexp.Tensor")
+def ldexp(out: Out, x: mx.array, exponent: mx.array) -> mx.array:
+    return to(x, out.dtype) * mx.power(to(2, out.dtype), to(exponent, out.dtype))
+
+
+@aten("nextafter")
+def nextafter(out: Out, x: mx.array, y: mx.array) -> mx.array:
+    """The bits of a float count upwards, away from zero."""
+    if out.dtype not in _BITS:
+        raise ValueError(f"neighbours of {out.dtype.name}")
+    whole = _BITS[out.dtype][0]
+    a, b = mx.broadcast_arrays(*_pair(out, x, y))
+    least = mx.view(mx.where(b > 0, to(1, whole), to(mx.iinfo(whole).min + 1, whole)), out.dtype)
+    away = (a < b) == (a > 0)
+    bits = mx.view(a, whole)
+    moved = mx.view(bits + mx.where(away, to(1, whole), to(-1, whole)), out.dtype)
+    made = mx.where(a == b, b, mx.where(a == 0, least, moved))
+    return mx.where(mx.logical_or(mx.isnan(a), mx.isnan(b)), a + b, made)
+
+
+# ---- special functions ----
+
+
+@aten("exp2")
+def exp2(out: Out, x: mx.array) -> mx.array:
+    inner = to(x, wide(out.dtype))
+    if out.dtype.is_complex:
+        return mx.exp(inner * math.log(2))
+    return to(mx.power(to(2, inner.dtype), inner), out.dtype)
+
+
+@aten("polygamma")
+def polygamma(out: Out, n: int, x: mx.array) -> mx.array:
+    inner = to(x, wide(out.dtype))
+    return to(mx.digamma(inner) if n == 0 else mx.polygamma(n, inner), out.dtype)
+
+
+@_activation("special_erfcx")
+def erfcx(x: mx.array) -> mx.array:
+    return mx.erfcx(x)
+
+
+@_activation("special_modified_bessel_i0")
+def bessel_i0(x: mx.array) -> mx.array:
+    return mx.i0(x)
+
+
+@_activation("special_modified_bessel_i1")
+def bessel_i1(x: mx.array) -> mx.array:
+    return mx.i1(x)
+
+
+@aten("igamma")
+def igamma(out: Out, a: mx.array, x: mx.array) -> mx.array:
+    inner = wide(out.dtype)
+    return to(mx.gammainc(to(a, inner), to(x, inner)), out.dtype)
+
+
+@aten("igammac")
+def igammac(out: Out, a: mx.array, x: mx.array) -> mx.array:
+    inner = wide(out.dtype)
+    return to(mx.gammaincc(to(a, inner), to(x, inner)), out.dtype)

@@ -72,3 +72,28 @@ def fft_c2c(out: Out, x: mx.array, dim: Sequence[int], normalization: int, forwa
         n = n * x.shape[axis]
     made = mx.fft.fftn(x, axes=axes) if forward else mx.fft.ifftn(x, axes=axes)
     return _scaled(to(made, out.dtype), normalization, n, not forward)
+
+
+@aten("addbmm")
+def addbmm(out: Out, x: mx.array, a: mx.array, b: mx.array, *, beta: Any = 1, alpha: Any = 1) -> mx.array:
+    """The sum of all products of a batch."""
+    inner = wide(out.dtype)
+    made = mx.sum(to(mx.matmul(a, b), inner), axis=0)
+    made = made if alpha == 1 else to(alpha, inner) * made
+    if beta != 0:
+        made = made + (to(x, inner) if beta == 1 else to(beta, inner) * to(x, inner))
+    return to(mx.broadcast_to(made, out.shape), out.dtype)
+
+
+@aten("_trilinear")
+def trilinear(
+    out: Out, a: mx.array, b: mx.array, c: mx.array, expand1: Sequence[int], expand2: Sequence[int],
+    expand3: Sequence[int], sumdim: Sequence[int], unroll_dim: int = 1,
+) -> mx.array:  # fmt: skip
+    """The sum over `sumdim` of the product of three arrays, each with axes of one element where it says."""
+    inner = wide(out.dtype)
+    parts = [
+        mx.expand_dims(to(x, inner), sorted(axes)) if axes else to(x, inner)
+        for x, axes in ((a, expand1), (b, expand2), (c, expand3))
+    ]
+    return to(mx.sum(parts[0] * parts[1] * parts[2], axis=tuple(sumdim)), out.dtype)

@@ -3,6 +3,7 @@ call; that comes from torch's generator, so torch.manual_seed makes it all repea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -93,6 +94,42 @@ def randperm(out: Out, n: Any, *, key: mx.array, **kwargs: Any) -> mx.array:
 
 def _is_none(n: Any) -> bool:
     return type(n) is int and n == 0
+
+
+@aten("normal.float_float", "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
+def normal(out: Out, mean: Any, std: Any = 1.0, *args: Any, key: mx.array, **kwargs: Any) -> mx.array:
+    made = randn(out, None, key=key)
+    return made * to(std, out.dtype) + to(mean, out.dtype)
+
+
+@aten("log_normal")
+def log_normal(out: Out, like: Any, mean: float = 1.0, std: float = 2.0, *, key: mx.array, **kwargs: Any) -> mx.array:
+    return to(mx.exp(randn(out, None, mean, std, key=key)), out.dtype)
+
+
+@aten("cauchy")
+def cauchy(out: Out, like: Any, median: float = 0.0, sigma: float = 1.0, *, key: mx.array, **kwargs: Any) -> mx.array:
+    return to(mx.tan((_uniform(out, key) - 0.5) * math.pi) * sigma + median, out.dtype)
+
+
+@aten("geometric")
+def geometric(out: Out, like: Any, p: float, *, key: mx.array, **kwargs: Any) -> mx.array:
+    """How many trials it takes."""
+    dtype = out.dtype if out.dtype in (mx.float32, mx.float64) else mx.float32
+    chance = 1 - mx.random.uniform(0.0, 1.0, out.shape, dtype, key=key)
+    return to(mx.maximum(mx.ceil(mx.log(chance) / math.log1p(-p)), 1), out.dtype)
+
+
+@aten("multinomial")
+def multinomial(
+    out: Out, weights: mx.array, samples: int, replacement: bool = False, *, key: mx.array, **kwargs: Any
+) -> mx.array:
+    """Without replacement: the largest of logarithms of weights, to each of which Gumbel noise was added."""
+    logs = mx.log(to(weights, mx.float64 if weights.dtype is mx.float64 else mx.float32))
+    if replacement:
+        return to(mx.random.categorical(logs, axis=-1, num_samples=samples, key=key), mx.int64)
+    ranked = mx.argsort(-(logs + mx.random.gumbel(logs.shape, logs.dtype, key=key)), axis=-1)
+    return to(ranked[..., :samples], mx.int64)
 
 
 RANDOM = frozenset(aten)

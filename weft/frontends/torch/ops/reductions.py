@@ -262,3 +262,56 @@ def pdist(out: Out, x: mx.array, p: float = 2.0) -> mx.array:
         return mx.zeros((0,), out.dtype)
     first, second = (mx.take(x, mx.array(places, mx.int64), axis=0) for places in (rows, columns))
     return _distances(first - second, p)
+
+
+@aten("dist")
+def dist(out: Out, x: mx.array, y: mx.array, p: float = 2) -> mx.array:
+    return vector_norm(out, x - y, p)
+
+
+# ---- extremes so far ----
+
+
+def _extremes(out: Any, x: mx.array, dim: int, so_far: Any) -> tuple[mx.array, mx.array]:
+    """Extremes of what stands before, and the last places where they stand; NaN counts as the most extreme."""
+    if not x.ndim:
+        return x, mx.zeros((), mx.int64)
+    values = so_far(to(x, mx.uint8) if x.dtype.is_bool else x, axis=dim)
+    values = to(values, x.dtype)
+    is_one = x == values
+    if x.dtype.kind == "f":
+        is_one = mx.logical_or(is_one, mx.isnan(x))
+    axis = axis_of(dim, x.ndim)
+    places = mx.reshape(mx.arange(x.shape[axis], dtype=mx.int64), (-1,) + (1,) * (x.ndim - 1 - axis))
+    return values, mx.cummax(mx.where(is_one, places, to(0, mx.int64)), axis=dim)
+
+
+@aten("cummax")
+def cummax(out: Any, x: mx.array, dim: int) -> tuple[mx.array, mx.array]:
+    return _extremes(out, x, dim, mx.cummax)
+
+
+@aten("cummin")
+def cummin(out: Any, x: mx.array, dim: int) -> tuple[mx.array, mx.array]:
+    return _extremes(out, x, dim, mx.cummin)
+
+
+# ---- histograms ----
+
+
+@aten("histc")
+def histc(out: Out, x: mx.array, bins: int = 100, min: Any = 0, max: Any = 0) -> mx.array:
+    """How many elements lie in each of `bins` equal parts of a range: that of the elements, if none is given."""
+    flat = mx.reshape(to(x, wide(out.dtype)), (-1,))
+    if not isinstance(flat.shape[0], int) or not flat.shape[0]:
+        raise ValueError("a histogram of how many elements is not known")
+    low, high = to(min, flat.dtype), to(max, flat.dtype)
+    if min == max:
+        low, high = mx.min(flat), mx.max(flat)
+    same = low == high
+    low, high = mx.where(same, low - 1, low), mx.where(same, high + 1, high)
+    inside = mx.logical_and(flat >= low, flat <= high)
+    place = to(mx.where(inside, (flat - low) / (high - low) * bins, to(0, flat.dtype)), mx.int64)
+    place = mx.minimum(place, bins - 1)
+    counts = mx.zeros((bins,), mx.int64).at[place].add(to(inside, mx.int64))
+    return to(counts, out.dtype)

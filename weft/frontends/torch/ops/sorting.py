@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import weft.core as mx
-from weft.frontends.torch.ops.table import Table, axis_of, to
+from weft.frontends.torch.ops.table import Out, Table, axis_of, to
 from weft.frontends.torch.ops.views import part
 
 aten = Table()
@@ -84,3 +84,90 @@ def kthvalue(out: Any, x: mx.array, k: Any, dim: int = -1, keepdim: bool = False
     order = _kth(x, k, axis)
     values = mx.take_along_axis(x, order, axis=axis)
     return (values, order) if keepdim else (mx.squeeze(values, axis), mx.squeeze(order, axis))
+
+
+# ---- the middle, and the most frequent ----
+
+
+def _median(x: mx.array, axis: int, skips_nan: bool) -> tuple[mx.array, mx.array]:
+    """The element in the middle, the lower of two, and its place, with its axis. A NaN counts for all, or for none."""
+    n = x.shape[axis]
+    if not isinstance(n, int) or n == 0:
+        raise ValueError("a median of how many elements is not known")
+    order = _order(x, axis, False)
+    middle: Any = mx.full((1,) * x.ndim, (n - 1) // 2, mx.int64)
+    if x.dtype.kind == "f":
+        count = mx.sum(to(mx.isnan(x), mx.int64), axis=axis, keepdims=True)
+        if skips_nan:
+            middle = mx.maximum(mx.floor_divide(mx.maximum(n - count - 1, 0), 2), 0)
+        else:
+            middle = mx.where(count > 0, n - count, middle)
+    shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    place = mx.take_along_axis(order, mx.broadcast_to(middle, shape), axis=axis)
+    return mx.take_along_axis(x, place, axis=axis), place
+
+
+def _of_axis(x: mx.array, dim: int, keepdim: bool, found: Any) -> tuple[mx.array, mx.array]:
+    if not x.ndim:
+        return x, mx.zeros((), mx.int64)
+    axis = axis_of(dim, x.ndim)
+    values, places = found(x, axis)
+    return (values, places) if keepdim else (mx.squeeze(values, axis), mx.squeeze(places, axis))
+
+
+def _medians(name: str, skips_nan: bool) -> None:
+    @aten(f"{name}.dim")
+    def along(out: Any, x: mx.array, dim: int = -1, keepdim: bool = False) -> tuple[mx.array, mx.array]:
+        return _of_axis(x, dim, keepdim, lambda a, axis: _median(a, axis, skips_nan))
+
+    @aten(name)
+    def whole(out: Any, x: mx.array) -> mx.array:
+        return mx.reshape(_median(mx.reshape(x, (-1,)), 0, skips_nan)[0], ())
+
+
+_medians("median", False)
+_medians("nanmedian", True)
+
+
+def _mode(x: mx.array, axis: int) -> tuple[mx.array, mx.array]:
+    """The smallest of the elements that occur most often, and where it does so last."""
+    n = x.shape[axis]
+    if not isinstance(n, int) or n == 0:
+        raise ValueError("the most frequent of how many elements is not known")
+    order = _order(x, axis, False)
+    ordered = mx.take_along_axis(x, order, axis=axis)
+    places = mx.reshape(mx.arange(n, dtype=mx.int64), (-1,) + (1,) * (x.ndim - 1 - axis))
+    before = mx.take(ordered, mx.maximum(mx.arange(n, dtype=mx.int64) - 1, 0), axis=axis)
+    is_first = mx.logical_or(places == 0, ordered != before)
+    length = places - mx.cummax(mx.where(is_first, places, to(0, mx.int64)), axis=axis)
+    last = mx.argmax(length, axis=axis, keepdims=True)
+    return mx.take_along_axis(ordered, last, axis=axis), mx.take_along_axis(order, last, axis=axis)
+
+
+@aten("mode")
+def mode(out: Any, x: mx.array, dim: int = -1, keepdim: bool = False) -> tuple[mx.array, mx.array]:
+    return _of_axis(x, dim, keepdim, _mode)
+
+
+# ---- places in what is sorted ----
+
+
+@aten("searchsorted.Tensor", "searchsorted.Scalar")
+def searchsorted(
+    out: Out, boundaries: mx.array, x: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
+    sorter: mx.array | None = None,
+) -> mx.array:  # fmt: skip
+    """Of each row in the row of boundaries that goes with it, or of all in one."""
+    ordered = boundaries if sorter is None else mx.take_along_axis(boundaries, sorter, axis=-1)
+    given = x if isinstance(x, mx.array) else to(x, ordered.dtype)
+    which = "right" if right or side == "right" else "left"
+    if ordered.ndim == 1:
+        return to(mx.searchsorted(ordered, given, which), out.dtype)
+    rows = mx.reshape(ordered, (-1, ordered.shape[-1])), mx.reshape(given, (-1, given.shape[-1]))
+    found = mx.vmap(lambda row, wanted: mx.searchsorted(row, wanted, which))(*rows)
+    return mx.reshape(to(found, out.dtype), given.shape)
+
+
+@aten("bucketize.Tensor", "bucketize.Scalar")
+def bucketize(out: Out, x: Any, boundaries: mx.array, *, out_int32: bool = False, right: bool = False) -> mx.array:
+    return searchsorted(out, boundaries, x, right=right)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 import weft.core as mx
 from weft.frontends.torch.ops.table import Out, Table, axes_of, axis_of, cartesian, iota, to
 
@@ -314,6 +316,17 @@ def reflection_pad(out: Out, x: mx.array, padding: Sequence[Any]) -> mx.array:
 @aten("replication_pad1d", "replication_pad2d", "replication_pad3d")
 def replication_pad(out: Out, x: mx.array, padding: Sequence[Any]) -> mx.array:
     return _padded_by_place(x, padding, reflect=False)
+
+
+def _pairs(name: str, marked: Any) -> None:
+    @aten(name)
+    def rule(out: Out, row: int, col: int, offset: int = 0, **kwargs: Any) -> mx.array:
+        """The places of a triangle, row by row."""
+        return mx.array(np.stack(marked(row, offset, col))).astype(out.dtype)
+
+
+_pairs("tril_indices", np.tril_indices)
+_pairs("triu_indices", np.triu_indices)
 
 
 @aten("tril")
