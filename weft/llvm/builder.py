@@ -202,6 +202,7 @@ class Loop:
 
 
 _NAME: Final = re.compile(r"%[\w.]+")
+_NEUTRAL_ON_THE_RIGHT: Final = frozenset(("add", "sub", "mul", "shl", "or"))
 _RARE_LINES: Final = 24
 """Seldom needed code of at least so many lines is a function of its own."""
 
@@ -228,6 +229,10 @@ class Builder:
         self._shared: dict[str, str] = {}
         """Others, by their names."""
         self._types: dict[str, str] = {}
+        self.as_written = False
+        """Whether loops compute addresses from their index as it is written, and LLVM looks for no cheaper way, which
+        takes up to half of its time. That costs nothing where vectors lie side by side, since processors add a base and
+        an index for nothing; it does where short loops multiply by strides."""
         self.block = "entry"
         self._names = 0
         self._params = ", ".join(f"{_LLVM[dtype]} %{param}" for param, dtype in params)
@@ -357,6 +362,11 @@ class Builder:
 
     def arith(self, float_op: str, int_op: str, a: Value, b: Operand) -> Value:
         """A binary instruction; a scalar meets a vector by being spread."""
+        if a.dtype is dt.int64 and a.lanes == 1 and isinstance(b, int):  # places, most of which begin at 0
+            if b == (1 if int_op == "mul" else 0) and int_op in _NEUTRAL_ON_THE_RIGHT:
+                return a
+            if b == 0 and int_op == "mul":
+                return self.i64(0)
         b = self.like(a, b)
         if b.lanes != a.lanes:
             a = self.splat(a, b.lanes)
@@ -627,6 +637,8 @@ class Builder:
 
     def gep(self, pointer: Value, offset: Value | int) -> Value:
         """pointer + offset bytes."""
+        if offset == 0 and isinstance(offset, int):
+            return pointer
         text = offset.text if isinstance(offset, Value) else str(offset)
         return self.op(f"getelementptr i8, ptr {pointer.text}, i64 {text}", PTR, 1)
 
@@ -821,13 +833,13 @@ class Builder:
         going = Value(self, self.fresh(), dt.bool_, 1)
         at = len(self.lines)
         self.lines.extend("" for _ in range(len(phis) + may_stop))
-        index = phis[0]
+        index, *values = map(self._unknown, phis) if self.as_written else phis
         more = self.op(f"icmp slt i64 {index.text}, {hi.text}", dt.bool_, 1)
         if may_stop:
             more = more & going
         self.raw(f"br i1 {more.text}, label %{tag}.body, label %{tag}.exit")
         self.start_block(f"{tag}.body")
-        loop = Loop(index, tuple(phis[1:]))
+        loop = Loop(index, tuple(values))
         loop.going = going if may_stop else None
         yield loop
         following = self.op(f"add nsw i64 {index.text}, {by.text}", dt.int64, 1)
@@ -841,6 +853,14 @@ class Builder:
             assert loop.again is not None
             self.lines[at + len(phis)] = f"  {going.text} = phi i1 [ true, %{entry} ], [ {loop.again.text}, %{latch} ]"
         self.start_block(f"{tag}.exit")
+
+    def _unknown(self, x: Value) -> Value:
+        """The same number or address, of which LLVM does not know that it is until it selects instructions."""
+        if x.lanes != 1 or x.dtype not in (dt.int64, PTR):
+            return x
+        if x.dtype is PTR:
+            return self.call("llvm.launder.invariant.group.p0", PTR, 1, x)
+        return self.call("llvm.expect.i64", dt.int64, 1, x, self.i64(0))
 
     def rarely(
         self, condition: Value, values: Sequence[Value], correct: Callable[[], Sequence[Value]], apart: bool = True

@@ -6,7 +6,9 @@ code, check of its symbols, store, link. Codegen and the program builder may com
 
 No IR pass made explicit-vector code with its phis in place any faster (instcombine, GVN, loop rotation, simplifycfg and
 LLVM's whole O1, O2 and O3 pipelines were measured), and each costs time, so levels 0 to 2 run none and differ in the
-code generator alone. No level may fuse or reorder floating-point operations: the results have the same bits at all.
+code generator alone. What did not pay there is loop strength reduction, from which kernels hide the loops that need
+none (`Builder.as_written`). No level may fuse or reorder floating-point operations: the results have the same bits at
+all.
 """
 
 from __future__ import annotations

@@ -78,6 +78,10 @@ class NativeKernel(ABC):
     def emit(self, frame: Frame) -> None:
         """Its code, but for the return."""
 
+    def as_written(self) -> bool:
+        """Whether its loops are (weft/llvm/builder.py)."""
+        return False
+
     def source(self) -> Source:
         """The engine's handle; equal kernels share one."""
         found = _SOURCES.get(self)
@@ -96,6 +100,7 @@ class NativeKernel(ABC):
     def text(self, name: str) -> str:
         """LLVM IR of the function."""
         frame = Frame(name, self.fields(), self.outer)
+        frame.b.as_written = self.as_written()
         self.emit(frame)
         return frame.module()
 

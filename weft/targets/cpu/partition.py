@@ -63,6 +63,9 @@ class PartitionRows(NativeKernel):
         form = f"{'short' if self.short else 'long'} {self.dtype.name} -> {self.result}"
         return f"partition {form} lanes={self.lanes} vectors={self.vectors} outer={self.outer}"
 
+    def as_written(self) -> bool:
+        return True
+
     def fields(self) -> list[str]:
         return fields_of(self.outer, 2, "rank", "capacity")
 

@@ -73,6 +73,9 @@ class PlaceRows(NativeKernel):
         way = "merged" if self.pivots is None else f"pivots {self.pivots}"
         return f"argsort {self.dtype.name} lanes={self.lanes} vectors={self.vectors} outer={self.outer} {way}"
 
+    def as_written(self) -> bool:
+        return True
+
     def fields(self) -> list[str]:
         return fields_of(self.outer, 2, "bits", "capacity", "levels")
 

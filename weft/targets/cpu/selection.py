@@ -47,6 +47,9 @@ class SelectRows(NativeKernel):
         sizes = f"lanes={self.lanes} vectors={self.vectors} size={self.size} outer={self.outer}"
         return f"select {form} {self.records} {sizes}"
 
+    def as_written(self) -> bool:
+        return True
+
     def fields(self) -> list[str]:
         return fields_of(self.outer, 2, "count", "limit", "capacity", "levels")
 

@@ -204,6 +204,9 @@ class SortRows(NativeKernel):
         way = f" pivots {self.pivots}" if self.pivots else ""
         return f"sort {form} lanes={self.lanes} vectors={self.vectors} outer={self.outer}{way}"
 
+    def as_written(self) -> bool:
+        return True
+
     def fields(self) -> list[str]:
         return fields_of(self.outer, 2, "width", "inner", "levels", "capacity", "rounds", "chunks", "row", "all")
 
@@ -335,6 +338,9 @@ class MergeRows(NativeKernel):
     def __str__(self) -> str:
         return f"sort merge {self.records} lanes={self.lanes} vectors={self.vectors}"
 
+    def as_written(self) -> bool:
+        return True
+
     def fields(self) -> list[str]:
         return fields_of(0, 2, "run", "width", "chunks", "row", "all", "rounds")
 
@@ -388,6 +394,9 @@ class Finish(NativeKernel):
     def __str__(self) -> str:
         form = "settle" if self.settled else "finish"
         return f"sort {form} {self.records} -> {self.result} lanes={self.lanes} outer={self.outer}"
+
+    def as_written(self) -> bool:
+        return True
 
     def fields(self) -> list[str]:
         return fields_of(self.outer, 3, "width", "chunks", "row", "all", "rounds", blocked=False)

@@ -330,28 +330,29 @@ class Gradient(Pairs):
     def _add_to_keys(self, block: Block, keys: _Keys, count: Value) -> None:
         """dv and dk: lanes are features, and sums go over queries."""
         f, b = self.frame, self.b
-        values = self.at["p"], self.at["ct_rows"], "wide_v", keys.dv
-        features = self.at["ds"], self.at["q_rows"], "wide_k", keys.dk
-        for left, right, wide, out in (values, features):
-            bits = (self.shape.lanes * f.size).bit_length() - 1
+        bits = (self.shape.lanes * f.size).bit_length() - 1
+        with b.loop(0, 2, 1) as result:  # written once for both: most of a kernel's code is products
+            first = result.index.eq(0)
+            left, right = (
+                b.choose(first, self.at["p"], self.at["ds"]),
+                b.choose(first, self.at["ct_rows"], self.at["q_rows"]),
+            )
+            wide, out = b.choose(first, f["wide_v"], f["wide_k"]), b.choose(first, keys.dv, keys.dk)
 
-            def one(
-                vector: Value, vectors: int, left: Value = left, right: Value = right, wide: str = wide,
-                out: Value = out,
-            ) -> None:  # fmt: skip
+            def one(vector: Value, vectors: int) -> None:
                 height = self.shape.rows(vectors)
                 with b.loop(0, count, height) as tile:
                     rows = [f.least(tile.index + r, count - 1) * f.row for r in range(height)]
-                    sums = f.sums(rows, left, f.size, f.lanes_at(right, vector), f[wide], block.count, vectors)
+                    sums = f.sums(rows, left, f.size, f.lanes_at(right, vector), wide, block.count, vectors)
                     for r in range(height):
                         here = tile.index + r < count
-                        at = b.choose(here, b.gep(out, (tile.index + r) * f[wide]), self.at["row"])
+                        at = b.choose(here, b.gep(out, (tile.index + r) * wide), self.at["row"])
                         at = f.lanes_at(at, vector)
                         for v in range(vectors):
                             place = f.across(at, v)
                             b.store(f.get(place) + sums[r][v], place)
 
-            f.panels(f[wide] >> bits, one)
+            f.panels(wide >> bits, one)
 
     def _add_to_queries(self, block: Block, keys: _Keys, count: Value, out: Value) -> None:
         """dq, whose rows of features lie at `out` without gaps: lanes are features, and sums go over keys."""

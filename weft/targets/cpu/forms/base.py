@@ -41,6 +41,10 @@ class Form(Kernel, NativeKernel):
         operand is read before the same element of the result is written, and not again."""
         return ()
 
+    def in_whole_vectors(self) -> bool:
+        """Whether what the inner loop reads and writes lies side by side, or is one element for all of it."""
+        return all(access.inner in ("unit", "repeat") for access in self.accesses() if access.level == "full")
+
     def launch(
         self,
         nest: Nest,

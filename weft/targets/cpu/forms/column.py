@@ -200,7 +200,9 @@ class _Columns:
             strip.write(0, lane, j - start, held)  # columns past the end are scratch only
             return state
 
+        self.b.as_written = self.kernel.in_whole_vectors()  # the loops around this one go from row to row by strides
         vector_loop(self.b, start, stop, body)
+        self.b.as_written = False
 
     def _take(self, scope: Scope, row: Value, held: State) -> State:
         """Partial results with the elements of one row, whose full-level values are stored on the way."""
@@ -231,7 +233,7 @@ class _Strip:
         size = self.reductions.dtypes[component].size
         row = self.width * size * lane if isinstance(lane, Value) else self.width * (size * lane)
         start = self._starts[component][level]
-        return self.b.gep(self.scratch, start + row + column * size)
+        return self.b.gep(self.b.gep(self.scratch, start + row), column * size)
 
     def read(self, level: int, lane: Value | int, column: Value) -> State:
         dtypes = enumerate(self.reductions.dtypes)

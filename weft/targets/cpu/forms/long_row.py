@@ -26,6 +26,9 @@ class _Stage(Form):
 
     partials: tuple[Dtype, ...] = ()
 
+    def as_written(self) -> bool:
+        return self.in_whole_vectors()
+
     def places(self) -> list[str]:
         return [f"*q{c}" for c, _ in enumerate(self.partials)]
 

@@ -83,6 +83,9 @@ class Map(Form):
     def overwritten(self) -> range:
         return range(len(self.stores))
 
+    def as_written(self) -> bool:
+        return self.outer == 0 and self.in_whole_vectors()
+
     def emit(self, frame: Frame) -> None:
         b, accesses, stages = frame.b, Accesses(frame, self), stages_of(self)
         with b.loop(frame.begin, frame.end, 1) as units:

@@ -48,6 +48,9 @@ class Row(Form):
         """A row may be passed over several times: only what the last pass alone writes cannot be read again."""
         return Phases(self).written_last()
 
+    def as_written(self) -> bool:
+        return self.in_whole_vectors()
+
     def emit(self, frame: Frame) -> None:
         _Rows(self, frame).emit()
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft import dtypes as dt
@@ -14,12 +13,14 @@ from weft.codegen.transposes import columns_of, rows_of
 from weft.config import config
 from weft.lazy import lazy
 from weft.llvm.builder import AnyValue, Value
+from weft.llvm.engine import Source
 from weft.passes.lower import Item
 from weft.records import dataclass
 from weft.targets.axes import Axis, product
 from weft.targets.cpu.forms.base import Form, grain_of
 from weft.targets.cpu.kernel import Frame
 from weft.targets.cpu.reductions import Slots, VectorReductions
+from weft.targets.cpu.turns import from_square, to_square
 from weft.targets.nest import Nest
 
 if TYPE_CHECKING:
@@ -126,6 +127,16 @@ class Short(Form):
     def overwritten(self) -> list[int]:
         """As in a row kernel."""
         return Phases(self).written_last()
+
+    def calls(self) -> tuple[Source, ...]:
+        """Longer rows are turned by functions."""
+        if not self.longer:
+            return ()
+        read = [load.dtype for load in self.loads if load.inner == "tile"]
+        written = [self.accesses()[k].dtype for k in self.tiles]
+        found = [to_square(dtype, self.lanes, some) for dtype in read for some in (False, True)]
+        found += [from_square(dtype, self.lanes, some) for dtype in written for some in (False, True)]
+        return tuple(dict.fromkeys(found))
 
     def emit(self, frame: Frame) -> None:
         b = frame.b
@@ -240,27 +251,22 @@ class _Rows:
     def _read(self, bases: Bases, j: Value) -> None:
         """Transposed operands of 16 rows from `j` on, to their squares."""
         b, lanes = self.b, self.kernel.lanes
-        numbers: list[Value | int] = list(range(LANES))
-        if self.count is not None:  # the last row again instead of those that are not there
-            numbers = [self.frame.least(b.i64(i), self.count - 1) for i in range(LANES)]
         for k, access in enumerate(self.kernel.loads):
-            if access.inner == "tile":
-                dtype, step = stored_dtype(access.dtype), self.frame[f"i{k}"]
-                corner = b.gep(bases[k], j * step)
-                for column in self._blocks():
-                    start = b.gep(corner, column * dtype.size)
-                    rows = [b.load(b.gep(start, step * i), dtype, lanes) for i in numbers]
-                    for i, x in enumerate(columns_of(b, rows)):
-                        b.store(x, self.square(k, column + i))
+            if access.inner != "tile":
+                continue
+            dtype, step = stored_dtype(access.dtype), self.frame[f"i{k}"]
+            corner = b.gep(bases[k], j * step)
+            if self.kernel.longer:
+                self._turn(to_square(access.dtype, lanes, self.count is not None), corner, step, k)
+                continue
+            rows = [b.load(b.gep(corner, step * i), dtype, lanes) for i in range(LANES)]
+            for i, x in enumerate(columns_of(b, rows)):
+                b.store(x, self.square(k, i))
 
-    def _blocks(self) -> Iterator[Value]:
-        """Where blocks of as many columns as a vector has lanes begin, one after the other."""
-        b, lanes, rows = self.b, self.kernel.lanes, self.frame["rows"]
-        if not self.kernel.longer:
-            yield b.i64(0)
-            return
-        with b.loop(0, rows, lanes) as block:
-            yield self.frame.least(block.index, rows - lanes)
+    def _turn(self, way: Source, corner: Value, step: Value, k: int) -> None:
+        """Longer rows to the square of an access, or from there."""
+        b, count = self.b, self.b.i64(LANES) if self.count is None else self.count
+        b.call_void(way.name, corner, step, count, self.frame["rows"], self.square(k, 0))
 
     def _write(self, k: int, base: Value, j: Value) -> None:
         """16 rows of a transposed result from `j` on. What is written past the end of a row is written again with the
@@ -269,12 +275,7 @@ class _Rows:
         dtype, step = stored_dtype(access.dtype), self.frame[f"i{k}"]
         start = b.gep(base, j * step)
         if self.kernel.longer:
-            for column in self._blocks():
-                turned = rows_of(b, [b.load(self.square(k, column + i), dtype) for i in range(lanes)])
-                at = b.gep(start, column * dtype.size)
-                for i, x in enumerate(turned):
-                    with nullcontext() if self.count is None else b.when(self.count > i):
-                        b.store(x, b.gep(at, step * i))
+            self._turn(from_square(access.dtype, lanes, self.count is not None), start, step, k)
             return
         rows = rows_of(b, [b.load(self.square(k, i), dtype) for i in range(lanes)])
         for i, x in enumerate(rows[:-1]):

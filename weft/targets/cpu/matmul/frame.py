@@ -33,6 +33,7 @@ class ProductFrame(Frame):
 
     def __init__(self, name: str, words: Sequence[str], operands: int, more: Params = ()) -> None:
         super().__init__(name, words, more=more)
+        self.b.as_written = True
         self._table, self._operands = len(words), operands
         self._axes = self.b.word(self.args, self._table)
 
