@@ -240,6 +240,35 @@ def test_the_gradient_of_a_softmax_is_one_kernel() -> None:
     assert forms(made) == ["row"]
 
 
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.bfloat16])
+@pytest.mark.parametrize(("rows", "n"), [(1, 70), (7, 100), (9, 600), (3, 5000)])
+def test_rows_that_go_together_are_as_they_are_alone(rows: int, n: int, dtype: dt.Dtype) -> None:
+    """What rows hand on from pass to pass: numbers of the row, values that are computed once, results of both kinds."""
+
+    def normed(x: array, w: array) -> list[array]:
+        centred = x - mx.mean(x, axis=-1, keepdims=True)
+        scale = mx.rsqrt(mx.mean(mx.square(centred), axis=-1, keepdims=True) + 1)
+        costly = mx.exp(centred * scale) * w
+        total = mx.sum(costly * x, axis=-1, keepdims=True)
+        return [costly * total + centred * scale, total, scale]
+
+    x, w = leaf(rows, n, dtype=dt.float32).astype(dtype), leaf(n, dtype=dt.float32).astype(dtype)
+    mx.eval(x, w)
+    together = normed(x, w)
+    alone = [normed(x[i : i + 1], w) for i in range(rows)]
+    for made, parts in zip(together, zip(*alone, strict=True), strict=True):
+        assert mx.array_equal(made, mx.concatenate(parts)).item()
+
+
+def test_what_only_a_later_pass_reads_is_computed_there() -> None:
+    x = leaf(40, 500)
+    total = mx.sum(x, axis=-1, keepdims=True)
+    most = mx.max(x * total, axis=-1, keepdims=True)
+    made = one_kernel(mx.exp(mx.tanh(x * total) * 2) - most)
+    (launch,) = made.items[0].launches
+    assert launch.scratch < 1 << 10, "numbers of rows alone"
+
+
 # ---- copies ----
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from weft.codegen.kernel import Kernel
 
-KEEP_COST = 6
-"""A value that costs more than this is kept for later phases instead of being computed again."""
+KEEP_COST = 3
+"""A value that costs more than this is kept for later phases instead of being computed again: about what writing it and
+reading it back takes."""
 
 
 class Phases:
@@ -22,8 +23,14 @@ class Phases:
         passes = [self.known[number] - 1 for number in kernel.reductions()]
         passes += [self.known[s.value] for s in kernel.stores if s.access.level == "full"]
         self.count = max(passes) + 1 if passes else 0
+        self.made: dict[int, int] = {}
+        """The first phase that computes each value of an element."""
+        self.reads: list[set[int]] = []
+        """The values that each phase computes, or has from earlier ones, for its elements."""
         self.kept = self._kept()
-        """Costly values that a later phase reads."""
+        """Costly values that one phase computes and a later one reads."""
+        self.handed = self._handed()
+        """Values of the row as a whole that one phase computes and later ones read."""
 
     def cost(self, number: int) -> int:
         """Instructions to compute a full-level value again."""
@@ -63,6 +70,18 @@ class Phases:
         numbers = range(len(self.known))
         return [v for v in numbers if not self.kernel.is_full(v) and self.known[v] <= phase and self._is_read(v)]
 
+    def passed(self, number: int) -> int:
+        """The phase with which a value of the row as a whole becomes known."""
+        return max(self.known[number] - 1, 0)
+
+    def _handed(self) -> list[int]:
+        kernel, last = self.kernel, self.count - 1
+        rows = [(v, step) for v, step in enumerate(kernel.steps, kernel.first) if step.level != "full"]
+        later = {s.value for s in kernel.stores if s.access.level != "full"}
+        for v, step in rows:
+            later.update(i for i in step.operands if self.passed(i) < self.passed(v))
+        return [v for v, _ in rows if self.passed(v) < last and (v in later or self._is_read(v))]
+
     def _is_read(self, number: int) -> bool:
         """Whether something at the full level reads a value, or a reduction takes it in for every element."""
         kernel = self.kernel
@@ -71,21 +90,23 @@ class Phases:
         )
 
     def _kept(self) -> tuple[int, ...]:
+        """Fills in `made` and `reads` on the way."""
         kernel = self.kernel
         kept: set[int] = set()
-        for phase in range(1, self.count):
-            roots = [kernel.step(n).operands[0] for n in self.reductions(phase)]
-            roots += [kernel.stores[i].value for i in self.stores(phase)]
-            stack, seen = list(roots), set(roots)
+        for phase in range(max(self.count, 1)):
+            stack = [kernel.step(n).operands[0] for n in self.reductions(phase)]
+            stack += [kernel.stores[i].value for i in self.stores(phase)]
+            seen: set[int] = set()
             while stack:
                 number = stack.pop()
+                if number in seen:
+                    continue
+                seen.add(number)
                 if number < kernel.first or not kernel.is_full(number):
                     continue
-                if self.known[number] < phase and self.cost(number) > KEEP_COST:
+                if self.made.setdefault(number, phase) < phase and self.cost(number) > KEEP_COST:
                     kept.add(number)
                     continue
-                for operand in kernel.step(number).operands:
-                    if operand not in seen:
-                        seen.add(operand)
-                        stack.append(operand)
+                stack.extend(kernel.step(number).operands)
+            self.reads.append(seen)
         return tuple(sorted(kept))

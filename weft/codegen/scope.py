@@ -6,7 +6,7 @@ the loops around it. A scope of one lane is what a single thread of a GPU comput
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from weft import dtypes as dt
@@ -47,9 +47,9 @@ class Accesses:
             if access.source == "scalar":
                 self.constants[k] = self.b.load(words[f"p{k}"], stored_dtype(access.dtype), 1)
 
-    def bases(self, indices: Sequence[Value]) -> Bases:
-        """Those at these outer indices."""
-        accesses = enumerate(self.kernel.accesses())
+    def bases(self, indices: Sequence[Value], wanted: Container[int] | None = None) -> Bases:
+        """Those at these outer indices, of all accesses or of those that are `wanted`."""
+        accesses = [(k, a) for k, a in enumerate(self.kernel.accesses()) if wanted is None or k in wanted]
         return {k: self.words.at(k, indices) for k, access in accesses if access.source != "scalar"}
 
     def moved(self, bases: Bases, by: Value) -> Bases:

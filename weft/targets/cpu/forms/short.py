@@ -305,7 +305,7 @@ class _Rows:
             scope = _ElementScope(self.accesses, at, j, LANES, mask, given, rows=self, phase=phase, row=row.index)
             reductions.read(scope)
             for v in phases.kept:
-                if phases.known[v] == phase:
+                if phases.made[v] == phase:
                     b.store(scope.stored(v), self.home(v, row.index))
             scope.store_some([i for i in stores if i not in turned])
             for i in turned:
@@ -349,6 +349,6 @@ class _ElementScope(Scope):
         phases = self.rows.phases
         if number in self.values or number in self.moved or number not in phases.kept:
             return
-        if phases.known[number] < self.phase:
+        if phases.made[number] < self.phase:
             dtype = stored_dtype(self.kernel.dtype(number))
             self.give(number, self.b.load(self.rows.home(number, self.row), dtype))
