@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +13,6 @@ pytest.importorskip("pytensor")
 
 import pytensor
 import pytensor.tensor as pt
-from pytensor import typed_list
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
@@ -126,28 +124,6 @@ def test_what_has_no_translation_leaves_a_loop_to_pytensor() -> None:
     x = pt.vector("x")
     rows = pytensor.scan(lambda y: Turned()(y) * 2, outputs_info=[x], n_steps=3, return_updates=False)
     check([x], rows + 1, (np.arange(4.0),), (np.arange(2.0),), left_to_pytensor=True)
-
-
-def test_lists_of_arrays_are_left_to_pytensor() -> None:
-    """As inputs, as results, copied, and made and read between two programs."""
-    x, y = pt.vector("x"), pt.vector("y")
-    given = typed_list.TypedListType(x.type)("given")
-    made = typed_list.make_list([x * 2, y + 1])
-    rows, one = [np.arange(3.0), np.ones(2)], np.arange(2.0)
-    for inputs, outputs, values in (
-        ([x, y], [made[1] + made[0], typed_list.length(made), made], (one, one + 3)),
-        ([given, x], [typed_list.append(given, x * 3), given], (rows, one)),
-        ([given], [pt.exp(given[0]).sum() + given[1]], (rows,)),
-        ([given, x], [typed_list.count(given, x + 1)], (rows, one * 0)),
-    ):
-        expected = pytensor.function(inputs, outputs, mode="FAST_COMPILE")(*values)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="WEFT leaves")
-            got = pytensor.function(inputs, outputs, mode="WEFT")(*values)
-        for ours, theirs in zip(got, expected, strict=True):
-            assert type(ours) is type(theirs)
-            for a, b in zip(*((v if isinstance(v, list) else [v]) for v in (ours, theirs)), strict=True):
-                assert_same(a, b)
 
 
 def test_numbers_in_place_of_arrays_from_a_caller_that_is_trusted() -> None:

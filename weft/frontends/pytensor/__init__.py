@@ -12,6 +12,7 @@ from weft.frontends.pytensor import (
     factors,
     graphs,
     linear,
+    lists,
     random,
     scalars,
     scan,

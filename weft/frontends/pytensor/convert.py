@@ -22,7 +22,7 @@ from pytensor.tensor.type_other import NoneTypeT, SliceType
 
 from weft.array import array
 from weft.frontends.pytensor.sizes import computed
-from weft.frontends.pytensor.values import Known, NotConverted, Value, cast, is_sparse
+from weft.frontends.pytensor.values import Known, NotConverted, Value, cast, is_list, is_sparse
 from weft.records import dataclass
 
 Convert = Callable[..., Any]
@@ -41,6 +41,8 @@ class Rule:
     """Why a node cannot be translated, or None."""
     sized: Callable[[Apply], bool]
     """Whether how many elements a node gives depends on data."""
+    lists: bool
+    """Whether its values may be lists."""
 
 
 RULES: dict[type, Rule] = {}
@@ -65,12 +67,13 @@ def converts(
     known: Positions = _none,
     refuses: Refusal = _fits,
     sized: Callable[[Apply], bool] = _never,
+    lists: bool = False,
 ) -> Callable[[Convert], Convert]:
     """Say that a function translates the nodes of some classes of operations."""
 
     def register(convert: Convert) -> Convert:
         for cls in classes:
-            RULES[cls] = Rule(convert, known, refuses, sized)
+            RULES[cls] = Rule(convert, known, refuses, sized, lists)
         return convert
 
     return register
@@ -95,14 +98,15 @@ def refusal(node: Apply) -> str | None:
     rule = rule_of(node.op)
     if rule is None:
         return "it has no translation"
-    other = next((x for x in (*node.inputs, *node.outputs) if not _is_held(x)), None)
+    values = (*node.inputs, *node.outputs)
+    other = next((x for x in values if not (_is_held(x) or (rule.lists and is_list(x)))), None)
     if other is not None:
         return f"programs have no values of type {other.type}"
     return rule.refuses(node)
 
 
 def _is_held(x: Variable) -> bool:
-    """Whether a program can have the values of a variable: no lists, say, which operations on anything copy too."""
+    """Whether a program can have the values of a variable."""
     return isinstance(x, Constant) or isinstance(x.type, _HELD) or is_sparse(x)
 
 

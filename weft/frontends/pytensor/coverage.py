@@ -21,6 +21,7 @@ FAMILIES = {
     "scan": "loops",
     "random": "random variables",
     "sparse": "sparse matrices",
+    "lists": "typed lists",
 }
 
 

@@ -12,6 +12,7 @@ from pytensor.printing import Print
 from pytensor.raise_op import CheckAndRaise
 from pytensor.scan.op import Scan
 from pytensor.tensor.subtensor import Subtensor
+from pytensor.typed_list import Index
 
 import weft.core as mx
 from weft.array import array
@@ -111,7 +112,7 @@ def checks_in(nodes: Sequence[Apply]) -> int:
     """How many checks there are among some nodes and in their bodies."""
     count = 0
     for node in nodes:
-        if isinstance(node.op, CheckAndRaise) or counts_places(node):
+        if isinstance(node.op, (CheckAndRaise, Index)) or counts_places(node):
             count += 1
         elif isinstance(node.op, (Scan, OpFromGraph)):
             count += checks_in(body_of(node.op).nodes)

@@ -26,10 +26,11 @@ from weft.frontends.pytensor.calls import Computed, MaybeCall, Note, Notes, Prep
 from weft.frontends.pytensor.convert import Graph, Refused, collecting, readers_of, refusal, rule_of
 from weft.frontends.pytensor.generators import key_of
 from weft.frontends.pytensor.graphs import stops_short
+from weft.frontends.pytensor.lists import ListedGraph, Structure, arrays_in, leaves_of, packed, structure_of
 from weft.frontends.pytensor.sizes import is_known
 from weft.frontends.pytensor.sparse_values import PackedGraph
 from weft.frontends.pytensor.stepped import Stepped
-from weft.frontends.pytensor.values import Known, Partial, Value, is_sparse, to_array, weft_dtype
+from weft.frontends.pytensor.values import Known, Partial, Value, is_list, is_sparse, to_array, weft_dtype
 from weft.program import DependsOnData, Input, Program
 
 MOST_CALLS = 256
@@ -136,9 +137,13 @@ class Segment:
             values: dict[int, Value] = {**dict(zip(self._at, arrays, strict=True)), **numbers}
             with collecting() as found:
                 made = self.graph(*[values[i] for i in range(len(self.inputs))])
-            return _flat(made, self.outputs, found.checks, notes)
+            return _flat(made, self._leaves(), found.checks, notes)
 
         return Program(build, wanted, "pytensor"), notes
+
+    def _leaves(self) -> list[Variable]:
+        """What each array is that the graph gives."""
+        return self.outputs
 
     def _input(self, i: int) -> Input:
         kind = self.inputs[i].type
@@ -217,10 +222,51 @@ def _packed(x: Variable, parts: Sequence[np.ndarray]) -> Any:
     return x.type.format_cls[x.type.format]((data, indices, indptr), tuple(int(n) for n in shape), copy=False)
 
 
+class _Unlisted(Segment):
+    """The program of a segment with lists, for lists of certain lengths."""
+
+    graph: ListedGraph
+
+    def _leaves(self) -> list[Variable]:
+        results = zip(self.outputs, self.graph.results, strict=True)
+        return [leaf for x, structure in results for leaf in leaves_of(x.type, structure)]
+
+
+class ListSegment:
+    """A segment with lists among its inputs or results: programs have their elements."""
+
+    def __init__(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], nodes: Sequence[Apply], static: set[Variable]
+    ) -> None:
+        self.inputs, self.outputs, self.nodes, self.static = list(inputs), list(outputs), list(nodes), static
+        self._inner: dict[Any, _Unlisted] = {}
+
+    def __call__(self, given: Sequence[Any]) -> Sequence[Any]:
+        known = [x.tobytes() for x, v in zip(given, self.inputs, strict=True) if v in self.static]
+        structures = tuple([structure_of(x) if is_list(v) else None for x, v in zip(given, self.inputs, strict=True)])
+        key = (structures, tuple(known))
+        if key not in self._inner:
+            if len(self._inner) >= MOST_CALLS:
+                self._inner.clear()
+            self._inner[key] = self._made_for(structures)
+        inner = self._inner[key]
+        pairs = zip(given, self.inputs, strict=True)
+        made = iter(inner([x for value, v in pairs for x in (arrays_in(value, v.type) if is_list(v) else [value])]))
+        return [packed(structure, made) for structure in inner.graph.results]
+
+    def _made_for(self, structures: Sequence[Structure]) -> _Unlisted:
+        graph = ListedGraph(self.inputs, self.outputs, self.nodes, structures)
+        pairs = zip(self.inputs, structures, strict=True)
+        taken = [leaf for x, s in pairs for leaf in (leaves_of(x.type, s) if is_list(x) else [x])]
+        return _Unlisted(taken, self.outputs, graph, self.static)
+
+
 def segment_of(
     inputs: Sequence[Variable], outputs: Sequence[Variable], nodes: Sequence[Apply], static: set[Variable]
-) -> Segment | SparseSegment:
+) -> Segment | SparseSegment | ListSegment:
     """A segment of these nodes."""
+    if any(is_list(x) for x in (*inputs, *outputs)):
+        return ListSegment(inputs, outputs, nodes, static)
     if any(is_sparse(x) for x in (*inputs, *outputs)):
         return SparseSegment(inputs, outputs, nodes, static)
     return Segment(inputs, outputs, Graph(inputs, outputs, nodes, is_whole=True), static)
@@ -231,7 +277,7 @@ class Plan:
 
     def __init__(self, inputs: Sequence[Variable], outputs: Sequence[Variable], nodes: Sequence[Apply]) -> None:
         self.inputs, self.outputs, self.nodes = list(inputs), list(outputs), list(nodes)
-        self._left: dict[Apply, str] = {}
+        self._left = _mixed(self.nodes)
         self._cut()
 
     def _cut(self) -> None:
@@ -279,6 +325,15 @@ class Plan:
             made = step([values[x] for x in step.inputs])
             values.update(zip(step.outputs, made, strict=True))
         return [x.data if isinstance(x, Constant) else values[x] for x in self.outputs]
+
+
+def _mixed(nodes: Sequence[Apply]) -> dict[Apply, str]:
+    """The nodes that have lists, in a graph with sparse matrices."""
+    values = {node: (*node.inputs, *node.outputs) for node in nodes}
+    if not any(is_sparse(x) for found in values.values() for x in found):
+        return {}
+    listed = [node for node, found in values.items() if any(is_list(x) for x in found)]
+    return dict.fromkeys(listed, "there are sparse matrices in the same graph")
 
 
 def _is_array(x: Variable) -> bool:

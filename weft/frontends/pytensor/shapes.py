@@ -53,7 +53,7 @@ def shape_i(op: Any, node: Apply, x: Value) -> Known:
     return known_size(_shape_of(x)[op.i])
 
 
-@converts(DeepCopyOp, TypeCastingOp)
+@converts(DeepCopyOp, TypeCastingOp, lists=True)
 def same(op: Any, node: Apply, x: Value) -> Value:
     """Values do not change in place here, so a copy is the value itself."""
     return x

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from pytensor.tensor.type import DenseTensorType
+from pytensor.typed_list.type import TypedListType
 
 import weft.core as mx
 from weft import dtypes
@@ -24,6 +26,14 @@ from weft.primitives.base import constant as number_node
 def is_sparse(x: Any) -> bool:
     """Whether a variable of PyTensor stands for sparse matrices."""
     return hasattr(x.type, "format") and hasattr(x.type, "dtype")
+
+
+def is_list(x: Any) -> bool:
+    """Whether a variable of PyTensor stands for lists of arrays, or of such lists."""
+    kind = x.type
+    while isinstance(kind, TypedListType):
+        kind = kind.ttype
+    return kind is not x.type and isinstance(kind, DenseTensorType)
 
 
 class NotConverted(Exception):
