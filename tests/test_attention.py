@@ -328,3 +328,32 @@ def test_weights_of_gradients_add_up(queries: int) -> None:
         return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.7).sum()
 
     assert np.allclose(np.asarray(mx.grad(loss)(v)).sum(2), queries, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=str)
+@pytest.mark.parametrize("queries", [1, 3])
+def test_room_behind_the_last_key_that_is_seen_is_not_read(dtype: Any, queries: int) -> None:
+    """The same bits as with no keys there, whatever stands in it; a query that sees none gets the mean of all."""
+    rng = np.random.default_rng(3)
+    heads, keys, features = 4, 600, 24
+    q, k, v = (
+        mx.array(rng.normal(size=(1, n, m, features)).astype(np.float32)).astype(dtype)
+        for n, m in ((2 * heads, queries), (heads, keys), (heads, keys))
+    )
+    for seen in (1, 5, 16, 100, 511):
+        mask = np.arange(keys)[None] < np.minimum(seen, 1 + np.arange(queries) * 3)[:, None]
+        mask[-1, :seen] = True
+        used = [x[:, :, :seen] for x in (k, v)]
+        room = [mx.concatenate([x, mx.full((1, heads, keys - seen, features), mx.nan, dtype)], axis=2) for x in used]
+        want, got = (
+            mx.fast.scaled_dot_product_attention(q, *given, scale=0.2, mask=mx.array(np.ascontiguousarray(some)))
+            for given, some in ((used, mask[:, :seen]), ([x[:, :, :512] for x in room], mask[:, :512]))
+        )
+        assert mx.array_equal(got, want).item()
+        spread = mx.fast.scaled_dot_product_attention(q, k, v, scale=0.2, mask=mx.array(mask[:, ::-1].copy()))
+        assert not mx.any(mx.isnan(spread)).item()
+    mask[0] = False
+    blind = mx.fast.scaled_dot_product_attention(q, k, v, scale=0.2, mask=mx.array(mask))[:, :, 0]
+    mean = np.asarray(v.astype(mx.float32)).astype(np.float64).mean(2).repeat(2, 1)
+    bound = np.abs(mean).max() * 2.0**-8 if dtype is mx.bfloat16 else 1e-6
+    assert np.allclose(np.asarray(blind.astype(mx.float32)), mean, rtol=0, atol=bound)

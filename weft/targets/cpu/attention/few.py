@@ -10,6 +10,9 @@ features, and chunks of keys are tasks of their own.
 
 and `Combine` puts chunks together: the peak of all, and from the left fma(o, 2 ** (peak of the chunk - peak), …) and
 the same for totals; a sink is what totals begin with. Keys and values are read once, in the order in which they lie.
+
+Of a chunk of which truths let every query see something, what lies behind the last key that one sees is left out: the
+room at the end of a cache. Its weights would be 0.
 """
 
 from __future__ import annotations
@@ -92,6 +95,8 @@ class FewQueries:
         count = f.least(f["keys"] - first, CHUNK)
         head = (group * f["parts"] + part) * f["fold"]
         rows = [self._row(r, head, first, q, mask) for r in range(self.rows)]
+        if self.mask == "truths":
+            count = self._seen(rows, count)
         keys = b.gep(f["k"], k + group * f["k_head"] + first * f["k_row"])
         values = b.gep(f["v"], v + group * f["v_head"] + first * f["v_row"])
         with b.loop(0, count, self.across) as group_of_keys:
@@ -133,6 +138,22 @@ class FewQueries:
         masks = b.gep(f["mask"], mask + head * f["mask_head"] + query * f["mask_row"] + first * f["mask_key"])
         scores = b.gep(f.scratch, f["at_scores"] + number * ((CHUNK + LANES) * f.size))
         return _Row(target, masks, scores, query + (f["keys"] - f["queries"]) - first)
+
+    def _seen(self, rows: list[_Row], count: Value) -> Value:
+        """How many keys of a chunk there are up to the last that a query sees; all, if one of them sees none."""
+        f, b = self.frame, self.b
+        last, least = b.i64(0), count
+        for row in rows:
+
+            def latest(i: Value, part: Part | None, found: Value, row: _Row = row) -> Value:
+                seen = self._truths(row, i, part).ne(0)
+                here = b.cast(b.splat(i, LANES), dt.int32) + (b.iota(dt.int32, LANES) + 1)
+                return b.choose(seen, here, found)
+
+            found = self._over(count, b.const(dt.int32, 0, LANES), latest)
+            mine = b.cast(b.call(f"llvm.vector.reduce.smax.v{LANES}i32", dt.int32, 1, found), dt.int64)
+            last, least = b.intrinsic("smax", last, mine), f.least(least, mine)
+        return b.choose(least > 0, last, count)
 
     def _scores(self, rows: list[_Row], keys: Value, key: Value, count: Value) -> None:
         """Those of some keys with all queries. Keys past the last repeat it: there is room behind the scores."""
@@ -208,12 +229,20 @@ class FewQueries:
         if self.mask == "causal":
             last = b.splat(b.cast(row.limit - i, dt.int32), LANES)
             return b.choose(last >= b.iota(dt.int32, LANES), s, lowest(f.work))
-        truths = self.mask == "truths"
-        kind = Elements(dt.uint8, dt.uint8) if truths else self.kind
+        if self.mask == "truths":
+            return b.choose(self._truths(row, i, part).ne(0), s, lowest(f.work))
+        return s + in_bits(b, self._given(row, self.kind, i, part))
+
+    def _truths(self, row: _Row, i: Value, part: Part | None) -> Value:
+        return self._given(row, Elements(dt.uint8, dt.uint8), i, part)
+
+    def _given(self, row: _Row, kind: Elements, i: Value, part: Part | None) -> Value:
+        """Numbers of the mask of a query."""
+        f, b = self.frame, self.b
         step = f["mask_key"] if self.loose[2] else None
         given = f.load(kind, b.gep(row.mask, i * (kind.memory.size if step is None else step)), LANES, part, step)
         assert isinstance(given, Value)
-        return b.choose(given.ne(0), s, lowest(f.work)) if truths else s + in_bits(b, given)
+        return given
 
     def _sums(
         self, rows: list[_Row], values: Value, count: Value, out: Value, column: Value, vectors: int, part: Part | None
