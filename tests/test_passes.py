@@ -24,7 +24,7 @@ from weft.passes.show import show_plan
 from weft.passes.simplify import simplify
 from weft.passes.verify import VerifyError, verify_graph
 from weft.passes.views import Strided, compose_views, contiguous, reshape_strides
-from weft.primitives.base import Constant, bind, constant, full_like
+from weft.primitives.base import Constant, Parameter, bind, constant, full_like
 from weft.primitives.contraction import Matmul
 from weft.primitives.creation import Extent, Iota
 from weft.primitives.elementwise import AsType, Conjugate, Identity, Imag, Real, StopGradient, astype, exp, select, sin
@@ -360,6 +360,17 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
          "broadcast(shape=(3, 4, 8), axes=(1, 2)) x"),
         (NUMBER, lambda x: bind(Gather((0, None, 2), (1,)), repeated(x), bind(Iota((3,)))),
          "gather(where=(0, None, 2), axes=(1,)) broadcast(shape=(5, 4, 8), axes=(1, 2)) x iota(shape=(3,))"),
+    ],
+    "reduce_forwards": [
+        (dt.int32, lambda x: bind(Sum((1,)), bind(Slice((3, 7), (4, 8), (-1, -1)), x)),
+         "sum(axes=(1,)) slice(starts=(3, 0), sizes=(4, 8), steps=(-1, 1)) x"),
+        (dt.int8, lambda x: bind(Max((0,)), bind(Slice((3, 0), (2, 8), (-2, 1)), x)),
+         "max(axes=(0,)) slice(starts=(1, 0), sizes=(2, 8), steps=(2, 1)) x"),
+        # Sums of floats have an order, and so have places.
+        (dt.float32, lambda x: bind(Sum((1,)), bind(Slice((0, 7), (4, 8), (1, -1)), x)),
+         "sum(axes=(1,)) slice(starts=(0, 7), sizes=(4, 8), steps=(1, -1)) x"),
+        (dt.int32, lambda x: bind(ArgMax((1,)), bind(Slice((0, 7), (4, 8), (1, -1)), x)),
+         "arg_max(axes=(1,)) slice(starts=(0, 7), sizes=(4, 8), steps=(1, -1)) x"),
     ],
     "product_of_one_term": [
         (NUMBER, lambda x: bind(Matmul(), reshape(x, (32, 1)), reshape(x, (1, 32))),
@@ -821,3 +832,30 @@ def test_every_pass_gives_a_good_graph() -> None:
         "only strided reads are left"
     )
     assert any(isinstance(n.op, Strided) for n in composed.order())
+
+
+def test_kernels_convert_for_themselves() -> None:
+    """A conversion that two kernels need is not written by the first one for the second."""
+    shape = (8, 1 << 17)
+
+    def variance(x: Node) -> list[Node]:
+        wide = astype(x, dt.float32)
+        mean = bind(Sum((1,)), wide)
+        deviation = wide - restore_axes(mean, shape, (1,))
+        return [bind(Sum((1,)), deviation * deviation)]
+
+    made = plan(graph(variance, (shape, dt.float16)), CPU)
+    assert len(made.items) == 2
+    assert all(place.nbytes < 1 << 17 for node, place in made.places.items() if not isinstance(node.op, Parameter))
+
+
+def test_a_conversion_that_is_a_result_is_computed_once() -> None:
+    shape = (8, 1 << 17)
+
+    def wide_and_norm(x: Node) -> list[Node]:
+        wide = astype(x, dt.float32)
+        total = bind(Sum((1,)), wide)
+        return [wide, bind(Sum((1,)), wide * restore_axes(total, shape, (1,)))]
+
+    made = plan(graph(wide_and_norm, (shape, dt.float16)), CPU)
+    assert sum(isinstance(node.op, AsType) for node in made.graph.order()) == 1

@@ -253,3 +253,13 @@ def test_products_of_one_term(shapes: tuple[tuple[int, ...], ...], dtype: Dtype)
         got = np.array(found.astype(mx.complex64))
         np.testing.assert_array_equal(got, expected)
         assert not np.signbit(got.real[got.real == 0]).any()
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=lambda d: d.name)
+def test_halves_of_one_term_are_rounded_as_those_of_two(dtype: Dtype) -> None:
+    """Once, from the sum in float32: what is too small for the type keeps its sign."""
+    rng = np.random.default_rng(4)
+    scale = 2.0 ** rng.integers(-15, 10, (2, 200)) * rng.choice([-1.0, 1.0], (2, 200))
+    x, y = mx.array(rng.random((200, 1)) * scale[0][:, None], dtype), mx.array(rng.random((1, 200)) * scale[1], dtype)
+    two = mx.concatenate([x, mx.zeros_like(x)], axis=1) @ mx.concatenate([y, mx.zeros_like(y)], axis=0)
+    assert np.array_equal(np.array((x @ y).view(mx.uint16)), np.array(two.view(mx.uint16)))

@@ -259,3 +259,43 @@ def test_equal_elements_apart_are_summed_group_by_group() -> None:
 def test_repeats_between_axes_of_one_element_cost_nothing() -> None:
     program = str(explain(lambda x: mx.sum(mx.broadcast_to(x, (100_000, 1)), axis=0), mx.array([3])))
     assert "reducing axis" not in program
+
+
+LONG_TYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
+
+
+@pytest.mark.parametrize("name", LONG_TYPES)
+def test_places_in_long_rows(name: str) -> None:
+    """A long row is searched block by block. The first of equals counts, and the first NaN."""
+    rng, n = np.random.default_rng(5), 9 * 4096 + 131
+    if name.startswith("f"):
+        plain = rng.standard_normal(n).astype(name)
+        zeros, nans, least = np.zeros(n, name), plain.copy(), np.full(n, -np.inf, name)
+        zeros[5000], nans[[n - 7, n - 1]] = -0.0, np.nan
+        rows = [plain, zeros, nans, least]
+    else:
+        ends = np.iinfo(name)
+        plain, late = rng.integers(ends.min, ends.max, n, name, endpoint=True), np.full(n, 3, name)
+        late[[n - 3, n - 1]], late[[4095, 4097]] = ends.max, ends.min
+        rows = [plain, late, np.full(n, ends.min, name), np.full(n, ends.max, name)]
+    for row in (*rows, *(r[::-1] for r in rows)):
+        x = mx.array(row)
+        assert int(mx.argmax(x)) == row.argmax()
+        assert int(mx.argmin(x)) == row.argmin()
+        assert int(mx.argmax(x[::-1])) == row[::-1].argmax()
+    table = np.stack(rows)
+    assert np.array_equal(np.array(mx.argmax(mx.array(table), axis=1)), table.argmax(1))
+
+
+@pytest.mark.parametrize("name", ["bool_", *(name for name in LONG_TYPES if "int" in name)])
+def test_what_is_exact_in_long_rows(name: str) -> None:
+    """Integers and truths are taken in by whole registers, whatever their width."""
+    rng = np.random.default_rng(6)
+    for n in (1 << 15, 9 * 4096 + 131):
+        x = rng.integers(0, 2 if name == "bool_" else 100, n).astype(name)
+        ours = mx.array(x)
+        assert int(ours.max()) == x.max()
+        assert int(ours.min()) == x.min()
+        assert int(ours.sum()) == x.sum()
+        assert bool(mx.all(ours)) == x.all()
+        assert bool(mx.any(ours[::-1])) == x.any()

@@ -15,6 +15,7 @@ from weft.graph.dims import key_of
 from weft.graph.node import Graph, Node
 from weft.graph.show import show
 from weft.lazy import lazy
+from weft.passes.conversions import convert_again
 from weft.passes.cse import cse
 from weft.passes.decompose import decompose
 from weft.passes.executable import Executable
@@ -76,6 +77,10 @@ def plan(
     if carried is not None:
         graph = stage("results apart", stored_apart(graph))
     groups = fuse(graph, layouts, target.fusion)
+    alone = convert_again(graph, groups)
+    if alone is not graph:
+        graph = stage("conversions", alone)
+        groups = fuse(graph, layouts, target.fusion)
 
     def bodies(lowerer: Lowerer, group: Group) -> Item:
         return lower_loops.lower_bodies(lowerer, group, functools.partial(plan_body, target))

@@ -161,13 +161,17 @@ def fold_constant_astype(node: Node) -> Node | None:
 
 @rule(Matmul)
 def product_of_one_term(node: Node) -> Node | None:
-    """x @ y -> x * y + 0 where x has one column   (a sum begins with +0, so that -0.0 becomes 0.0; one rounding either
-    way)"""
+    """x @ y -> x * y + 0 where x has one column   (a sum begins with +0, so that -0.0 becomes 0.0; halves are summed in
+    float32 and rounded once)"""
     x, y = node.inputs
     if not is_exactly(x.shape[-1], 1) or node.dtype.is_complex:
         return None
-    factors = [bind(Broadcast(node.shape, tuple(range(node.ndim - z.ndim, node.ndim))), z) for z in (x, y)]
-    return bind(Add(), bind(Multiply(), *factors), constant(0, node.kind))
+    wide = dt.float32 if node.dtype in dt.HALVES else node.dtype
+    factors = [
+        astype(bind(Broadcast(node.shape, tuple(range(node.ndim - z.ndim, node.ndim))), z), wide) for z in (x, y)
+    ]
+    product = bind(Multiply(), *factors)
+    return astype(bind(Add(), product, constant(0, product.kind)), node.dtype)
 
 
 @rule(Multiply)
@@ -338,6 +342,24 @@ def reduce_one(node: Node) -> Node | None:
     if node.dtype.is_bool or not op.is_neutral(x.dtype) or not all(is_exactly(x.shape[i], 1) for i in op.axes):
         return None
     return _reshaped(_rewrite(astype(x, node.dtype)), node.shape)
+
+
+@rule(Fold)
+def reduce_forwards(node: Node) -> Node | None:
+    """sum(x[::-1]) -> sum(x) along axes that are reduced   (integers and bools: every order gives the same bits)"""
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Fold)
+    view = x.op
+    if not isinstance(view, Slice) or not op.is_exact(x.dtype):
+        return None
+    starts, steps = list(view.starts), list(view.steps)
+    for axis in op.axes:
+        n, step = view.sizes[axis], view.steps[axis]
+        if type(n) is int and type(step) is int and step < 0 < n:
+            starts[axis], steps[axis] = starts[axis] + step * (n - 1), -step
+    if steps == list(view.steps):
+        return None
+    return bind(op, _rewrite(bind(Slice(tuple(starts), view.sizes, tuple(steps)), x.inputs[0])))
 
 
 @rule(Broadcast)

@@ -664,6 +664,11 @@ class Reduction(Primitive):
         """Whether elements of a dtype are combined without rounding, so that every order gives the same bits."""
         return False
 
+    def is_place(self, dtype: Dtype) -> bool:
+        """Whether the result is the place of the first element with the largest `key`, an integer; the state is that
+        key and its place."""
+        return False
+
     def is_neutral(self, dtype: Dtype) -> bool:
         """Whether merging the identity leaves all bits as they are. (1 + 0j) * x may not."""
         return not dtype.is_complex

@@ -423,12 +423,15 @@ class ArgExtremum(Reduction, Discrete):
         """The first of the most extreme elements is the same one in every order."""
         return not dtype.is_complex
 
+    def is_place(self, dtype: Dtype) -> bool:
+        return not dtype.is_complex and not dtype.is_bool
+
     def check(self, x: ArrayType) -> None:
         super().check(x)
         need(len(self.axes) == 1, f"{len(self.axes)} axes, and it looks along one")
 
     def accumulator(self, dtype: Dtype) -> Dtype:
-        """What elements are compared as: real floats as integers in the same order (`_key`)."""
+        """What elements are compared as: real floats as integers in the same order (`key`)."""
         if not dtype.is_float:
             return dtype
         return dt.int64 if dtype is dt.float64 else dt.int32
@@ -445,7 +448,7 @@ class ArgExtremum(Reduction, Discrete):
     def step(self, b: Builder, state: State, x: Any, index: Value) -> State:
         """Elements come in the order of their places, so an equal one does not replace what there is."""
         best, place = state
-        y = x if x.dtype.is_complex else self._key(b, x)
+        y = x if x.dtype.is_complex else self.key(b, x)
         take = self._beats(b, y, best)
         if not x.dtype.is_float:  # no key of a float is as small as what there is at the start
             take = take | place.eq(_NOWHERE)
@@ -466,7 +469,7 @@ class ArgExtremum(Reduction, Discrete):
         """Integers (or bools) of which the larger one is more extreme."""
         raise NotImplementedError
 
-    def _key(self, b: Builder, x: Value) -> Value:
+    def key(self, b: Builder, x: Value) -> Value:
         """An integer (of a bool: a bool) that is the larger the more extreme an element is. That of a float is never
         the smallest one there is, and that of NaN the largest."""
         if not x.dtype.is_float:

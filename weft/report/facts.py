@@ -150,6 +150,7 @@ PASSES = {
     "simplify": "exact identities only",
     "loops": "what every step of a loop would do alike",
     "views": "every view is an offset and strides",
+    "conversions": "what kernels would only hand on in a wider type, each converts",
     "kernels": "what shares a loop nest",
 }
 """What each stage is, in a few words; a pass that is not here is shown without."""

@@ -17,19 +17,21 @@ class VectorReductions(Reductions):
     """Those of a kernel of vectors."""
 
     def take_vector(self, scope: Scope, j: Value, mask: Value | None, state: State) -> State:
-        """The same for 16 neighbours along the reduced loop, from number `j` on."""
-        return self.take(scope, self.b.splat(j) + self.b.iota(dt.int64), mask, state)
+        """The same for as many neighbours as a scope has along the reduced loop, from number `j` on."""
+        lanes = scope.lanes
+        return self.take(scope, self.b.splat(j, lanes) + self.b.iota(dt.int64, lanes), mask, state)
 
     def join(self, top: State, partial: State, here: Value) -> State:
         """A block's result joins lane `here` of the second level."""
         return self.merge(top, tuple([splat(self.b, x, LANES) for x in partial]), here)
 
     def tree(self, state: State) -> State:
-        """16 lanes to one: halves are merged, 8 with 8, 4 with 4, 2 with 2, 1 with 1."""
+        """16 lanes to one: halves are merged, 8 with 8, 4 with 4, 2 with 2, 1 with 1. There may be more of what gives
+        the same bits in every order."""
         b = self.b
         whole: list[AnyValue] = []
         for _, op, part in self.parts(state):
-            lanes = LANES
+            lanes = part[0].lanes
             while lanes > 1:
                 lanes //= 2
                 low = [_lanes(b, x, range(lanes)) for x in part]

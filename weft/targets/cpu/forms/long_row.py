@@ -1,8 +1,10 @@
 """A few long rows, which threads share: their blocks are reduced side by side, then the partial results of each row.
-The order is the same as in a row kernel."""
+The order is the same as in a row kernel. Of places of extremes, the first half finds which block has the extreme one,
+the second one where it stands there."""
 
 from __future__ import annotations
 
+from weft import dtypes as dt
 from weft.codegen.kernel import BLOCK, LANES
 from weft.codegen.phases import Phases
 from weft.codegen.scope import Accesses, Scope, State
@@ -14,10 +16,14 @@ from weft.targets.axes import Word, product
 from weft.targets.cpu.forms.base import Form, grain_of
 from weft.targets.cpu.kernel import Frame, vector_loop
 from weft.targets.cpu.reductions import VectorReductions
+from weft.targets.cpu.searching import Search
 from weft.targets.nest import Nest
 
 FEW_ROWS, LONG_ROW = 16, 1 << 15
 """Fewer rows than this, each at least so long, are reduced in two stages."""
+
+VECTOR_BYTES = 64
+"""Of elements that are taken in together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +73,33 @@ class Partial(_Stage):
     def overwritten(self) -> list[int]:
         return Phases(self).written_last()
 
+    @property
+    def lanes(self) -> int:
+        """The length of vectors: whole registers of small elements, where the order makes no difference."""
+        numbers = self.reductions()
+        if not self.are_exact(numbers):
+            return LANES
+        return max(LANES, VECTOR_BYTES // max(self.operand_dtype(number).size for number in numbers))
+
     def emit(self, frame: Frame) -> None:
         b, accesses = frame.b, Accesses(frame, self)
-        reductions = VectorReductions(b, self, self.reductions())
+        reductions, lanes = VectorReductions(b, self, self.reductions()), self.lanes
         with b.loop(frame.begin, frame.end, 1) as units:
             place, start, stop = frame.part(units.index, True, "block")
             bases = accesses.bases(frame.indices(place))
 
             def body(j: Value, mask: Value | None, state: State) -> State:
-                scope = Scope(accesses, bases, j, LANES, mask)
+                scope = Scope(accesses, bases, j, lanes, mask)
                 reductions.read(scope)
                 scope.store_level("full")
                 return reductions.take_vector(scope, j, mask, state)
 
-            partial = vector_loop(b, start, stop, body, reductions.start())
-            for c, x in enumerate(reductions.tree(partial)):
+            if Search.fits(self):
+                partial = Search(b, self, accesses).largest(bases, start, stop)
+            else:
+                first = reductions.start(lanes)
+                partial = reductions.tree(vector_loop(b, start, stop, body, first, lanes=lanes))
+            for c, x in enumerate(partial):
                 b.store(x, b.gep(frame[f"q{c}"], units.index * self.partials[c].size))
 
 
@@ -107,6 +125,13 @@ class Final(_Stage):
                 ]
                 return reductions.merge(state, tuple(parts), mask)
 
-            final = vector_loop(b, b.i64(0), chunks, body, reductions.start())
-            given = reductions.finish(reductions.tree(final))
+            final = reductions.tree(vector_loop(b, b.i64(0), chunks, body, reductions.start()))
+            if Search.fits(self):
+                best, block = final
+                assert isinstance(best, Value)
+                assert isinstance(block, Value)
+                start = b.cast(block, dt.int64)
+                stop = frame.least(start + BLOCK, frame["n"])
+                final = best, Search(b, self, accesses).place(bases, best, start, stop)
+            given = reductions.finish(final)
             Scope(accesses, bases, b.i64(0), 1, None, given).store_level("reduced")
