@@ -859,3 +859,9 @@ def test_a_conversion_that_is_a_result_is_computed_once() -> None:
 
     made = plan(graph(wide_and_norm, (shape, dt.float16)), CPU)
     assert sum(isinstance(node.op, AsType) for node in made.graph.order()) == 1
+
+
+def test_a_product_with_a_vector_of_one_element_is_one_kernel() -> None:
+    """The axis of size 1 goes before the first operation, not in the middle."""
+    made = graph(lambda x, y: [reshape(bind(Matmul(), x, reshape(y, (1, 1))), (70,))], (70, 1), (1,))
+    assert len(plan(made, CPU).items) == 1

@@ -355,7 +355,7 @@ def reduce_forwards(node: Node) -> Node | None:
     starts, steps = list(view.starts), list(view.steps)
     for axis in op.axes:
         n, step = view.sizes[axis], view.steps[axis]
-        if type(n) is int and type(step) is int and step < 0 < n:
+        if type(step) is int and step < 0 and n > 0:
             starts[axis], steps[axis] = starts[axis] + step * (n - 1), -step
     if steps == list(view.steps):
         return None

@@ -162,10 +162,20 @@ def _moved(graph: Graph) -> dict[Node, tuple[View, ...]]:
 def _chain(node: Node, user: Node, behind: tuple[View, ...]) -> tuple[View, ...]:
     """The views through which a user reads a node, if it is computed after those that are `behind` it."""
     if isinstance(user.op, View):
-        if not behind and _only_units(user.op, node.kind):
+        if not behind and _only_units(user.op, node.kind) and not _reads_leaves(node):
             return ()  # a node without such axes has the shape of its neighbours, and may share their kernel
         return (user.op, *behind) if len(behind) < MOST_MOVED and _shrinks(user.kind, node.kind) else ()
     return behind if isinstance(user.op, Elementwise) else ()
+
+
+def _reads_leaves(node: Node) -> bool:
+    """Whether all operands are there before the program begins, so that no kernel of its own shape waits for it."""
+    for x in node.inputs:
+        while isinstance(x.op, View):
+            x = x.inputs[0]
+        if x.inputs:
+            return False
+    return True
 
 
 def _only_units(view: View, operand: ArrayType) -> bool:

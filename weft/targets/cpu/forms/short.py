@@ -67,7 +67,7 @@ class Short(Form):
         lanes = _lanes(nest) if longer else LANES if row.size > 8 else 8 if row.size > 4 else 4
         if longer and not _lies_well(nest, inner, row):
             return None
-        turns = _turns(nest, inner, row, lanes)
+        turns = _turns(nest, inner, row, lanes) and not _are_picked(nest, inner, row, lanes)
         tiles = _tiles(nest, inner, row) if turns or longer else ()
         kernel = cls.of(
             nest,
@@ -185,6 +185,22 @@ def _turns(nest: Nest, inner: Axis, row: Axis, lanes: int) -> bool:
                 return False
             found = True
     return found
+
+
+def _are_picked(nest: Nest, inner: Axis, row: Axis, lanes: int) -> bool:
+    """Whether it costs less to pick the elements of 16 rows than to turn the rows: every second one of rows of two
+    comes from two vectors, and vectors of eight bytes hold few, some of them for nothing. Where results are stored row
+    by row, or rows are read more than once, they are turned."""
+    if any(store.level == "full" for store in nest.stores):
+        return False
+    loads = [(k, load) for k, load in enumerate(nest.loads) if load.source == "memory" and load.level == "full"]
+    if lanes == 4 and row.size == 2:
+        return all(inner.strides[k] == 2 * load.unit for k, load in loads)
+    if any(load.dtype.size != 8 or load.dtype.is_complex for _, load in loads):
+        return False
+    kernel = Short.of(nest, nest.outer[:-1], inner)
+    pays = kernel.are_exact(kernel.reductions()) if lanes > 8 else 4 * row.size <= 3 * lanes
+    return pays and row.size <= SHORT and Phases(kernel).count == 1
 
 
 def _tiles(nest: Nest, inner: Axis, row: Axis) -> tuple[int, ...]:
