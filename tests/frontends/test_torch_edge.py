@@ -153,6 +153,6 @@ def test_an_operator_without_a_rule_is_named(dim_order_ops: Any) -> None:
     x = torch.randn(4, 4)
     edge = as_edge(torch.export.export(torch.nn.Linear(4, 4), (x,)), dim_order_ops)
     node = next(n for n in edge.graph.nodes if isinstance(n.target, EdgeOperator) and "addmm" in n.target.__name__)
-    node.target = EdgeOperator(torch.ops.aten._linalg_det.default)
-    with pytest.raises(NotImplementedError, match=r"aten\._linalg_det\.default has no rule"):
+    node.target = EdgeOperator(torch.ops.aten.grid_sampler_3d.default)
+    with pytest.raises(NotImplementedError, match=r"aten\.grid_sampler_3d\.default has no rule"):
         from_exported(edge)
