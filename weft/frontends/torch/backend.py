@@ -21,9 +21,19 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx.passes.split_module import split_module
 
+from weft.errors import ComputationError
 from weft.frontends.torch.aliasing import LIES, begins_at_data, is_update
 from weft.frontends.torch.calls import Compiled
-from weft.frontends.torch.graph import Translation, Unsupported, place_of, why_not, without_checks, without_kept
+from weft.frontends.torch.data_sizes import CheckFailed
+from weft.frontends.torch.graph import (
+    Translation,
+    Unsupported,
+    place_of,
+    why_not,
+    with_checks,
+    without_checks,
+    without_kept,
+)
 from weft.frontends.torch.layouts import is_identity
 from weft.frontends.torch.recording import recorded
 from weft.frontends.torch.restricting import InPlace, permission
@@ -52,12 +62,21 @@ def compile_graph(
     module: fx.GraphModule, example: Sequence[Any], in_place: InPlace = True, share: bool = True
 ) -> Callable[[list[Any]], Any]:
     """A functional graph as something to call with a list of its arguments. What a rule refuses is left to torch, as is
-    what has none."""
+    what has none; and so is a graph at which anything else fails."""
     with _no_collections():
-        _note_orders(module, example)
         if without_checks(module.graph):
             module.recompile()
-        return _compile_graph(module, in_place, share)
+        try:
+            _note_orders(module, example)
+            return _compile_graph(module, in_place, share)
+        except Exception as error:
+            LOG.warning("[torch.compile] %s; torch computes the graph", _described(error))
+            return _Boxed(module)
+
+
+def _described(error: Exception) -> str:
+    """Why there is no program. What is no refusal of a rule is a fault of the backend's."""
+    return str(error) if isinstance(error, Unsupported) else f"no program was made ({type(error).__name__}: {error})"
 
 
 def _note_orders(module: fx.GraphModule, example: Sequence[Any]) -> None:
@@ -117,12 +136,12 @@ def _compile_graph(module: fx.GraphModule, in_place: InPlace, share: bool) -> Ca
             made = _Careful(module, in_place, _first_kept(), share)
             if made.has_sizes:
                 return made
+            only = made.only
             _report(made.signature)
-            return made.only
+            return only
         except Unsupported as error:
             if error.node is None:
-                LOG.warning("[torch.compile] %s; torch computes the graph", error)
-                return _Boxed(module)
+                raise
             reasons[error.node] = str(error)
     for node, reason in reasons.items():
         LOG.warning("[torch.compile] %s; torch computes it%s", reason, place_of(node))
@@ -162,6 +181,8 @@ def _in_parts(module: fx.GraphModule, left: set[fx.Node], in_place: InPlace, sha
         number = name.rpartition("_")[2]
         if isinstance(part, fx.GraphModule) and number.isdigit() and int(number) % 2 == 0:
             setattr(whole, name, _Part(part, in_place, share))
+        elif isinstance(part, fx.GraphModule):
+            setattr(whole, name, with_checks(part))
     _in_order(whole)
     return _Boxed(whole)
 
@@ -177,7 +198,7 @@ def _in_order(whole: fx.GraphModule) -> None:
 
 
 class _Careful:
-    """A graph's program, called with a list. For sizes that a rule refuses torch runs the graph."""
+    """A graph's program, called with a list. For sizes that it cannot be planned for torch runs the graph."""
 
     def __init__(
         self, module: fx.GraphModule, in_place: InPlace = True, kept: int | None = None, share: bool = True
@@ -201,16 +222,22 @@ class _Careful:
     def __call__(self, args: list[Any]) -> list[Any]:
         try:
             call = self._compiled.call_for(args)
-        except Unsupported as error:
-            LOG.warning("[torch.compile] %s; torch computes it for these sizes", error)
-            return list(self._module(*args))
+        except Exception as error:
+            LOG.warning("[torch.compile] %s; torch computes it for these sizes", _described(error))
+            return self._by_torch(args)
         if not self._compiled.signature.depends_on_data:
             return call(args)
         try:
             return call(args)
-        except Unsupported as error:  # when it traced the call, before anything was changed
-            LOG.warning("[torch.compile] %s; torch computes it for such data", error)
-            return list(self._module(*args))
+        except (ComputationError, CheckFailed, torch.linalg.LinAlgError):  # of what the user computes
+            raise
+        except Exception as error:  # when it traced the call, before anything was changed
+            LOG.warning("[torch.compile] %s; torch computes it for such data", _described(error))
+            return self._by_torch(args)
+
+    def _by_torch(self, args: Sequence[Any]) -> list[Any]:
+        made = with_checks(self._module)(*args)
+        return list(made) if isinstance(made, (tuple, list)) else [made]  # a part's only result stands alone
 
 
 class _Part(torch.nn.Module):
@@ -229,8 +256,8 @@ class _Part(torch.nn.Module):
         self._run: Callable[[list[Any]], Any]
         try:
             self._run = _Careful(module, in_place, share=share)
-        except Unsupported as error:
-            LOG.warning("[torch.compile] %s; torch computes it", error)
+        except Exception as error:
+            LOG.warning("[torch.compile] %s; torch computes it", _described(error))
             self._run = _Boxed(module)
 
     def _are_as_traced(self, args: Sequence[Any]) -> bool:
@@ -244,16 +271,16 @@ class _Part(torch.nn.Module):
 
     def forward(self, *args: Any) -> Any:
         if not self._are_as_traced(args):
-            return self._module(*args)
+            return with_checks(self._module)(*args)
         made = self._run(list(args))
         return made[0] if self._single and isinstance(made, list) else made
 
 
 class _Boxed:
-    """A module that is called with a list."""
+    """A module that is called with a list, and that torch runs."""
 
     def __init__(self, module: fx.GraphModule) -> None:
-        self._module = module
+        self._module = with_checks(module)
         self._boxed_call = True
 
     def __call__(self, args: list[Any]) -> Any:

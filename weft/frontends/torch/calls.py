@@ -372,9 +372,10 @@ class DataCall:
             tensors.append(_key())
         own = self._results(tensors)
         known = {**self._known, **{c.name: _size_in(own[c.result], c.axis) for c in signature.computed}}
+        makers = [_maker(output, known) for output in signature.outputs]
         for x in signature.updates:
             args[x.argument].copy_(own[x.result])
-        made = [_maker(output, known)(args, own) for output in signature.outputs]
+        made = [make(args, own) for make in makers]
         args.clear()
         return made
 

@@ -14,9 +14,6 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.printers import PythonPrinter
-from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 import weft.core as mx
 from weft.array import wrap
@@ -40,12 +37,12 @@ from weft.frontends.torch.ops.linalg import BY_ROWS, CHECKED
 from weft.frontends.torch.ops.random import RANDOM, draws
 from weft.frontends.torch.restricting import InPlace, apart, permission
 from weft.frontends.torch.signature import Computed, Given, Made, Own, Seen, Signature, Symbol, Value
+from weft.frontends.torch.sizes import SYMBOLS, evaluated_expression, expression
 from weft.frontends.torch.strided import SCATTER, STRIDED, Look, look_of
 from weft.primitives.views import transpose
 from weft.program import Input
 from weft.records import replace
 
-SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 KEY = "random_key"
 FEW = 12
 """A size to trace with, where torch has none."""
@@ -56,6 +53,8 @@ ASSERTIONS = frozenset({
 
 
 CHECK = "aten._linalg_check_errors.default"
+FAILS = "weft_fails"
+"""Where the meta of a node has what a check of it says of failures, once the check is taken away."""
 
 KEPT_WHOLE = frozenset({
     # Taken apart, attention has strides that graphs do not expect, and Weft has a kernel for it.
@@ -96,14 +95,31 @@ class Refused(Unsupported, ValueError):
 def without_checks(graph: fx.Graph) -> bool:
     """Take checks of failures away where a program raises itself, and say whether there were any. AOTAutograd hands a
     token through them, so that they stay in order."""
-    checks = [node for node in graph.nodes if (info := _checked_by(node)) is not None and _is_failure(info)]
-    for node in checks:
+    found = [(node, info) for node in graph.nodes if (info := _checked_by(node)) is not None and _is_failure(info)]
+    for node, info in found:
+        info.args[0].meta[FAILS] = node.args[node.args.index(info) + 1 :], dict(node.kwargs)
         for part in list(node.users):
             if part.args[1] == 0:
                 part.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
             graph.erase_node(part)
         graph.erase_node(node)
-    return bool(checks)
+    return bool(found)
+
+
+def with_checks(module: fx.GraphModule) -> fx.GraphModule:
+    """A graph for torch, which does not say itself that an operator failed: with the checks that were taken away."""
+    if not any(FAILS in node.meta for node in module.graph.nodes):
+        return module
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    graph.output(graph.graph_copy(module.graph, copies))
+    for node, copy in copies.items():
+        if FAILS in node.meta:
+            args, kwargs = node.meta[FAILS]
+            with graph.inserting_after(copy):
+                info = graph.call_function(operator.getitem, (copy, CHECKED[str(node.target)]))
+            with graph.inserting_after(info):
+                graph.call_function(torch.ops.aten._linalg_check_errors.default, (info, *args), kwargs)
+    return fx.GraphModule(module, graph)
 
 
 def _checked_by(node: fx.Node) -> Any:
@@ -190,17 +206,6 @@ def place_of(node: fx.Node) -> str:
 # ---- sizes ----
 
 
-_PRINTER = PythonPrinter()
-
-
-def expression(size: Any) -> Any:
-    """A size as a number or as an expression of Python; anything else as it is."""
-    if not isinstance(size, SYMBOLS):
-        return size
-    found = size.node.expr
-    return _python(found) if found.is_number else str(_PRINTER.doprint(found))
-
-
 def size_value(size: Any, known: Mapping[Any, Any]) -> Any:
     """What a size of torch's is, given values for symbols."""
     if not isinstance(size, SYMBOLS):
@@ -208,18 +213,10 @@ def size_value(size: Any, known: Mapping[Any, Any]) -> Any:
     found = size.node.expr
     if found in known:
         return known[found]
-    if found.is_number:
-        return _python(found)
     missing = found.free_symbols - known.keys()
     if missing:
         raise Unsupported(f"a size {found} that depends on data, of which nothing says what it is")
-    return sympy_interp(PythonReferenceAnalysis, dict(known), found)
-
-
-def _python(number: Any) -> Any:
-    if number.is_Boolean:
-        return bool(number)
-    return int(number) if number.is_integer else float(number)
+    return evaluated_expression(found, known)
 
 
 # ---- graphs ----

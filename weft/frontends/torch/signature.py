@@ -160,7 +160,9 @@ def _output_from_json(found: list[Any]) -> Output:
     return _OUTPUTS[name](*fields)  # type: ignore[no-any-return]
 
 
-_NAMES: dict[str, Any] = {"math": math, "max": max, "min": min, "abs": abs, "int": int, "float": float, "bool": bool}
+_NAMES: dict[str, Any] = {
+    "math": math, "max": max, "min": min, "abs": abs, "round": round, "int": int, "float": float, "bool": bool,
+}  # fmt: skip
 
 
 def evaluated(size: Any, known: Mapping[str, int]) -> Any:
