@@ -225,10 +225,47 @@ def test_same_bits_on_any_number_of_threads(some_threads: Callable[[int], None])
         assert all(same_bits(x, y) for x, y in zip(results[0], others, strict=True))
 
 
+@pytest.mark.parametrize("n", [36000, 1 << 16, 1 << 17, 17 * 6000, 3**11, 100003, 1 << 19, 10**6])
+def test_same_bits_of_one_long_transform_on_any_number_of_threads(n: int, some_threads: Callable[[int], None]) -> None:
+    """It is shared out in pieces."""
+    x = numbers(2, n)
+    x[1, : n // 2] = -0.0  # its sign would tell of a factor of one
+    results = []
+    for count in (1, 2, 3, 7):
+        some_threads(count)
+        one, two, reals = place(x[1]), place(x), place(x.real.copy())
+        results.append([
+            *map(values_of, (mx.fft.fft(one), mx.fft.ifft(one), mx.fft.fft(two), mx.fft.rfft(reals))),
+            values_of(mx.fft.irfft(one, n)), values_of(mx.fft.fft(one, n - n // 4)),
+        ])  # fmt: skip
+    for others in results[1:]:
+        assert all(same_bits(x, y) for x, y in zip(results[0], others, strict=True))
+
+
+@pytest.mark.parametrize("n", [1 << 16, 1 << 17, 3**11, 100003])
+def test_same_bits_of_long_transforms_in_pieces(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many of the stages are a kernel of their own."""
+    x = numbers(n)
+    x[: n // 2] = -0.0
+    plan = factors.plan(n, 4).split
+    results = []
+    for count in range(4):
+        monkeypatch.setattr(steps, "_stages_between", lambda radices, cell, count=count: min(count, len(radices) - 1))
+        steps.halves.cache_clear()
+        assert (steps.halves(plan, 4, 8, n, n, alone=True).between is None) == (count == 0)
+        # Each has a program of its own: another constant is part of it.
+        f = mx.compile(lambda x, count=count: (mx.fft.fft(x), mx.fft.rfft(x.real), x + float(count)))
+        found = f(place(x))
+        results.append([values_of(found[0]), values_of(found[1])])
+    steps.halves.cache_clear()
+    for others in results[1:]:
+        assert all(same_bits(x, y) for x, y in zip(results[0], others, strict=True))
+
+
 def test_same_bits_for_every_instruction_set() -> None:
     def computed() -> list[np.ndarray]:
         found = []
-        for n in (12, 37, 64, 1001, 257, 36000):
+        for n in (12, 37, 64, 1001, 257, 36000, 1 << 16):
             x = numbers(3, n)
             found += [values_of(mx.fft.fft(place(x))), values_of(mx.fft.rfft(place(x.real.copy())))]
             found.append(values_of(mx.fft.fft(place(np.ascontiguousarray(x.T)), axis=0)))

@@ -197,6 +197,50 @@ class Stage(Shared):
                 cells.store(times(b, found[k], factors[k - 1]) if factors and k else found[k], at)
 
 
+@dataclass(frozen=True, slots=True)
+class StrideStage(Shared):
+    """One of the first stages of a transform, for those of its elements that lie `apart` from each other, the first of
+    them behind `before` others: they make a transform of their own but for their factors. It does `together` of these,
+    neighbours, or those that are left. Words 3 to 6 of the step are m, s, the bytes from an element that is read to the
+    next, and the factors of all butterflies of the whole transform; word 8 is the bytes from a result to the next, 9
+    and 11 are how far elements lie apart and how many are done together. Words 7 and 10 say whether elements are read
+    and written where neighbours are next to each other; else each of these transforms has memory of its own."""
+
+    radix: int
+    params = [*_STEP, ("before", dt.int64)]
+
+    @property
+    def title(self) -> str:
+        return f"stride_{self.radix}"
+
+    def emit(self, b: Builder) -> None:
+        step, source, target, before = b.params
+        cells, radix = Cells(b, self.part, self.lanes), self.radix
+        m, s, table, apart = b.word(step, 3), b.word(step, 4), b.word(step, 6, PTR), b.word(step, 9)
+        read, write, number = b.word(step, 5), b.word(step, 8), 2 * cells.size
+        own, near = m * s * (radix * cells.nbytes), b.i64(cells.nbytes)
+        next_read, next_write = (b.choose(b.word(step, i).ne(0), near, own) for i in (7, 10))
+
+        def butterflies(x: Value, y: Value, p: Value, factors: Sequence[Complex]) -> None:
+            x, y = b.gep(x, p * s * read), b.gep(y, p * s * radix * write)
+            with b.loop(0, s, 1) as loop:
+                given = [cells.load(at) for at in _legs(b.gep(x, loop.index * read), m * s * read, radix)]
+                found = butterfly(b, given)
+                for k, at in enumerate(_legs(b.gep(y, loop.index * write), s * write, radix)):
+                    cells.store(times(b, found[k], factors[k - 1]) if factors and k else found[k], at)
+
+        together = b.intrinsic("smin", b.word(step, 11), apart - before)
+        with b.loop(0, together, 1) as neighbours:
+            x, y = b.gep(source, neighbours.index * next_read), b.gep(target, neighbours.index * next_write)
+            place = before + neighbours.index
+            is_first = place.eq(0)
+            with b.when(is_first):
+                butterflies(x, y, b.i64(0), ())
+            with b.loop(b.choose(is_first, b.i64(1), b.i64(0)), m, 1) as loop:
+                at = b.gep(table, (place + loop.index * apart) * (number * (radix - 1)))
+                butterflies(x, y, loop.index, [cells.number(b.gep(at, number * k)) for k in range(radix - 1)])
+
+
 def _legs(first: Value, step: Value, count: int) -> list[Value]:
     """Addresses one step apart, each from the one before it: few registers."""
     found = [first]

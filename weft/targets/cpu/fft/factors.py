@@ -22,7 +22,7 @@ SINGLE = 64
 """Shorter transforms are not split in two."""
 _MANY: Final = 4096
 LONG = 1 << 15
-"""Longer ones are made in two kernels, and the factors between their halves are products of two roots."""
+"""Longer ones are made in two kernels or three, and the factors between their halves are products of two roots."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,10 @@ kernel's form:
 along    neighbouring elements of one transform, whose axis is contiguous. A transform of n1 * n2 begins with cells of
          n2 columns, and ends with cells of n1; in between squares are turned in registers.
 columns  the first half of a long transform: a unit is a block of its columns, which it leaves turned in memory
-rows     the second half: a unit is one column of cells of what the first half left
+strides  the first stages of a second half that is long itself: a unit is the cells of a column that lie some number
+         apart from a few neighbours, which it leaves where they were
+rows     the second half: a unit is one column of cells of what the first half left, or those of it that lie next to
+         each other and that no stage joins with others any more
 across   one element each of neighbouring transforms
 
 Stages, and the exchange of lanes and rows, are functions that all kernels share (`cells.py`).
@@ -28,7 +31,7 @@ from weft.llvm.builder import PTR, AnyValue, Complex, Value
 from weft.llvm.engine import Source
 from weft.records import dataclass
 from weft.targets.cpu.fft.butterflies import times
-from weft.targets.cpu.fft.cells import Cells, Shared, Stage, SummedStage, Turn, TurnBy
+from weft.targets.cpu.fft.cells import Cells, Shared, Stage, StrideStage, SummedStage, Turn, TurnBy
 from weft.targets.cpu.kernel import Frame, NativeKernel
 
 
@@ -85,7 +88,8 @@ class Transform(NativeKernel):
     def shared(self) -> dict[int, Shared]:
         """The functions that stand for steps, by their codes, and that which turns squares, as 0."""
         part, lanes = self.part, self.lanes
-        found: dict[int, Shared] = {TransformCode.STAGE + r: Stage(part, lanes, r) for r in self.radices}
+        stage = StrideStage if self.form == "strides" else Stage
+        found: dict[int, Shared] = {TransformCode.STAGE + r: stage(part, lanes, r) for r in self.radices}
         if TransformCode.SUMMED in self.codes:
             found[TransformCode.SUMMED] = SummedStage(part, lanes)
         for code in {TransformCode.TURN, TransformCode.TURN_LONG} & set(self.codes):
@@ -111,7 +115,7 @@ class _Writer:
         self.size, self.cell = self.cells.size, self.cells.nbytes
         self.at = frame.b.params[0]
         self.bases: tuple[Value, Value] = (self.at, self.at)
-        self.block = self.left = frame.b.i64(0)
+        self.block = self.left = self.piece = self.column = frame.b.i64(0)
 
     def write(self) -> None:
         b, frame = self.b, self.frame
@@ -127,6 +131,10 @@ class _Writer:
             if self.kernel.form == "across":
                 self.bases = tuple(b.gep(x, first * frame[f"i{k}"]) for k, x in enumerate(self.bases))  # type: ignore[assignment]
                 self.left = frame.least(frame["n"] - first, self.kernel.lanes)
+            elif self.kernel.form == "rows":
+                self.piece, self.column = frame.divide(self.block, frame["j1"])
+            elif self.kernel.form == "strides":
+                self.column, self.piece = frame.divide(self.block, frame["j1"])
             with b.loop(0, frame["count"], 1) as steps:
                 self.at = b.gep(frame["steps"], steps.index * (8 * WORDS))
                 found = self.step(0)
@@ -151,14 +159,19 @@ class _Writer:
         return self.b.gep(self.frame.scratch, self.step(2))
 
     def _stage(self, code: int) -> None:
-        source = self.source
+        b, source, target = self.b, self.source, self.target
+        if self.kernel.form == "strides":
+            before = self.piece * self.step(11)
+            given = b.gep(self._given(), before * self.cell)
+            source, target = b.choose(self.step(7).ne(0), given, source), b.choose(self.step(10).ne(0), given, target)
+            return b.call_void(self.shared[code].name, self.at, source, target, before)
         if self.kernel.form == "rows":
-            source = self.b.choose(self.step(7).ne(0), self._given(), source)
-        self.b.call_void(self.shared[code].name, self.at, source, self.target)
+            source = b.choose(self.step(7).ne(0), b.gep(self._given(), self.piece * self.step(7)), source)
+        return b.call_void(self.shared[code].name, self.at, source, target)
 
     def _given(self) -> Value:
-        """Where the cells lie that the first half of a long transform left for this unit."""
-        return self.b.gep(self.bases[0], self.block * self.frame["j0"])
+        """Where the column of cells lies that the first half of a long transform left for this unit."""
+        return self.b.gep(self.bases[0], self.column * self.frame["j0"])
 
     # ---- factors ----
 
@@ -246,6 +259,8 @@ class _Writer:
         """each(cell, element, mask) for the cells of all rows; those of the elements past the last (word 6) have an
         empty mask. Along one transform only the last have a mask at all: what another one writes behind the end of its
         row is written again, with the next row."""
+        if self.kernel.form == "rows":
+            return self._over_rows_of_a_cell(each)
         b, lanes = self.b, self.kernel.lanes
         rows, pitch, width, first, columns = self._pieces()
         total, zero = self.step(6), b.i64(0)
@@ -260,6 +275,25 @@ class _Writer:
                 left = b.intrinsic("smax", here - rest.index * lanes, zero)
                 mask = b.iota(dt.int32, lanes) < b.splat(b.cast(left, dt.int32), lanes)
                 each(loop.index * width + rest.index, start + rest.index * lanes, mask)
+        return None
+
+    def _over_rows_of_a_cell(self, each: Callable[[Value, Value, Value | None], None]) -> None:
+        """The same for rows of one cell, a column of a result whose rows (word 7 elements) are shared out to pieces."""
+        b, frame, lanes = self.b, self.frame, self.kernel.lanes
+        rows, pitch, total, length = (self.step(word) for word in (3, 4, 6, 7))
+        before, zero = self.column * lanes, b.i64(0)
+        first, columns = self.piece * length + before, length - before
+        room = total - first - lanes
+        fits = (columns >= lanes) & (room >= 0)
+        count, _ = frame.divide(b.choose(fits, room, 0), pitch)
+        whole = b.choose(fits, frame.least(count + 1, rows), 0)
+        with b.loop(0, whole, 1) as full:
+            each(full.index, first + full.index * pitch, None)
+        with b.loop(whole, rows, 1) as rest:
+            start = first + rest.index * pitch
+            left = b.intrinsic("smax", frame.least(total - start, columns), zero)
+            mask = b.iota(dt.int32, lanes) < b.splat(b.cast(frame.least(left, lanes), dt.int32), lanes)
+            each(rest.index, start, mask)
 
     def _has(self, code: TransformCode) -> bool:
         return code in self.kernel.codes

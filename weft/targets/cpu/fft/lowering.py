@@ -242,13 +242,14 @@ class _Work:
     ) -> None:
         """The axis is contiguous; pairs of reals are complex numbers there."""
         load, store = ("complex" if kind == "pairs" else kind for kind in (load, store))
-        size = self.part.size
+        size, alone = self.part.size, product(outer) == 1
         if plan.n == n:
-            return self._two(steps.halves(plan, size, self.lanes, n, count), outer, from_, to, load, store, True, True)
+            halves = steps.halves(plan, size, self.lanes, n, count, alone=alone)
+            return self._two(halves, outer, from_, to, load, store, True, True)
         nbytes = plan.n * self.dtype.size
         middle, first, second = self._between(outer, nbytes)
-        before = steps.halves(plan, size, self.lanes, n, plan.n, n, "before")
-        after = steps.halves(plan.swapped, size, self.lanes, plan.n, count, n, "after")
+        before = steps.halves(plan, size, self.lanes, n, plan.n, n, "before", alone)
+        after = steps.halves(plan.swapped, size, self.lanes, plan.n, count, n, "after", alone)
         self._two(before, first, from_, middle, load, "complex", True, False)
         return self._two(after, second, middle, to, "complex", store, False, True)
 
@@ -273,7 +274,7 @@ class _Work:
         is_first: bool,
         is_last: bool,
     ) -> None:
-        """The two kernels of a long transform. `is_first` and `is_last`: parts change places there if it is inverse."""
+        """The kernels of a long transform. `is_first` and `is_last`: parts change places there if it is inverse."""
         nbytes = halves.turned * halves.stride
         middle, first, second = self._between(outer, nbytes)
         none = Axis(1, (0, 0))
@@ -281,8 +282,16 @@ class _Work:
         numbers = {"j0": 0, "j1": 0, "chunk": halves.chunk, "blocks": halves.blocks}
         each = halves.first.scratch // 2 // self.dtype.size
         self._launch(kernel, halves.first, [from_, middle], first, none, numbers, each, is_first, False)
+        if halves.between is not None:
+            within = [Axis(a.size, (a.strides[0], a.strides[0])) for a in second]
+            kernel = self._kernel("strides", halves.between, len(outer))
+            blocks = halves.turned * halves.groups
+            numbers = {"j0": halves.stride, "j1": halves.groups, "chunk": 0, "blocks": blocks}
+            each = halves.between.scratch // 2 // self.dtype.size
+            self._launch(kernel, halves.between, [middle, middle], within, none, numbers, each, False, False)
         kernel = self._kernel("rows", halves.second, len(outer), store=store)
-        numbers = {"j0": halves.stride, "j1": 0, "chunk": self.lanes, "blocks": halves.turned}
+        blocks = halves.turned * halves.pieces
+        numbers = {"j0": halves.stride, "j1": halves.turned, "chunk": 0, "blocks": blocks}
         each = halves.second.scratch // 2 // self.dtype.size
         self._launch(kernel, halves.second, [middle, to], second, none, numbers, each, False, is_last)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -23,6 +24,14 @@ _KEPT: Final = 64
 """Recent tables that stay although nothing uses them."""
 _KEPT_LONG: Final = 4
 """Those of long transforms, which are large."""
+_LONG_COLUMN: Final = 1 << 19
+"""Bytes of a column of cells whose stages are two kernels, for the longest vectors."""
+_LONG_COLUMN_SHORT: Final = 1 << 21
+"""The same for shorter ones, whose stages take longer than their memory does."""
+_PIECE: Final = 1 << 18
+"""Bytes of cells that all stages of the second one can be made of in the cache."""
+_TOGETHER: Final = 1 << 14
+"""Those that a unit of the first one takes, about."""
 
 
 class Address(int):
@@ -99,19 +108,31 @@ class _Recipe:
     def real(self) -> np.dtype:
         return np.dtype(f"f{self.size}")
 
-    def stages(self, radices: Sequence[int], width: int, count: int = 1, given: bool = False) -> None:
+    def stages(self, radices: Sequence[int], width: int, count: int = 1, given: int = 0) -> None:
         """The stages of transforms over cells that lie `width` apart, `count` times over. `given`: the first takes what
-        the unit is given."""
+        the unit is given, in pieces of so many bytes."""
         n, s = int(np.prod(radices, dtype=np.int64)), width
         for radix, table in zip(radices, factors.stage_roots(tuple(radices)), strict=True):
             m = n // radix
-            words = (m, s, count, self.numbers_of(table), int(given))
+            words = (m, s, count, self.numbers_of(table), given)
             if radix in factors.SUMMED:
                 roots = self.numbers_of(factors.sum_roots(radix))
                 self.add(TransformCode.SUMMED, *words, radix, roots)
             else:
                 self.add(TransformCode.STAGE + radix, *words)
-            n, s, given = m, s * radix, False
+            n, s, given = m, s * radix, 0
+
+    def strides(self, radices: Sequence[int], count: int, together: int) -> None:
+        """The first stages, of the first `count` radices, for cells in memory that lie as far apart as stages are left
+        to do, and lie there again when these are done; so many neighbours together."""
+        m, s, last = math.prod(radices[:count]), 1, count - 1
+        apart = math.prod(radices[count:])
+        for i, table in enumerate(factors.stage_roots(tuple(radices))[:count]):
+            m //= radices[i]
+            read, write = (self.cell * (apart if i == end else 1) for end in (0, last))
+            ends: dict[int, int | np.ndarray] = {7: int(i == 0), 8: write, 9: apart, 10: int(i == last), 11: together}
+            self.add(TransformCode.STAGE + radices[i], m, s, read, self.numbers_of(table), at=ends)
+            s *= radices[i]
 
     def center(self, total: int, middle: int, first: int) -> None:
         """What Rader's algorithm does with a prime's first element; offsets of cells."""
@@ -351,26 +372,43 @@ def _spread(
     recipe.add(TransformCode.SPREAD, rows, columns, by_row * recipe.cell, np.ascontiguousarray(table), at=words)
 
 
-# ---- long transforms, in two kernels ----
+# ---- long transforms, in two kernels or three ----
 
 
 @dataclass(frozen=True, slots=True)
 class Halves:
-    """The steps of a long transform's two kernels, and the memory between them: `chunk` columns are a unit of the first
-    one, of which there are `blocks`; the second has `turned` units, one for each `stride` bytes."""
+    """The steps of a long transform's kernels, and the memory between them: `chunk` columns are a unit of the first
+    one, of which there are `blocks`; the second has `turned` columns of cells, one for each `stride` bytes. Where these
+    are long, their first stages are a kernel in between, of `groups` units for each column, and then a column is
+    `pieces` units of the second one."""
 
     first: TransformSteps
+    between: TransformSteps | None
     second: TransformSteps
     chunk: int
     blocks: int
     turned: int
     stride: int
+    groups: int
+    pieces: int
+
+
+def _stages_between(radices: Sequence[int], cell: int) -> int:
+    """How many of the first stages of a column of cells of so many bytes are a kernel of their own: none if it is
+    short, else as few as leave transforms that stay in the cache."""
+    if math.prod(radices) * cell < (_LONG_COLUMN if cell >= 128 else _LONG_COLUMN_SHORT):
+        return 0
+    few = [i for i in range(1, len(radices)) if not set(radices[:i]) & set(factors.SUMMED)]
+    return next((i for i in few if math.prod(radices[i:]) * cell <= _PIECE), few[-1] if few else 0)
 
 
 @functools.lru_cache(_KEPT_LONG)
-def halves(plan: Split, size: int, lanes: int, given: int, stored: int, wave: int = 0, phase: str = "") -> Halves:
+def halves(
+    plan: Split, size: int, lanes: int, given: int, stored: int, wave: int = 0, phase: str = "", alone: bool = False
+) -> Halves:
     """A long transform of which so many elements are given (the others are zeros) and stored. `phase` says which
-    transform of Bluestein's algorithm for length `wave` it is, "before" or "after" the product with the spectrum."""
+    transform of Bluestein's algorithm for length `wave` it is, "before" or "after" the product with the spectrum.
+    `alone`: it is the only one, so all threads share its second half too; one of several stays in a thread's cache."""
     n1, n2 = plan.n1, plan.n2
     width = 1 if n1 * 2 * lanes * size > 1 << 17 else 2
     chunk = width * lanes
@@ -388,14 +426,22 @@ def halves(plan: Split, size: int, lanes: int, given: int, stored: int, wave: in
     by_column = first.cells_of(factors.roots(plan.n, row * column))
     tables = (by_block, by_column, by_block.shape[1])
     first.turn(TransformCode.TURN_LONG, n1, width, *tables, by_row=first.cell, by_block=stride)
-    second.stages(plan.second, 1, given=True)
+    count = _stages_between(plan.second, second.cell) if alone else 0
+    pieces, apart = math.prod(plan.second[:count]), math.prod(plan.second[count:])
+    together = max(1, _TOGETHER // (pieces * second.cell))
+    between: _Recipe | None = None
+    if count:
+        between, second = _Recipe(size, lanes, pieces * together), _Recipe(size, lanes, apart)
+        between.strides(plan.second, count, together)
+    second.stages(plan.second[count:], 1, given=apart * second.cell)
     if phase:
         values = factors.chirp_spectrum(wave, plan.n, size) if phase == "before" else factors.chirp(wave)
         table = second.cells_of(_row_major(values, n2, n1))
         swap = second.swap(before=False, after=True) if phase == "before" else second.swap(before=True, after=False)
-        _multiply(second, table, swap, 1)
-    second.add(TransformCode.STORE, n2, n1, 1, stored)
-    return Halves(first.finished(), second.finished(), chunk, blocks, turned, stride)
+        _multiply(second, table.reshape(apart, pieces * turned, 2, lanes), swap, 1)
+    second.add(TransformCode.STORE, apart, pieces * n1, 1, stored, n1)
+    groups, middle = _up(apart, together), None if between is None else between.finished()
+    return Halves(first.finished(), middle, second.finished(), chunk, blocks, turned, stride, groups, pieces)
 
 
 def _row_major(values: np.ndarray, rows: int, columns: int) -> np.ndarray:
