@@ -258,6 +258,11 @@ SAMPLES: dict[str, Callable[[], list[Call]]] = {
     "_adaptive_avg_pool3d": lambda: [call(t(2, 3, 7, 5, 6), [3, 2, 6])],
     "adaptive_avg_pool1d": lambda: [call(t(2, 3, 7), [3])],
     "_cdist_forward": lambda: [call(t(2, 5, 3), t(2, 4, 3, seed=1), p, None) for p in (0.0, 1.0, 2.0, 3.0, math.inf)],
+    "_cdist_backward": lambda: [
+        call(t(2, 5, 4, seed=2), x, y, p, torch.cdist(x, y, p))
+        for p in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, math.inf)
+        for x, y in [(t(2, 5, 3), torch.cat([t(2, 5, 3)[:, 1:2], t(2, 3, 3, seed=1)], 1))]
+    ],
     "_embedding_bag": lambda: (
         [call(t(7, 3), i(9, n=7), torch.tensor([0, 2, 2, 6]), False, mode) for mode in (0, 1, 2)]
         + [
@@ -538,6 +543,23 @@ SAMPLES: dict[str, Callable[[], list[Call]]] = {
     "reflection_pad1d": lambda: [call(t(2, 3, 7), [2, 3])],
     "reflection_pad2d": lambda: [call(t(2, 3, 7, 6), [2, 3, 1, 0])],
     "reflection_pad3d": lambda: [call(t(2, 3, 5, 7, 6), [2, 3, 1, 0, 2, 2])],
+    "grid_sampler_2d_backward": lambda: [
+        call(
+            t(2, 3, 5, 4, dtype=F64, seed=2),
+            t(2, 3, 6, 7, dtype=F64),
+            t(2, 5, 4, 2, dtype=F64, low=-1.3, high=1.3),
+            mode,
+            padding,
+            corners,
+            mask,
+        )
+        for mode in (0, 1, 2)
+        for padding in (0, 1, 2)
+        for corners, mask in ((False, [True, True]), (True, [False, True]))
+    ],
+    "replication_pad1d_backward": lambda: [call(t(2, 3, 8), t(2, 3, 5), [1, 2])],
+    "replication_pad2d_backward": lambda: [call(t(2, 3, 8, 11), t(2, 3, 7, 6), [2, 3, 1, 0])],
+    "replication_pad3d_backward": lambda: [call(t(2, 3, 9, 8, 11), t(2, 3, 5, 7, 6), [2, 3, 1, 0, 2, 2])],
     "replication_pad2d": lambda: [call(t(2, 3, 7, 6), [2, 3, 1, 0])],
     "replication_pad3d": lambda: [call(t(2, 3, 5, 7, 6), [2, 3, 1, 0, 2, 2])],
     "repeat": lambda: [call(t(2, 3), [2, 3]), call(t(2, 3), [2, 1, 2]), call(t(), [3])],

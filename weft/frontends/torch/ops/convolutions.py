@@ -555,6 +555,18 @@ def grid_sampler_2d(
     return _sampled(x, grid, interpolation_mode, padding_mode, align_corners)
 
 
+@aten("grid_sampler_2d_backward")
+def grid_sampler_2d_backward(
+    out: Any, grad: mx.array, x: mx.array, grid: mx.array, interpolation_mode: int, padding_mode: int,
+    align_corners: bool, output_mask: Sequence[bool],
+) -> tuple[mx.array | None, ...]:  # fmt: skip
+    def sampled(x: mx.array, grid: mx.array) -> mx.array:
+        return _sampled(x, grid, interpolation_mode, padding_mode, align_corners)
+
+    made = mx.vjp(sampled, [x, grid], [grad])[1]
+    return tuple(gradient if wanted else None for gradient, wanted in zip(made, output_mask, strict=True))
+
+
 def _pixels(place: mx.array, n: Any, align_corners: bool) -> mx.array:
     """A place in [-1, 1] in pixels."""
     return (place + 1) * ((n - 1) / 2) if align_corners else ((place + 1) * n - 1) * 0.5

@@ -253,6 +253,25 @@ def cdist(out: Out, x1: mx.array, x2: mx.array, p: float, compute_mode: int | No
     return _distances(mx.expand_dims(x1, -2) - mx.expand_dims(x2, -3), p)
 
 
+@aten("_cdist_backward")
+def cdist_backward(out: Out, grad: mx.array, x1: mx.array, x2: mx.array, p: float, distances: mx.array) -> mx.array:
+    """By x1. Points that are at no distance have none; of equal largest sizes each counts, as in torch."""
+    apart = mx.expand_dims(x1, -2) - mx.expand_dims(x2, -3)
+    size, far = mx.abs(apart), mx.expand_dims(distances, -1)
+    if p == 0:
+        slope = mx.zeros_like(apart)
+    elif p == 1:
+        slope = mx.sign(apart)
+    elif p == float("inf"):
+        slope = mx.where(size == far, mx.sign(apart), 0)
+    elif p == 2:
+        slope = apart / far
+    else:
+        slope = mx.sign(apart) * mx.power(size / far, to(p - 1, size.dtype))
+    slope = mx.where(mx.logical_or(far == 0, apart == 0), 0, slope)
+    return mx.sum(mx.expand_dims(grad, -1) * slope, axis=-2)
+
+
 @aten("_pdist_forward")
 def pdist(out: Out, x: mx.array, p: float = 2.0) -> mx.array:
     n = int(x.shape[0])

@@ -318,6 +318,11 @@ def replication_pad(out: Out, x: mx.array, padding: Sequence[Any]) -> mx.array:
     return _padded_by_place(x, padding, reflect=False)
 
 
+@aten("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward")
+def replication_pad_backward(out: Out, grad: mx.array, x: mx.array, padding: Sequence[Any]) -> mx.array:
+    return mx.vjp(lambda a: _padded_by_place(a, padding, reflect=False), [x], [grad])[1][0]
+
+
 def _pairs(name: str, marked: Any) -> None:
     @aten(name)
     def rule(out: Out, row: int, col: int, offset: int = 0, **kwargs: Any) -> mx.array:
