@@ -201,7 +201,10 @@ OTHERS: dict[str, Callable[[], list[Call]]] = {
     "nextafter": lambda: [call(EDGES, EDGES.flip(0)), call(EDGES, t(12)), call(EDGES.double(), t(12, dtype=F64))],
     "special_modified_bessel_i0": lambda: [call(t(3, 5)), call(t(9, dtype=F64))],
     "special_modified_bessel_i1": lambda: [call(t(3, 5)), call(t(9, dtype=F64))],
-    "polygamma": lambda: [call(n, t(3, 5, low=0.1)) for n in range(4)],
+    "polygamma": lambda: [
+        *[call(n, t(3, 5, low=0.1)) for n in range(4)],
+        *[call(n, t(3, 5, dtype=F64, low=-4.0)) for n in range(2)],
+    ],
     "igamma": lambda: [call(t(5, low=0.1), t(5, low=0.1, seed=1))],
     "igammac": lambda: [call(t(5, low=0.1), t(5, low=0.1, seed=1, dtype=F32))],
     "dist": lambda: [call(t(3, 4), t(3, 4, seed=1), p) for p in (0.0, 1.0, 2.0, 3.0, math.inf)],

@@ -723,7 +723,12 @@ def exp2(out: Out, x: mx.array) -> mx.array:
 @aten("polygamma")
 def polygamma(out: Out, n: int, x: mx.array) -> mx.array:
     inner = to(x, wide(out.dtype))
-    return to(mx.digamma(inner) if n == 0 else mx.polygamma(n, inner), out.dtype)
+    if n != 1:
+        return to(mx.digamma(inner) if n == 0 else mx.polygamma(n, inner), out.dtype)
+    exact = to(inner, mx.float64)  # below 0 by the formula of reflection
+    sine = mx.sin(math.pi * exact)
+    below = math.pi**2 / (sine * sine) - mx.polygamma(1, 1 - exact)
+    return to(mx.where(inner < 0, to(below, inner.dtype), mx.polygamma(1, inner)), out.dtype)
 
 
 @_activation("special_erfcx")
