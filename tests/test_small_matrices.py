@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft.core as mx
+from tests.contract import same_bits
 from weft.config import config
 from weft.errors import ConfigError
 from weft.primitives.base import Primitive
@@ -332,6 +334,38 @@ def test_equal_eigenvalues_that_rounding_has_set_apart_are_found(dtype: Any) -> 
         found = np.asarray(mx.linalg.eigvals(of(a)))
         error = np.abs(found[:, :, None] - np.array(values)).min(-1).max()
         assert error <= 64 * np.finfo(dtype).eps * max(values)  # of the norm
+
+
+STUBBORN = (
+    "7bGRiqtr8T96/XHCN4rlvzgO5kNWhMg/8u/90bVh0r92OnVHYXHlP9Bkd8tQQO6/96bz+uoG0r/azqmZ+NTSP3r9ccI3iuW/lCq/"
+    "qEJO/z/ebQvHa8nTP9HwrNtv27c/qeTygiaH3b8Og9jUbULFv6rZ8aHKPvC/3vS9dfuF3b85DuZDVoTIP95tC8drydM/NL8ujU39"
+    "9j8HJV+Xn7fQvxupoQUIre6/34Hmv4xY7b8LOZz/HMbYP/seTAXLk9c/8+/90bVh0r/P8Kzbb9u3PwglX5eft9C/CHuhPe78BkBJ"
+    "QPNLV3G4P6BakXoTXNW/9UdoyUWLyD+0k+vfLrLLP3c6dUdhceU/qOTygiaH3b8bqaEFCK3uv0lA80tXcbg/07Tqzelr9T+B+Ezn"
+    "RizPv7rxPDDGLeS/Z9MUkkXv2r/QZHfLUEDuvw+D2NRtQsW/4IHmv4xY7b+hWpF6E1zVv374TOdGLM+/gyuL7mvo/T+wtG/r9vW6"
+    "P4WZHqdSW9o/96bz+uoG0r+q2fGhyj7wvws5nP8cxtg/80doyUWLyD+58Twwxi3kv7C0b+v29bo/24GyzcGa/j98IytKGpLjv9nO"
+    "qZn41NI/3/S9dfuF3b/6HkwFy5PXP7CT698usss/aNMUkkXv2r+DmR6nUlvaP3wjK0oakuO/BYYKHegvBEA=",
+    "ARjP+EfABECW6zodNkrGP2j4lxpSS9Y/j+F4apsk6r+yobE9j9vaP4cf1vlE9pY/B1UeqUfQsD+sqPQrspLNv5zrOh02SsY/2gIi"
+    "eafmBEA97arltEnhvwTVPuV8aNY/pi5f7GQZ3z9hdTx9U+i8v3fIhYra59u/kGDN42/s1j9p+JcaUkvWPz3tquW0SeG/I7qfDxob"
+    "AUDxEQKrr/7jP+3/frtAFdk/Y3XWlx0t478Ygcg/ndrgv5x3Be8e7t8/j+F4apsk6r8E1T7lfGjWP/IRAquv/uM/2LEgyc149D+U"
+    "BSArTWjoP01Ac9zXe9q/XMWMzsgFxj8miuAScD7fv7KhsT2P29o/pC5f7GQZ3z/t/367QBXZP5QFICtNaOg/HjCbkrr78D9SwLA/"
+    "xZ3SvzJwnVSF/Oo/WTBolKGi1b+HH9b5RPaWP2J1PH1T6Ly/Y3XWlx0t479OQHPc13vav1PAsD/FndK/WU5vEC6YzT8+xCdQn9a5"
+    "P7bYDEgigqW/BlUeqUfQsD93yIWK2ufbvxiByD+d2uC/XMWMzsgFxj8ycJ1UhfzqPzrEJ1Cf1rk/pTBCO9l9A0DUm3Iqrc7YP6qo"
+    "9Cuyks2/k2DN42/s1j+bdwXvHu7fPyeK4BJwPt+/WTBolKGi1b+02AxIIoKlv9Sbciqtztg/dxRINFYsBUA=",
+)
+"""8 x 8 matrices of eigenvalues 3 and 0, as they come from rounding: the rows that are left of the zeros do not get
+smaller by steps."""
+
+
+@pytest.mark.parametrize("text", STUBBORN)
+def test_what_rounding_left_of_zeros_is_zero(text: str) -> None:
+    a = np.frombuffer(base64.b64decode(text), "<f8").reshape(8, 8)
+    for member in (a, a.T, a * 2.0**40):
+        w, v = (np.asarray(x) for x in mx.linalg.eig(of(member)))
+        assert same_bits(np.asarray(mx.linalg.eigvals(of(member))), w)
+        exact = np.linalg.eigvalsh(member)
+        bound = 64 * np.finfo(np.float64).eps * np.abs(exact).max()
+        assert np.abs(np.sort(w.real) - exact).max() <= bound
+        assert np.abs(member @ v - v * w).max() <= bound
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)

@@ -27,6 +27,9 @@ _STEPS: Final = 60
 """Steps for an eigenvalue. Three are needed, as a rule."""
 _UNUSUAL: Final = 10
 """Every so many steps a shift is taken from elsewhere, because a matrix may be the same after a usual step."""
+_LATE: Final = 30
+"""The first step that takes for zero what is one beside the matrix: where eigenvalues are zero, all that is left of
+rows and columns is what rounding left, and steps may not make it smaller."""
 _SWEEPS: Final = 6
 """Times through all rows and columns for balance."""
 
@@ -167,12 +170,14 @@ def _nothing(part: Dtype) -> float:
     return 2.0 ** (-98 if part is dt.float32 else -965)
 
 
-def _is_small(g: Group, h: Piece, i: Value) -> Value:
-    """Whether what is left of the diagonal in row i counts as zero."""
+def _is_small(g: Group, h: Piece, i: Value, step: Value) -> Value:
+    """Whether what is left of the diagonal in row i counts as zero, beside what stands next to it or, at a late step,
+    beside the matrix, whose elements are near 1."""
     b, part, size = g.b, dt.real_of(h.dtype), _size(g.b, h[i, i - 1])
     beside = _size(b, h[i - 1, i - 1]) + _size(b, h[i, i])
     eps = float(dt.finfo(part).eps)
-    return (size <= b.choose(beside.eq(0.0), 1.0, beside) * eps) | (size < _nothing(part))
+    late = (g.integer(step) >= _LATE) & (size <= eps)
+    return (size <= b.choose(beside.eq(0.0), 1.0, beside) * eps) | (size < _nothing(part)) | late
 
 
 def _is_unusual(g: Group, step: Value) -> Value:
@@ -241,7 +246,7 @@ def _complex_triangle(g: Group, h: Piece, v: Piece | None, n: Value) -> Value:
         last = n - 1 - row.index
         more[0, 0] = g.number(1)
         with b.loop(0, _STEPS, 1) as step, b.when(b.any(more[0, 0].ne(0.0))):
-            going = more[0, 0].ne(0.0) & ~_is_small(g, h, last)
+            going = more[0, 0].ne(0.0) & ~_is_small(g, h, last, step.index)
             more[0, 0] = b.choose(going, 1.0, g.number(0))
             with b.when(b.any(going)):
                 _complex_step(g, h, v, last, n, going, _shift(g, h, last, _is_unusual(g, step.index)))
@@ -258,12 +263,13 @@ _Shifts = Sequence[Sequence[Value]]
 """Two rows whose eigenvalues are shifts."""
 
 
-def _blocks(g: Group, h: Piece, last: Value, going: Value) -> Value:
-    """Where the block begins that ends with the last row, in each lane; what counts as zero above it becomes that."""
+def _blocks(g: Group, h: Piece, last: Value, going: Value, number: Value) -> Value:
+    """Where the block begins that ends with the last row, in each lane; what counts as zero above it becomes that.
+    `number`: that of the step."""
     b = g.b
     with b.loop(0, last, 1, g.integer(0)) as step:
         i = last - step.index
-        small = _is_small(g, h, i)
+        small = _is_small(g, h, i, number)
         h[i, i - 1] = b.choose(small & going, 0.0, h[i, i - 1])
         begin = step.carried[0]
         step.carry(b.choose(small & begin.eq(0), g.integer(i), begin))
@@ -346,7 +352,7 @@ def _real_blocks(g: Group, h: Piece, v: Piece | None, n: Value) -> Value:
         paired[0, 0] = g.number(0)
         with b.loop(0, _STEPS, 1) as step, b.when(b.any(more[0, 0].ne(0.0))):
             going = more[0, 0].ne(0.0)
-            begin = _blocks(g, h, last, going)
+            begin = _blocks(g, h, last, going, step.index)
             pair = going & (begin + 1).eq(g.integer(last))
             paired[0, 0] = b.choose(pair, 1.0, paired[0, 0])
             going = going & ((begin + 1) < g.integer(last))
