@@ -100,9 +100,9 @@ def length(op: Any, node: Apply, x: Any) -> Known:
 def _are_equal(x: Any, y: Any) -> array:
     """Whether two elements are: arrays of one shape with equal numbers, or lists of equal elements."""
     if isinstance(x, Items) or isinstance(y, Items):
-        left, right = as_items(x).values, as_items(y).values
-        flags = [_are_equal(*pair) for pair in zip(left, right, strict=False)]
-        return _all([mx.array(len(left) == len(right)), *flags])
+        mine, others = as_items(x).values, as_items(y).values
+        flags = [_are_equal(*pair) for pair in zip(mine, others, strict=False)]
+        return _all([mx.array(len(mine) == len(others)), *flags])
     left, right = to_array(x), to_array(y)
     if left.shape != right.shape:
         return mx.array(False)
