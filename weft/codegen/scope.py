@@ -232,9 +232,9 @@ class KeptScope(Scope):
     """A scope of a later pass over the same elements: what an earlier one kept in memory is read back, not computed
     again. `kept` has the addresses of its first elements."""
 
-    def __init__(self, *args: Any, kept: Mapping[int, Value]) -> None:
+    def __init__(self, *args: Any, kept: Mapping[int, Value] | None = None) -> None:
         super().__init__(*args)
-        self.kept = kept
+        self.kept = kept or {}
 
     def value(self, number: int) -> AnyValue:
         self._recall(number)
@@ -245,10 +245,17 @@ class KeptScope(Scope):
         return super().stored(number)
 
     def _recall(self, number: int) -> None:
-        if number in self.kept and number not in self.values and number not in self.moved:
-            dtype = stored_dtype(self.kernel.dtype(number))
-            address = self.b.gep(self.kept[number], self.j * dtype.size)
-            self.give(number, self.b.load(address, dtype, self.lanes, self.mask))
+        if number not in self.values and number not in self.moved:
+            found = self.read_back(number)
+            if found is not None:
+                self.give(number, found)
+
+    def read_back(self, number: int) -> AnyValue | None:
+        """What an earlier pass kept of a value."""
+        if number not in self.kept:
+            return None
+        dtype = stored_dtype(self.kernel.dtype(number))
+        return self.b.load(self.b.gep(self.kept[number], self.j * dtype.size), dtype, self.lanes, self.mask)
 
 
 # ---- vectors of any kind ----

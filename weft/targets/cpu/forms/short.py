@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weft import dtypes as dt
 from weft.codegen.kernel import LANES, Access
 from weft.codegen.phases import Phases
-from weft.codegen.scope import Accesses, Bases, Scope, flatten, stored_dtype, unflatten
+from weft.codegen.scope import Accesses, Bases, KeptScope, Scope, flatten, stored_dtype, unflatten
 from weft.codegen.transposes import columns_of, rows_of
 from weft.config import config
 from weft.lazy import lazy
@@ -340,7 +340,7 @@ class _Rows:
             scalars.values.update(reductions.finish(unflatten(start, row.carried) if start else slots.merged(count)))
 
 
-class _ElementScope(Scope):
+class _ElementScope(KeptScope):
     """A scope at one element of the rows: kept values of earlier passes are read back, not computed again, and
     transposed operands come from their squares."""
 
@@ -353,18 +353,8 @@ class _ElementScope(Scope):
             return self.b.load(self.rows.square(k, self.row), stored_dtype(access.dtype))
         return super().load(k, access)
 
-    def value(self, number: int) -> AnyValue:
-        self._recall(number)
-        return super().value(number)
-
-    def stored(self, number: int) -> AnyValue:
-        self._recall(number)
-        return super().stored(number)
-
-    def _recall(self, number: int) -> None:
+    def read_back(self, number: int) -> AnyValue | None:
         phases = self.rows.phases
-        if number in self.values or number in self.moved or number not in phases.kept:
-            return
-        if phases.made[number] < self.phase:
-            dtype = stored_dtype(self.kernel.dtype(number))
-            self.give(number, self.b.load(self.rows.home(number, self.row), dtype))
+        if number not in phases.kept or phases.made[number] >= self.phase:
+            return None
+        return self.b.load(self.rows.home(number, self.row), stored_dtype(self.kernel.dtype(number)))
