@@ -203,7 +203,7 @@ OTHERS: dict[str, Callable[[], list[Call]]] = {
     "special_modified_bessel_i1": lambda: [call(t(3, 5)), call(t(9, dtype=F64))],
     "polygamma": lambda: [
         *[call(n, t(3, 5, low=0.1)) for n in range(4)],
-        *[call(n, t(3, 5, dtype=F64, low=-4.0)) for n in range(2)],
+        *[call(n, t(3, 5, dtype=F64, low=-4.0)) for n in range(5)],
     ],
     "igamma": lambda: [call(t(5, low=0.1), t(5, low=0.1, seed=1))],
     "igammac": lambda: [call(t(5, low=0.1), t(5, low=0.1, seed=1, dtype=F32))],

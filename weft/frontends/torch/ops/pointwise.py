@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 import weft.core as mx
 from weft.dtypes import Dtype
 from weft.frontends.torch.ops.table import Out, Table, cartesian, common_dtype, to, wide
@@ -723,12 +725,19 @@ def exp2(out: Out, x: mx.array) -> mx.array:
 @aten("polygamma")
 def polygamma(out: Out, n: int, x: mx.array) -> mx.array:
     inner = to(x, wide(out.dtype))
-    if n != 1:
-        return to(mx.digamma(inner) if n == 0 else mx.polygamma(n, inner), out.dtype)
-    exact = to(inner, mx.float64)  # below 0 by the formula of reflection
-    sine = mx.sin(math.pi * exact)
-    below = math.pi**2 / (sine * sine) - mx.polygamma(1, 1 - exact)
-    return to(mx.where(inner < 0, to(below, inner.dtype), mx.polygamma(1, inner)), out.dtype)
+    if n == 0:
+        return to(mx.digamma(inner), out.dtype)
+    # Below 0 by reflection, with the derivative of that order of pi * cot(pi * x), a polynomial of the cotangent.
+    exact = to(inner, mx.float64)
+    cot = mx.cos(math.pi * exact) / mx.sin(math.pi * exact)
+    terms = np.polynomial.Polynomial([0.0, math.pi])
+    for _ in range(n):
+        terms = terms.deriv() * np.polynomial.Polynomial([-math.pi, 0.0, -math.pi])
+    slope = mx.zeros_like(cot)
+    for factor in reversed(terms.coef.tolist()):
+        slope = slope * cot + factor
+    below = (-1.0) ** n * mx.polygamma(n, 1 - exact) - slope
+    return to(mx.where(inner < 0, to(below, inner.dtype), mx.polygamma(n, inner)), out.dtype)
 
 
 @_activation("special_erfcx")
