@@ -30,6 +30,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 HERE = Path(__file__).resolve().parent
 REQUIRED, EARLIER = "weft", "earlier"
 START_TIMEOUT = 120.0
+SETTLE_TIMEOUT = 0.5
+"""Seconds that a peer gets to let its threads sleep."""
 AVX2 = {
     "WEFT_CPU": "x86-64-v3",
     "ATEN_CPU_CAPABILITY": "avx2",
@@ -91,12 +93,31 @@ class Worker:
             self.stop()
         return answer
 
+    def settle(self) -> None:
+        """Wait until no thread of the process runs. Pools of threads stay awake for some hundredths of a second after a
+        call, on processors that the peer whose turn it is needs."""
+        end = time.monotonic() + SETTLE_TIMEOUT
+        while self._runs() and time.monotonic() < end:
+            time.sleep(1e-3)
+
     def stop(self) -> None:
         if self.process is None:
             return
         self.process.kill()
         self.process.communicate()
         self.process = None
+
+    def _runs(self) -> bool:
+        """Whether some thread of the process is running, or could be."""
+        if self.process is None:
+            return False
+        for state in Path(f"/proc/{self.process.pid}/task").glob("*/stat"):
+            try:
+                if state.read_text().rpartition(")")[2].split()[0] == "R":
+                    return True
+            except OSError:  # a thread that has just ended
+                continue
+        return False
 
     def _read(self, timeout: float) -> dict[str, Any]:
         assert self.process is not None
@@ -253,6 +274,8 @@ def measure(
                     results.imports.setdefault(worker.peer, []).append(import_seconds(worker))
             for name in names:
                 for worker in rotated(workers, number):
+                    for other in workers:
+                        other.settle()
                     progress.update(task, description=f"round {number + 1}/{arguments.rounds}: {name} on {worker.peer}")
                     answer = worker.ask({"name": name, "budget": arguments.budget}, arguments.timeout)
                     if not answer.get("missing"):

@@ -136,6 +136,8 @@ def measured(arguments: argparse.Namespace, workers: list[Worker], name: str) ->
             ready.append(worker)
     for number in range(arguments.rounds):
         for worker in rotated(ready, number):
+            for other in ready:
+                other.settle()
             answer = ask(worker, "time", budget=arguments.turn)
             if "seconds" in answer:
                 found.seconds[worker.peer] = min(answer["seconds"], found.seconds.get(worker.peer, float("inf")))

@@ -23,15 +23,17 @@ MODULES = ("cells", "operations", "report", "worker", "weft", "numpy")
 def sweep(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The modules of the sweep, which are programs that import each other by name."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import run
     import sweep_cells
     import sweep_operations
     import sweep_report
     import sweep_worker
 
     yield SimpleNamespace(
-        cells=sweep_cells, operations=sweep_operations, report=sweep_report, worker=sweep_worker, Cell=sweep_cells.Cell
-    )
-    for name in (*(f"sweep_{module}" for module in MODULES), "worker", "catalog"):
+        cells=sweep_cells, operations=sweep_operations, report=sweep_report, worker=sweep_worker, run=run,
+        Cell=sweep_cells.Cell,
+    )  # fmt: skip
+    for name in (*(f"sweep_{module}" for module in MODULES), "worker", "catalog", "run", "report"):
         sys.modules.pop(name, None)
 
 
@@ -285,3 +287,24 @@ def test_bench_keeps_the_tables_of_the_sweep(monkeypatch: pytest.MonkeyPatch) ->
     assert report.kept_sections(f"# Benchmark results\n\nold figures\n\n{table}") == f"\n{table}"
     for name in ("report", "catalog"):
         sys.modules.pop(name, None)
+
+
+# ---- turns ----
+
+
+def test_a_turn_waits_until_the_threads_of_others_sleep(sweep: Any, tmp_path: Path) -> None:
+    run = sweep.run
+    stays_awake = (
+        "import time; end = time.monotonic() + 0.2\nwhile time.monotonic() < end: pass\nprint(); time.sleep(60)"
+    )
+    worker = run.Worker("numpy", sys.executable, 1, dict(os.environ), tmp_path / "log")
+    worker.settle()  # one that has not started is quiet
+    worker.process = subprocess.Popen(
+        [sys.executable, "-c", stays_awake], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert worker.process.stdout.read(1) == b"\n"
+        worker.settle()
+        assert not worker._runs()
+    finally:
+        worker.stop()
