@@ -33,6 +33,7 @@ from weft.graph.dims import (
     dim_min,
     is_symbolic,
     key_of,
+    pinned,
     prod,
     provably_at_most,
     provably_equal,
@@ -943,3 +944,14 @@ def test_compiled_sizes() -> None:
     assert compile_sizes((4,), ("n",))(9) == (4,)
     with pytest.raises(ValueError, match="depends on m"):
         compile_sizes((n + m,), ("n",))
+
+
+def test_a_small_size_is_pinned_to_its_number() -> None:
+    env = DimEnv()
+    n, m = env.symbol("n", 5), env.symbol("m", 100)
+    assert pinned(7, 16) == 7
+    assert pinned(17, 16) is None
+    assert pinned(m, 16) is None
+    assert pinned(n, 16) == 5
+    assert env.guards[-1].text == "n == 5"
+    assert pinned(env.unbacked("k"), 16) is None

@@ -300,6 +300,17 @@ def test_no_kernel_is_compiled_for_another_size(seen: Seen, monkeypatch: pytest.
     assert all(n < sizes[PATIENCE] for n in compiled)
 
 
+def test_short_rows_are_put_together_in_registers_at_every_size(seen: Seen) -> None:
+    """How long they are is part of such kernels, and so of each template."""
+    for n in (2, 3, 4, 5, 7):
+        x = np.arange(200 * n, dtype=np.int8).reshape(200, n)
+        result = mx.array(x)[:, ::-1] + mx.array(x[:, :1])
+        np.testing.assert_array_equal(np.array(result), x[:, ::-1] + x[:, :1])
+    keys = [launch.source.key for made in seen.filled for launch in launches_of(made.plan)]
+    assert keys
+    assert all(f"often woven {n} {n} -1" in key for n, key in zip((4, 5, 7), keys, strict=True))
+
+
 def test_programs_of_passing_sizes_are_not_kept(seen: Seen) -> None:
     fun, arguments, sizes = GROWING["attention"]
     kept = []

@@ -783,6 +783,14 @@ def is_now(size: int | Dim, number: int) -> bool:
     return size == number
 
 
+def pinned(size: int | Dim, most: int) -> int | None:
+    """A size as a plain number if it is at most `most`, for code that is written for one number: a guard says that it
+    is that number. None if it is larger, or depends on data."""
+    if type(size) is Dim and (size.env.closed or size.hint is None):
+        return None
+    return operator.index(size) if size <= most else None
+
+
 def is_negative(size: int | Dim) -> bool:
     """Whether a size that the user computed is none; a guard, as `is_now`."""
     if type(size) is not Dim:

@@ -20,7 +20,7 @@ from weft.codegen.transposes import rows_of
 from weft.codegen.words import fields_of
 from weft.config import config
 from weft.dtypes import Dtype
-from weft.graph.dims import provably_equal
+from weft.graph.dims import pinned, provably_equal
 from weft.lazy import lazy
 from weft.llvm.builder import AnyValue, Builder, Complex, Value
 from weft.passes.lower import Item, to_int
@@ -47,6 +47,8 @@ TABLE = 512
 WOVEN, MOST_WOVEN = 16, 3
 """The most bytes of a row that is put together with others in registers (longer ones cost less one by one), and the
 most vectors that are read for one of those."""
+FAR = 256
+"""Bytes from one row to the next that are too many for that."""
 MANY_GROUPS = 16
 """Groups of rows that are one unit of work, so that what is laid out once serves many."""
 LETTERS = "cduv"
@@ -458,13 +460,13 @@ def pieces_of(axes: Sequence[Axis], loads: Sequence[Walk], staging: Sequence[str
 
 
 def _woven(axes: Sequence[Axis], k: int, load: Walk) -> Weave | None:
-    """How rows of a few elements are put together, if their number and all strides are known and that pays."""
+    """How rows of a few elements are put together, if that pays: their number and all strides are part of the code."""
     rows, columns = axes[0], axes[-1]
-    numbers = columns.size, rows.strides[k], columns.strides[k]
-    if len(axes) != 2 or load.source != "memory" or not all(type(n) is int for n in numbers):
+    if len(axes) != 2 or load.source != "memory":
         return None
-    width, pitch, step = numbers
-    if width * load.unit > WOVEN or pitch % load.unit or step % load.unit:
+    width = pinned(columns.size, WOVEN // load.unit)
+    pitch, step = (None if width is None else pinned(axis.strides[k], FAR) for axis in (rows, columns))
+    if width is None or pitch is None or step is None or pitch % load.unit or step % load.unit:
         return None
     weave = Weave(width, pitch // load.unit, step // load.unit)
     return weave if weave.is_worth_it(load.unit) else None
