@@ -24,9 +24,9 @@ from weft.targets.cpu.small_spectra import scaled, set_identity, spoiled_by, tak
 __all__ = ["eig", "eigenvalues", "takes"]
 
 _STEPS: Final = 300
-"""Steps for an eigenvalue. Three are needed, as a rule. Where many eigenvalues are equal all that is left of some rows is
-what the last step rounded, and it may take as long as luck takes until that is small enough: 60 were not enough for one
-of a million such matrices."""
+"""Steps for an eigenvalue. Three are needed, as a rule. Where many eigenvalues are equal all that is left of some rows
+is what the last step rounded, and it may take as long as luck takes until that is small enough: 60 were not enough for
+one of a million such matrices."""
 _UNUSUAL: Final = 10
 """Every so many steps a shift is taken from elsewhere, because a matrix may be the same after a usual step."""
 _LATE: Final = 30
