@@ -935,6 +935,22 @@ def test_a_loop_in_one_kernel_asks_for_the_rows_of_later_steps() -> None:
     assert "llvm.prefetch" in text.partition("weft_steps_")[2]
 
 
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (1, 7), (7, 1)])
+def test_a_loop_over_axes_of_one_element_is_one_kernel(shape: tuple[int, ...]) -> None:
+    """Its body is computed without such axes, and its results are stored with them: nothing is copied for that."""
+    rows, a, start = mx.random.normal((40, *shape)), mx.random.normal(shape), mx.zeros(shape)
+
+    def run(rows: array, a: array, h: array) -> Any:
+        return mx.scan(lambda h, row: (mx.tanh(a * h + row), h + 1), h, rows)
+
+    assert "weft_steps_" in str(weft.explain(run, rows, a, start))
+    assert_same(mx.compile(run)(rows, a, start), run(rows, a, start))
+    expected = start
+    for row in rows:
+        expected = mx.tanh(a * expected + row)
+    assert_same(run(rows, a, start)[0], expected)
+
+
 @pytest.mark.parametrize("n", [99, 96])
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.int8, mx.complex64])
 def test_rows_of_results_begin_anywhere_in_memory(dtype: Any, n: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def plan(
     for step in PASSES:
         graph = stage(step.__name__, step(graph))
     rows: set[Node] = set()
-    graph = compose_views(graph, layouts, rows)
+    graph = compose_views(graph, layouts, rows, apart=carried is not None)
     if carried is None:
         graph = keep_orders(graph, layouts, rows)
     graph = stage("views", cse(graph))

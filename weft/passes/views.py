@@ -11,7 +11,7 @@ copies its operand first.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -88,11 +88,15 @@ def is_contiguous(shape: Sequence[Size], strides: Sequence[Size]) -> bool:
 
 
 def compose_views(
-    graph: Graph, layouts: Mapping[Node, Strides | None] | None = None, rows: set[Node] | None = None
+    graph: Graph,
+    layouts: Mapping[Node, Strides | None] | None = None,
+    rows: set[Node] | None = None,
+    *,
+    apart: bool = False,
 ) -> Graph:
     """The pass. `layouts` gives the strides of inputs that are not contiguous. Values that the program asks to lie row
-    by row, and that do, are put into `rows`."""
-    chains = _moved(graph)
+    by row, and that do, are put into `rows`. Results that have to be stored `apart` may not be views."""
+    chains = _moved(graph, set(graph.outputs) if apart else set())
     resolver = Resolver(layouts or {})
     new: dict[Node, Node] = {}
     for node in graph.order():
@@ -146,23 +150,24 @@ def _leaf(node: Node) -> Node:
     return node.inputs[0] if isinstance(node.op, Strided) else node
 
 
-def _moved(graph: Graph) -> dict[Node, tuple[View, ...]]:
-    """For every node that is only read through one chain of views, by however many: that chain, nearest view first."""
+def _moved(graph: Graph, apart: Collection[Node]) -> dict[Node, tuple[View, ...]]:
+    """For every node that is only read through one chain of views, by however many: that chain, nearest view first.
+    Views that are results to be stored `apart` would be copied."""
     users, outputs = graph.users(), set(graph.outputs)
     chains: dict[Node, tuple[View, ...]] = {}
     for node in reversed(graph.order()):
         if node in outputs or not isinstance(node.op, (Elementwise, View)):
             continue
-        found = {_chain(node, user, chains.get(user, ())) for user in users[node]}
+        found = {_chain(node, user, chains.get(user, ()), user in apart) for user in users[node]}
         if len(found) == 1 and (chain := found.pop()):
             chains[node] = chain
     return chains
 
 
-def _chain(node: Node, user: Node, behind: tuple[View, ...]) -> tuple[View, ...]:
+def _chain(node: Node, user: Node, behind: tuple[View, ...], apart: bool) -> tuple[View, ...]:
     """The views through which a user reads a node, if it is computed after those that are `behind` it."""
     if isinstance(user.op, View):
-        if not behind and _only_units(user.op, node.kind) and not _reads_leaves(node):
+        if not behind and not apart and _only_units(user.op, node.kind) and not _reads_leaves(node):
             return ()  # a node without such axes has the shape of its neighbours, and may share their kernel
         return (user.op, *behind) if len(behind) < MOST_MOVED and _shrinks(user.kind, node.kind) else ()
     return behind if isinstance(user.op, Elementwise) else ()

@@ -179,14 +179,22 @@ def _tanh64(b: Builder, x: Value) -> Value:
 
 def _tanh32(b: Builder, x: Value) -> Value:
     """a - a a² / (3 + 1.2 a² + …) for a = |x| < 0.93, from there on 1 - 2 / (e**(2a) + 1): a number and a part of it
-    that is so small that errors of the quotient are less than half a unit of the difference."""
+    that is so small that errors of the quotient are less than half a unit of the difference.
+
+    A step of a recurrence waits for all of it, so no more operations than have to follow each other: the polynomial is
+    taken in pairs of terms, and what is multiplied with it is made meanwhile."""
     a = b.abs(x)
-    biased, r, _ = reduce(b, 2.0 * at_most(b, a, 9.1), FLOAT32.bias)
-    s = power_of_two(b, biased)
-    even, odd = split(b, r, EXP.of(x))
-    rise = b.fma(r * r, b.fma(odd, r, even), r)
+    bounded = at_most(b, a, 9.1)
+    magic = FLOAT32.rounder + FLOAT32.bias
+    shifted = b.fma(bounded, 2.0 * LOG2_E, magic)
+    r = b.fma(shifted - magic, -LN2_HI.float32, bounded + bounded)
+    s = power_of_two(b, to_bits(b, shifted))
+    c0, c1, c2, c3, c4 = EXP.float32
+    rr = r * r
+    terms = b.fma(b.fma(rr, c4, b.fma(r, c3, c2)), rr, b.fma(r, c1, c0))
+    grown = b.fma(s * rr, terms, b.fma(s, r, s + 1.0))
     square, small = a * a, a < 0.93
-    part = b.choose(small, square, 2.0) / b.choose(small, horner(b, square, TANH), b.fma(s, rise, s + 1.0))
+    part = b.choose(small, square, 2.0) / b.choose(small, horner(b, square, TANH), grown)
     whole = b.choose(small, a, 1.0)
     return b.copysign(b.fma(-whole, part, whole), x)
 
