@@ -447,16 +447,36 @@ def test_threads_finish_together(team: Callable[[int], None], count: int, m: int
 def test_gradients_do_not_depend_on_threads(
     team: Callable[[int], None], channels: int, outputs: int, groups: int
 ) -> None:
-    """Blocks of weights may begin in the middle of a place's channels, and read images where they lie."""
-    x, w = draw((2, 24, 24, channels)), draw((outputs, 3, 3, channels // groups), seed=1)
-    y = draw((2, 24, 24, outputs), seed=2)
+    """Blocks of weights may begin in the middle of a place's channels, and read images where they lie; of many threads
+    each has some of the places."""
+    x, w = draw((2, 24, 40, channels)), draw((outputs, 3, 3, channels // groups), seed=1)
+    y = draw((2, 24, 40, outputs), seed=2)
     found = []
-    for count in (1, 2, 3, 7):
+    for count in (1, 2, 3, 7, 16):
         team(count)
-        found.append(mx.vjp(lambda x, w: mx.conv2d(x, w, 1, 1, 1, groups), [x, w], [y])[1])
+        more = mx.concatenate([x, mx.zeros((count, *x.shape[1:]))])  # a program of its own for each number of threads
+        mx.eval(more)
+        gradients = mx.vjp(lambda x, w: mx.conv2d(x[:2], w, 1, 1, 1, groups), [more, w], [y])[1]
+        found.append([gradients[0][:2], gradients[1]])
         mx.eval(found[-1])
     for other in found[1:]:
         assert all(mx.array_equal(a, b).item() for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize("dtype", list(ROUNDING))
+@pytest.mark.parametrize(("channels", "outputs"), [(3, 64), (17, 33), (64, 48)])
+def test_weights_whose_places_many_threads_share(
+    team: Callable[[int], None], channels: int, outputs: int, dtype: Any
+) -> None:
+    """To the bit what the windows, turned, times the cotangents are."""
+    team(16)
+    x, w, y = draw((2, 40, 40, channels), dtype), draw((outputs, 3, 3, channels), dtype, 1), draw((2, 38, 38, outputs))
+    y = y.astype(dtype)
+    found = mx.vjp(lambda w: mx.conv2d(x, w), [w], [y])[1][0]
+    taps = [x[:, i : i + 38, j : j + 38] for i in range(3) for j in range(3)]
+    windows = mx.concatenate(taps, axis=-1).reshape(2 * 38 * 38, -1)
+    expected = windows.T @ y.reshape(-1, outputs)
+    assert mx.array_equal(found.transpose(1, 2, 3, 0).reshape(-1, outputs), expected).item()
 
 
 def test_depthwise_weight_gradients_of_images_that_come_from_memory() -> None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from weft.codegen.launch import Launch, Pointer
 from weft.llvm.builder import Value
+from weft.llvm.engine import Source
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
-from weft.targets.cpu.matmul.frame import Part, ProductFrame
+from weft.targets.cpu.matmul.frame import Part, ProductFrame, Word, block
+from weft.targets.cpu.matmul.tasks import STREAM, equal_blocks, grain_of
 
 WORDS: Final = ("tasks", "*parts", "*rest", "*out", "count", "elements", "block", "blocks")
 
@@ -45,3 +48,18 @@ class Combine:
             f.store(kind, total, b.gep(f["out"], (member * f["elements"] + start + i) * kind.memory.size), part)
 
         f.sweep(f.least(f["elements"] - start, f["block"]), self.lanes, one)
+
+
+def combined(
+    kind: Elements, lanes: int, members: int, elements: int, count: int, parts: Pointer, rest: Pointer, to: Pointer
+) -> Launch:
+    """The launch for `count` partial results of each member, and the rest."""
+    length = equal_blocks(elements, 16 * lanes, lanes)
+    blocks = -(-elements // length)
+    values: dict[str, Word] = {
+        "tasks": members * blocks, "parts": parts, "rest": rest, "out": to,
+        "count": count, "elements": elements, "block": length, "blocks": blocks,
+    }  # fmt: skip
+    kernel = Combine(kind, lanes)
+    source = Source(f"matmul:{kernel.name}", kernel.name, kernel.ir)
+    return Launch(source, block(WORDS, values, ()), grain_of(STREAM * members * elements * count, members * blocks))

@@ -249,8 +249,17 @@ class Gemm:
         f, memory = self.frame, self.result.memory.size
         return Sums(self.b.gep(f["out"], ((member * f["m"] + i) * f["n"] + j) * memory), f["n"] * memory)
 
+    def _chunks(self, task: Value) -> tuple[Value, Value, Value]:
+        """Which block a task is, and from which to which chunk."""
+        return task, self.b.i64(0), self.frame["chunks"]
+
+    def _totals(self, totals: Sums, chunk: Value) -> tuple[Sums, Value]:
+        """Where the sums of a chunk go, and how many others are there already."""
+        return totals, chunk
+
     def _task(self, task: Value) -> None:
         f, b = self.frame, self.b
+        task, begin, end = self._chunks(task)
         rest, block_i = f.divide(task, f["blocks_m"])
         member, block_j = f.divide(rest, f["blocks_n"])
         left, right = self._operands(member)
@@ -261,12 +270,12 @@ class Gemm:
         totals = out
         if self.apart:
             totals = Sums(b.gep(f.scratch, f["at_total"]), f["block_n"] * self.size)
-        with b.loop(0, f["chunks"], 1) as loop:
-            with b.when(loop.index.ne(0)):
+        with b.loop(begin, end, 1) as loop:
+            with b.when(loop.index.ne(begin)):
                 f.look()
             depth = f.least(f["k"] - loop.index * CHUNK, CHUNK)
             a, y = self._left_of_chunk(left, loop.index), self._of_chunk(right, loop.index)
-            self._multiply(Chunk(a, y, rows, columns, depth), totals, loop.index)
+            self._multiply(Chunk(a, y, rows, columns, depth), *self._totals(totals, loop.index))
         if self.epilogue is not None:
             self._follow(totals, member * f["m"] + i, j, rows, columns)
         elif self.apart:

@@ -13,8 +13,8 @@ from weft.llvm.engine import Source
 from weft.records import dataclass, replace
 from weft.targets.axes import row_major
 from weft.targets.copying import Copy
-from weft.targets.cpu.matmul import combine, dot, gemm, weighted
-from weft.targets.cpu.matmul.combine import Combine
+from weft.targets.cpu.matmul import dot, gemm, weighted
+from weft.targets.cpu.matmul.combine import combined
 from weft.targets.cpu.matmul.dot import Dot
 from weft.targets.cpu.matmul.elements import Elements, elements_of
 from weft.targets.cpu.matmul.frame import Word, block
@@ -158,9 +158,7 @@ def _merged(axes: Sequence[tuple[int, int, int]]) -> Axes:
     return tuple(merged)
 
 
-def _launch(
-    kernel: Gemm | Dot | Combine | Tiny | Weighted, words: tuple[Word, ...], work: int, scratch: int = 0
-) -> Launch:
+def _launch(kernel: Gemm | Dot | Tiny | Weighted, words: tuple[Word, ...], work: int, scratch: int = 0) -> Launch:
     tasks = words[0]
     assert isinstance(tasks, int)
     then = getattr(kernel, "epilogue", None)
@@ -496,13 +494,6 @@ def _split(p: _Product, chunk: int, one: Callable[[_Product, bool], Launch]) -> 
     parts = partial(3, 0, chunk, ((count, chunk * p.a.column, chunk * p.b.row), *p.axes))
     rest = partial(4, count * chunk, p.k - count * chunk, p.axes)
     lanes = machine(config.cpu).lanes(p.kind)
-    length = equal_blocks(elements, 16 * lanes, lanes)
-    blocks = -(-elements // length)
-    values: dict[str, Word] = {
-        "tasks": p.members * blocks, "parts": Pointer(3), "rest": Pointer(4), "out": Pointer(2),
-        "count": count, "elements": elements, "block": length, "blocks": blocks,
-    }  # fmt: skip
-    work = STREAM * p.members * elements * count
-    total = _launch(Combine(p.kind, lanes), block(combine.WORDS, values, ()), work)
+    total = combined(p.kind, lanes, p.members, elements, count, Pointer(3), Pointer(4), Pointer(2))
     each = p.members * elements * wide
     return Lowering((parts, rest, total), (count * each, each))

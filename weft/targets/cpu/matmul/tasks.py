@@ -12,7 +12,7 @@ STREAM: Final = 8
 PARALLEL: Final = 1 << 20  # less work than this stays on one thread
 _PER_THREAD: Final = 4  # tasks: threads take them as they come, and cores are not equally fast
 _TASK: Final = 1 << 17  # the least that is worth handing to a thread
-_COLUMNS: Final = 4  # columns of an output that take as long as what a task does for its rows alone
+COLUMNS: Final = 4  # columns of an output that take as long as what a task does for its rows alone
 _LEVEL: Final = 1.02  # how much longer does not matter
 
 
@@ -45,7 +45,7 @@ def even_blocks(
         return [-(-extent // (count * by)) * by for count in range(least, least + _PER_THREAD * threads)]
 
     def time(block: tuple[int, int]) -> int:
-        return -(-tasks(block) // threads) * (min(m, block[0]) + extra) * (min(n, block[1]) + _COLUMNS)
+        return -(-tasks(block) // threads) * (min(m, block[0]) + extra) * (min(n, block[1]) + COLUMNS)
 
     def tasks(block: tuple[int, int]) -> int:
         return members * -(-m // block[0]) * -(-n // block[1])

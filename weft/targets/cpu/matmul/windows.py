@@ -29,6 +29,7 @@ from weft.targets.axes import Axis, axes_of, merged, row_major, scaled
 from weft.targets.cpu import moves
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul import few_outputs, gemm, groups, panels, residues
+from weft.targets.cpu.matmul.combine import combined
 from weft.targets.cpu.matmul.elements import Elements, elements_of
 from weft.targets.cpu.matmul.frame import Part, ProductFrame, Word, block
 from weft.targets.cpu.matmul.gemm import CHUNK, Chunk, Gemm, Sums, Tile
@@ -36,7 +37,7 @@ from weft.targets.cpu.matmul.lowering import largest_blocks, output_blocks
 from weft.targets.cpu.matmul.machine import machine
 from weft.targets.cpu.matmul.panels import Matrix
 from weft.targets.cpu.matmul.residues import ConvolutionPart, Placed
-from weft.targets.cpu.matmul.tasks import equal_blocks, even_blocks, grain_of, tasks_for
+from weft.targets.cpu.matmul.tasks import COLUMNS, equal_blocks, even_blocks, grain_of, tasks_for
 
 Way = Literal["runs", "across", "single"]
 """What lies together: the columns of a row (in runs), several rows, or nothing."""
@@ -49,6 +50,10 @@ _CACHED: Final = 1 << 20  # bytes of a right operand that stay in a second-level
 _FROM_CACHE, _FROM_MEMORY = 4, 12  # rows that take as long as fetching the columns that they are multiplied with
 _SHARES, _ROWS = 16, 126  # blocks of less rows are no better, if there are so many times as many as are wanted
 _EVEN: Final = 1.04  # how many times the work of others a thread may have
+_CHUNKS: Final = 8  # fewer are not worth being tasks of their own
+_SUM: Final = 4  # terms that take as long as writing or reading a sum
+_FROM_SHARED: Final = 48  # rows that take as long as fetching columns where more than two threads ask for them
+_PAYS: Final = 0.92  # of the time that it would take otherwise
 _LONGEST: Final = 512  # rows of a run that are multiplied with a packed block of the right operand
 
 
@@ -93,6 +98,7 @@ class WindowGemm(Gemm):
                 words += [f"{letter}{axis}", f"{letter}s{axis}", *([f"{letter}b{axis}"] if along >= 0 else [])]
         words += [f"{name}{axis}" for axis in range(checks) for name in ("first", "size")]
         self.words = tuple(words)  # type: ignore[misc]
+        self.parted = False
         self._runs: Value
         """How many runs the chunk has that is being packed."""
         self._member: Value
@@ -101,8 +107,14 @@ class WindowGemm(Gemm):
     @property
     def name(self) -> str:
         marks = "_".join("".join("x" if a < 0 else str(a) for a in axes) for axes in (self.rows, self.columns))
-        scattered = f"_at{self.scattered}" if self.scattered else ""
-        return f"{self.title}_{marks}_of{self.checks}_{self.way}{self.span}{scattered}_{super().name}"
+        more = (f"_at{self.scattered}" if self.scattered else "") + "_parted" * self.parted
+        return f"{self.title}_{marks}_of{self.checks}_{self.way}{self.span}{more}_{super().name}"
+
+    def part(self) -> None:
+        """Make chunks tasks of their own, some at a time, whose sums lie apart, as they are in flight, until
+        `combine.py` adds them up."""
+        self.parted, self.result, self.apart = True, self.wide, False
+        self.words = (*self.words, "parts", "per", "part")  # type: ignore[misc]
 
     @property
     def operands(self) -> int:
@@ -113,8 +125,23 @@ class WindowGemm(Gemm):
         offset_a, offset_b, self._member = f.offsets(member)
         return self.b.gep(f["a"], offset_a), self.b.gep(f["b"], offset_b)
 
+    def _chunks(self, task: Value) -> tuple[Value, Value, Value]:
+        f = self.frame
+        if not self.parted:
+            return super()._chunks(task)
+        block, number = f.divide(task, f["parts"])
+        begin = number * f["per"]
+        return block, begin, f.least(begin + f["per"], f["chunks"])
+
+    def _totals(self, totals: Sums, chunk: Value) -> tuple[Sums, Value]:
+        if not self.parted:
+            return super()._totals(totals, chunk)
+        return replace(totals, at=self.b.gep(totals.at, chunk * self.frame["part"])), self.b.i64(0)
+
     def _output(self, member: Value, i: Value, j: Value) -> Sums:
         f, b = self.frame, self.b
+        if self.parted:
+            return super()._output(member, i, j)
         start = b.gep(f["out"], self._member + j * self.kind.memory.size)
         if not self.scattered:
             return Sums(b.gep(start, i * f["out_row"]), f["out_row"])
@@ -672,8 +699,8 @@ def _lowering(
     batch.append(Axis(groups, (each * scaled(x.layout)[-1], per * strides[n], per * y.dtype.size)))
     # All axes but those of members and of columns are rows of the output.
     places = merged(axes_of(out.layout.shape[-d - 2 : -1], scaled(out.layout)[-d - 2 : -1]))
-    made, packed = _launches(windows, x, over, rows, columns, matrix, merged(batch), out.pointer, places)
-    return Lowering((*launches, *made), (copied, packed))
+    made, *more = _launches(windows, x, over, rows, columns, matrix, merged(batch), out.pointer, places)
+    return Lowering((*launches, *made), (copied, *more))
 
 
 def _with_last(layout: Layout, last: int) -> Layout:
@@ -727,9 +754,9 @@ def _launches(
     members_of: Sequence[Axis],
     to: Pointer,
     places: Sequence[Axis],
-) -> tuple[list[Launch], Any]:
+) -> tuple[list[Launch], Any, int]:
     """The launch, after one that packs the right operand if that is worth it, and how many bytes that takes (of what
-    pointer 4 is)."""
+    pointer 4 is), and sums of parts (5)."""
     x = left.layout
     kind, size, d = elements_of(x.dtype), x.dtype.size, len(windows)
     rows, columns = _joined(rows), _joined(columns)
@@ -758,6 +785,17 @@ def _launches(
     block_m, block_n = _blocks(kind, tile, members, m, n, k, step)
     if isinstance(kernel, FewColumns):
         block_n = n
+    chunks = max(1, -(-k // CHUNK))
+    # Where a chunk's sums would go if they were added up later: rows of the output follow each other then.
+    in_rows = members == 1 and not scattered and (not places or places[0].strides[0] == n * size)
+    parts = (
+        None
+        if not in_rows or isinstance(kernel, FewColumns)
+        else _parts(kind, tile, m, n, chunks, step, (block_m, block_n))
+    )
+    if parts is not None:
+        kernel.part()
+        block_m, block_n = parts.block
     blocks_m, blocks_n = -(-m // block_m), -(-n // block_n)
     launches, packed, panel, at = [], 0, 0, right.pointer
     in_order, few = b_column == size and len(right.inside) <= 1, isinstance(kernel, FewColumns)
@@ -782,14 +820,15 @@ def _launches(
         starts = row_line * (-(-(CHUNK - 1) // run) + 1) if over else 0
     elif isinstance(kernel, PlacesInPlace):
         table, zeros = (block_m // run + 2) * 8 * CHUNK, run * size if over else 0
+    tasks = members * blocks_m * blocks_n * (1 if parts is None else parts.count)
     at_zeros, zeros = at_columns + table, -(-zeros // 8) * 8
     at_starts = at_zeros + zeros
     at_places = at_starts + starts
     steps = scaled(x)[-d - 1 : -1]
     ahead = rows[-1].step * tile.rows if rows else 0
     values: dict[str, Word] = {
-        "tasks": members * blocks_m * blocks_n, "a": left.pointer, "b": at, "out": to,
-        "m": m, "n": n, "k": k, "chunks": max(1, -(-k // CHUNK)), "a_row": 0, "a_k": 0, "b_k": b_k,
+        "tasks": tasks, "a": left.pointer, "b": at, "out": to if parts is None else Pointer(5),
+        "m": m, "n": n, "k": k, "chunks": chunks, "a_row": 0, "a_k": 0, "b_k": b_k,
         "b_column": b_column, "block_m": block_m, "block_n": block_n, "blocks_m": blocks_m, "blocks_n": blocks_n,
         "panel": panel or scratch.panel, "at_a": scratch.at_a, "at_total": scratch.at_total,
         "out_row": places[0].strides[0] if places else 0, "at_places": at_places, "at_rows": at_rows,
@@ -805,10 +844,17 @@ def _launches(
         values[f"o{number}"], values[f"os{number}"] = outward.size, outward.strides[0]
     for number, spatial in enumerate(over):
         values[f"first{number}"], values[f"size{number}"] = -windows[spatial].low, x.shape[spatial - d - 1]
-    tasks = members * blocks_m * blocks_n
+    sums = m * n * kind.work.size
+    if parts is not None:
+        values |= {"parts": parts.count, "per": parts.chunks, "part": sums}
     source = Source(f"convolve:{kernel.name}", kernel.name, kernel.ir)
     words, bytes_of = block(kernel.words, values, batch), at_places + (8 * block_m if scattered else 0)
-    return [*launches, Launch(source, words, grain_of(terms, tasks), bytes_of)], packed
+    launches.append(Launch(source, words, grain_of(terms, tasks), bytes_of))
+    if parts is None:
+        return launches, packed, 0
+    rest = Pointer(5, (chunks - 1) * sums)
+    launches.append(combined(kind, processor.lanes(kind), 1, m * n, chunks - 1, Pointer(5), rest, to))
+    return launches, packed, chunks * sums
 
 
 def _blocks(kind: Elements, tile: Tile, members: int, m: int, n: int, k: int, step: int) -> tuple[int, int]:
@@ -825,6 +871,39 @@ def _blocks(kind: Elements, tile: Tile, members: int, m: int, n: int, k: int, st
         return equal_blocks(m, min(block_m, max(share, _ROWS)), step), equal_blocks(n, block_n, tile.columns)
     extra = _FROM_MEMORY if k * n * kind.work.size > _CACHED else _FROM_CACHE
     return even_blocks(m, n, (block_m, block_n), (step, tile.columns), members, extra)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Tasks that have some of the chunks each: the blocks, how many parts all chunks make, and chunks of one."""
+
+    block: tuple[int, int]
+    count: int
+    chunks: int
+
+
+def _parts(kind: Elements, tile: Tile, m: int, n: int, chunks: int, step: int, whole: tuple[int, int]) -> _Parts | None:
+    """The parts that many threads finish sooner than blocks of a `whole` sum. Smaller blocks read the operands more
+    often; the sums of a chunk are written and read once more."""
+    threads = get_threads()
+    known = all(type(number) is int for number in (m, n, chunks))
+    if not known or chunks < _CHUNKS or tasks_for(m * n * chunks * CHUNK) == 1:
+        return None
+    extra = _FROM_MEMORY if threads == 2 else _FROM_SHARED
+
+    def of_block(block: tuple[int, int]) -> tuple[int, int]:
+        """How many blocks, and how long one takes to add a term."""
+        return -(-m // block[0]) * -(-n // block[1]), (min(m, block[0]) + extra) * (min(n, block[1]) + COLUMNS)
+
+    largest = largest_blocks(kind, tile)
+    block = equal_blocks(m, largest[0], step), equal_blocks(n, largest[1], tile.columns)
+    blocks, time = of_block(block)
+    rounds = [(-(-blocks * -(-chunks // per) // threads) * per, -per) for per in range(1, chunks + 1)]
+    turns, per = min(rounds)
+    apart = turns * CHUNK * time + 2 * _SUM * chunks * m * n // threads
+    blocks, time = of_block(whole)
+    pays = apart < _PAYS * -(-blocks // threads) * chunks * CHUNK * time
+    return _Parts(block, -(-chunks // -per), -per) if pays else None
 
 
 def _piece(run: int, rows: int) -> int:
