@@ -399,7 +399,10 @@ def at_the_edge(x: np.ndarray, *, end: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16, dt.int8, dt.complex128], ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize(("m", "k", "n"), [(3, 5, 7), (19, 37, 50), (1, 90, 21), (21, 90, 1), (5, 131, 9)])
+@pytest.mark.parametrize(
+    ("m", "k", "n"),
+    [(3, 5, 7), (19, 37, 50), (1, 90, 21), (21, 90, 1), (5, 131, 9), (90, 3, 1), (90, 13, 1), (1, 2100, 21)],
+)
 @pytest.mark.parametrize("end", [False, True])
 def test_nothing_outside_an_operand_is_read(dtype, m, k, n, end):
     rng = np.random.default_rng(8)

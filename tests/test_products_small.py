@@ -90,6 +90,7 @@ ROWS = {
     "sliced": lambda x: x[:, 1:-1],
     "reversed": lambda x: x[::-1, 1:-1][:, ::-1],
     "turned": lambda x: mx.contiguous(x[:, 1:-1].T).T,
+    "turned and reversed": lambda x: mx.contiguous(x[::-1, 1:-1].T).T[::-1],
     "equal": lambda x: mx.broadcast_to(x[:1, 1:-1], (x.shape[0], x.shape[1] - 2)),
 }
 
@@ -129,7 +130,7 @@ def test_rows_times_a_vector_are_chains_of_their_terms(k: int, dtype: mx.Dtype) 
             assert bytes(memoryview(found.view(mx.uint8))) == bytes(memoryview(expected.view(mx.uint8)))
 
 
-@pytest.mark.parametrize("way", ["rows", "sliced", "turned"])
+@pytest.mark.parametrize("way", ["rows", "sliced", "turned", "reversed", "turned and reversed"])
 def test_rows_times_a_vector_have_lanes_across_rows(way: str) -> None:
     x, vector = mx.ones((300, 11)), mx.ones((9,))
     assert "runs weighted_" in str(weft.explain(lambda x: ROWS[way](x) @ vector, x))

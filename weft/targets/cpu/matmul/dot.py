@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
 
+from weft.codegen.scope import reversed_lanes
 from weft.llvm.builder import AnyValue, Value
 from weft.records import dataclass
 from weft.targets.cpu.matmul import elements as el
@@ -32,8 +33,8 @@ _STEPS: Final = 4  # terms of an interleaved sum that are added between reading 
 TURNS: Final = LANES * _STEPS
 """Terms after which all interleaved sums have got as many as go together."""
 
-Read = Literal["rows", "columns", "any"]
-"""How `w` lies: k contiguous, rows contiguous, or neither."""
+Read = Literal["rows", "back", "columns", "any"]
+"""How `w` lies: k contiguous, forwards or backwards, rows contiguous, or neither."""
 
 WORDS: Final = (
     "tasks", "*x", "*w", "*out", "few", "many", "k", "x_row", "x_k", "w_row", "w_k", "out_few", "out_many", "chunks",
@@ -244,14 +245,14 @@ class Dot:
     def _long_sums(self, rows: list[Value], x: list[Value], depth: Value) -> list[AnyValue]:
         """The interleaved sums of every row of x with every row of w."""
         f, b = self.frame, self.b
-        stride = f["w_k"] if self.read == "any" else None
+        stride = None if self.read == "rows" else f["w_k"]
         sums = [el.zero(b, self.kind, LANES)] * (len(x) * self.rows)
         for begin, end, tail in self._turns(depth):
             with b.loop(begin, end, LANES, *el.flat(sums)) as loop:
                 k, sums = loop.index, el.unflat(self.kind, loop.carried)
                 part = f.leading(depth - k, LANES) if tail else None
                 offset = k * (self.kind.memory.size if stride is None else stride)
-                right = [f.load(self.kind, b.gep(row, offset), LANES, part, stride) for row in rows]
+                right = [self._load_row(b.gep(row, offset), part, stride) for row in rows]
                 for i, row in enumerate(x):
                     left = f.load(self.wide, b.gep(row, k * self.size), LANES, part)
                     for r in range(self.rows):
@@ -261,6 +262,13 @@ class Dot:
                 loop.carry(*el.flat(sums))
             sums = el.unflat(self.kind, loop.carried)
         return sums
+
+    def _load_row(self, at: Value, part: Part | None, stride: Value | None) -> AnyValue:
+        """Elements of a row of w, from the one that lies here on."""
+        f, b, size = self.frame, self.b, self.kind.memory.size
+        if self.read == "back" and part is None:
+            return reversed_lanes(b, f.load(self.kind, b.gep(at, -(LANES - 1) * size), LANES))
+        return f.load(self.kind, at, LANES, part, stride)
 
     def _tree(self, sums: list[AnyValue]) -> AnyValue:
         """The sum over the lanes of each of several vectors, together as one vector."""

@@ -90,6 +90,11 @@ class _Operand:
     def transposed(self) -> _Operand:
         return _Operand(self.pointer, self.column, self.row)
 
+    def from_column(self, last: int) -> _Operand:
+        """The same matrix with its columns from the last one on."""
+        start = Pointer(self.pointer.value, self.pointer.offset + last * self.column)
+        return _Operand(start, self.row, -self.column)
+
 
 @dataclass(frozen=True, slots=True)
 class _Product:
@@ -120,6 +125,11 @@ class _Product:
         axes = tuple((extent, b, a) for extent, a, b in self.axes)
         a, b, out = self.b.transposed, self.a.transposed, self.out.transposed
         return replace(self, m=self.n, n=self.m, a=a, b=b, out=out, axes=axes, flipped=not self.flipped)
+
+    def with_columns_backwards(self) -> _Product:
+        """The same product with its columns from the last one on."""
+        last = self.n - 1
+        return replace(self, b=self.b.from_column(last), out=self.out.from_column(last))
 
     def with_rows_of_batch(self, most: int | None = None) -> _Product:
         """The members along the innermost batch axis as rows of one taller a, if b is the same for all of them."""
@@ -371,15 +381,22 @@ def _packing(x: _Operand, rows: int, columns: int, size: int) -> bool | None:
 
 def _is_weighted(p: _Product) -> bool:
     """Whether it is many rows times one vector, of elements of a row, or of neighbouring ones, that lie one after the
-    other."""
+    other, forwards or backwards."""
     if p.axes or p.n != 1 or p.kind.parts != 1 or not p.m >= _TINY_MANY:
         return False
-    return p.a.row == p.kind.memory.size or _has_whole_rows(p)
+    return _are_neighbours(p.a.row, p.kind) or _has_whole_rows(p)
+
+
+def _are_neighbours(stride: int, kind: Elements) -> bool:
+    """Whether elements that lie so far apart have nothing between them."""
+    return stride in (kind.memory.size, -kind.memory.size)
 
 
 def _has_whole_rows(p: _Product) -> bool:
     """Whether rows are worth turning. A number of terms that changes would make a kernel each time."""
-    return p.a.column == p.kind.memory.size and not is_symbolic(p.k) and p.k >= weighted.FEWEST
+    if is_symbolic(p.k) or not _are_neighbours(p.a.column, p.kind):
+        return False
+    return p.k >= weighted.FEWEST or (p.k > 1 and p.kind.memory.size >= 4)
 
 
 def _weighted(p: _Product) -> Launch:
@@ -387,7 +404,8 @@ def _weighted(p: _Product) -> Launch:
         "tasks": -(-p.m // _TINY_TASK), "a": p.a.pointer, "b": p.b.pointer, "out": p.out.pointer,
         "rows": p.m, "block": _TINY_TASK, "k": p.k, "a_row": p.a.row, "a_column": p.a.column, "b_k": p.b.row,
     }  # fmt: skip
-    kernel = Weighted(p.kind, None if p.a.row == p.kind.memory.size else int(p.k))
+    across = _are_neighbours(p.a.row, p.kind)
+    kernel = Weighted(p.kind, None if across else int(p.k), (p.a.row if across else p.a.column) < 0)
     return _launch(kernel, block(kernel.words, values, ()), STREAM * p.m * p.k)
 
 
@@ -410,6 +428,8 @@ def _skinny(product: _Product) -> Lowering:
     p = product if product.m <= product.n else product.transposed
     if p.m == 1:
         p = p.with_rows_of_batch(most=_FEW)
+    if p.b.column == -p.kind.memory.size:
+        p = p.with_columns_backwards()
     whole = _dot(p)
     if _streamed(p) >= 4 * PARALLEL and 2 * _count(whole) <= tasks_for(_streamed(p)):
         return _split(p, dot.CHUNK, _dot) or Lowering((whole,))
@@ -425,11 +445,11 @@ def _dot(p: _Product, partial: bool = False, fused: Fused | None = None) -> Laun
     size, work = p.kind.memory.size, _streamed(p) + (0 if fused is None else fused.work)
     few, lanes = 1 if p.m == 1 else 4, machine(config.cpu).lanes(p.kind)
     held = _held(p)
-    read: dot.Read = "rows" if p.b.row == size else "any"
+    read: dot.Read = "rows" if p.b.row == size else "back" if p.b.row == -size else "any"
     if p.b.column == size and (p.n > _NARROW or held):
         read = "columns"
     # As many rows of w as there are sums in registers for: more streams come faster than few.
-    rows = 1 if p.n == 1 else 8 if few == 1 and p.kind.work.size <= 4 and read == "rows" else 4
+    rows = 1 if p.n == 1 else 8 if few == 1 and p.kind.work.size <= 4 and read in ("rows", "back") else 4
     then = None if fused is None else fused.kernel
     together = max(1, machine(config.cpu).registers // (2 * p.kind.parts * few))
     kernel = Dot(p.kind, few, rows, read, lanes, p.flipped, partial, then, held, together, _known(p, lanes))
@@ -486,9 +506,9 @@ def _split(p: _Product, chunk: int, one: Callable[[_Product, bool], Launch]) -> 
     ratio = wide // p.kind.memory.size
 
     def partial(number: int, first: int, k: int, axes: Axes) -> Launch:
-        a = replace(p.a, pointer=Pointer(p.a.pointer.value, first * p.a.column))
-        b = replace(p.b, pointer=Pointer(p.b.pointer.value, first * p.b.row))
-        out = _Operand(Pointer(number), p.out.row * ratio, p.out.column * ratio)
+        a = replace(p.a, pointer=Pointer(p.a.pointer.value, p.a.pointer.offset + first * p.a.column))
+        b = replace(p.b, pointer=Pointer(p.b.pointer.value, p.b.pointer.offset + first * p.b.row))
+        out = _Operand(Pointer(number, p.out.pointer.offset * ratio), p.out.row * ratio, p.out.column * ratio)
         return one(replace(p, k=k, a=a, b=b, out=out, axes=axes), True)
 
     parts = partial(3, 0, chunk, ((count, chunk * p.a.column, chunk * p.b.row), *p.axes))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from weft.codegen.kernel import LANES
+from weft.codegen.scope import reversed_lanes
 from weft.codegen.transposes import columns_of
 from weft.llvm.builder import AnyValue, Value
 from weft.targets.cpu.matmul import elements as el
@@ -18,19 +19,20 @@ from weft.targets.cpu.matmul.frame import ProductFrame
 
 WORDS: Final = ("tasks", "*a", "*b", "*out", "rows", "block", "k", "a_row", "a_column", "b_k")
 FEWEST: Final = 4
-"""Terms that fill the shortest vectors which are turned."""
+"""Terms that fill the shortest vectors which are turned, but for pairs of elements of four bytes or more."""
 
 
 class Weighted:
     """Writes the kernel for rows of k terms whose elements lie one after the other; without a k, for rows of any number
-    of terms of which elements of neighbouring rows do."""
+    of terms of which elements of neighbouring rows do. `back`: each lies before the one that it follows."""
 
     words = WORDS
 
-    def __init__(self, kind: Elements, k: int | None) -> None:
-        self.kind, self.k = kind, k
+    def __init__(self, kind: Elements, k: int | None, back: bool = False) -> None:
+        self.kind, self.k, self.back = kind, k, back
         self.piece = LANES if kind.work.size <= 4 else 8
-        self.name = f"weighted_{kind.memory.name}_{kind.work.name}_{'columns' if k is None else k}"
+        form = f"{'columns' if k is None else k}{'_back' * back}"
+        self.name = f"weighted_{kind.memory.name}_{kind.work.name}_{form}"
 
     def ir(self) -> str:
         self.frame = f = ProductFrame(self.name, WORDS, 0)
@@ -52,7 +54,9 @@ class Weighted:
         f, kind = self.frame, self.kind
         with f.b.loop(0, f["k"], 1, *el.flat([el.zero(f.b, kind, LANES)])) as loop:
             (held,) = el.unflat(kind, loop.carried)
-            x = el.load(f.b, kind, f.b.gep(start, f["a_column"] * loop.index), LANES)
+            at = f.b.gep(start, f["a_column"] * loop.index)
+            x = el.load(f.b, kind, f.b.gep(at, -(LANES - 1) * kind.memory.size) if self.back else at, LANES)
+            x = reversed_lanes(f.b, x) if self.back else x
             y = el.load(f.b, kind, f.b.gep(f["b"], f["b_k"] * loop.index), 1)
             loop.carry(*el.flat([el.multiply_add(f.b, x, el.spread(f.b, y, LANES), held)]))
         (total,) = el.unflat(kind, loop.carried)
@@ -75,10 +79,11 @@ class Weighted:
     def _added(self, total: AnyValue, start: Value, begin: Value, lanes: int, done: int) -> AnyValue:
         """The sums of sixteen rows with the terms of a piece added, but for those that are `done`."""
         f, size = self.frame, self.kind.memory.size
-        at = f.b.gep(start, begin * size)
+        at = f.b.gep(start, (begin + (lanes - 1)) * -size if self.back else begin * size)
         rows = [el.load(f.b, self.kind, f.b.gep(at, f["a_row"] * i), lanes) for i in range(LANES)]
         weights = f.b.gep(f["b"], f["b_k"] * begin)
-        for term, x in list(enumerate(columns_of(f.b, rows)))[done:]:
+        columns = columns_of(f.b, rows)[:: -1 if self.back else 1]
+        for term, x in list(enumerate(columns))[done:]:
             y = el.load(f.b, self.kind, f.b.gep(weights, f["b_k"] * term), 1)
             total = el.multiply_add(f.b, x, el.spread(f.b, y, LANES), total)
         return total
@@ -88,6 +93,11 @@ def _rest(k: int, whole: int) -> Iterator[tuple[int, int, int]]:
     """Where the last vectors of a row begin, their lanes, and how many of these have been before: the last one ends
     with the row."""
     rest = k - whole
+    if k < FEWEST:
+        yield 0, 2, 0
+        if k > 2:
+            yield 1, 2, 1
+        return
     if rest > FEWEST and k < 8:  # a row is no longer than that
         yield whole, FEWEST, 0
         rest -= FEWEST
