@@ -28,12 +28,17 @@ def batches(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float64, mx.float16, mx.bfloat16, mx.complex64])
-@given(operands=batches(), turned=st.tuples(st.booleans(), st.booleans()))
-@settings(max_examples=5, deadline=None)
+@given(
+    operands=batches(),
+    turned=st.tuples(st.booleans(), st.booleans()),
+    shared=st.sampled_from([None, "left", "left", "right"]),
+)
+@settings(max_examples=10, deadline=None)
 def test_members_of_a_batch_are_products_of_their_own(
-    dtype: Any, operands: tuple[np.ndarray, np.ndarray], turned: tuple[bool, bool]
+    dtype: Any, operands: tuple[np.ndarray, np.ndarray], turned: tuple[bool, bool], shared: str | None
 ) -> None:
-    """Sixteen at a time, with neighbours in the same vectors, they have the bits that they have alone."""
+    """Sixteen at a time, with neighbours in the same vectors, they have the bits that they have alone, also where all
+    members share an operand."""
     a, b = (mx.array(x, mx.float64).astype(dtype) for x in operands)
     if dtype == mx.complex64:
         a, b = a * (1 - 2j), b * (0.5 + 1j)
@@ -41,6 +46,10 @@ def test_members_of_a_batch_are_products_of_their_own(
         mx.contiguous(mx.swapaxes(x, 1, 2)) if t else mx.contiguous(x) for x, t in zip((a, b), turned, strict=True)
     ]
     left, right = (mx.swapaxes(x, 1, 2) if t else x for x, t in zip(stored, turned, strict=True))
+    if shared == "left":
+        a, left = (mx.broadcast_to(x[:1], x.shape) for x in (a, left))
+    elif shared == "right":
+        b, right = (mx.broadcast_to(x[:1], x.shape) for x in (b, right))
     together = left @ right
     for member in (0, 15, len(operands[0]) // 2, len(operands[0]) - 1):
         alone = mx.contiguous(a[member]) @ mx.contiguous(b[member])

@@ -21,7 +21,7 @@ from weft.targets.cpu.matmul.frame import Word, block
 from weft.targets.cpu.matmul.gemm import Gemm, MatrixGemm, Tile
 from weft.targets.cpu.matmul.machine import ProductMachine, machine
 from weft.targets.cpu.matmul.tasks import PARALLEL, STREAM, equal_blocks, grain_of, tasks_for
-from weft.targets.cpu.matmul.tiny import Tiny
+from weft.targets.cpu.matmul.tiny import Shared, Tiny
 from weft.targets.cpu.matmul.weighted import Weighted
 
 if TYPE_CHECKING:
@@ -317,15 +317,14 @@ def _rows_as_members(p: _Product) -> _Product:
 
 
 def _is_tiny(p: _Product) -> bool:
-    """Whether it is a batch of products of a few elements whose operands lie one after the other, or share the right
-    one."""
+    """Whether it is a batch of products of a few elements whose operands lie one after the other, or share one of
+    them."""
     if p.m > _TINY or p.n > _TINY or p.k > _TINY or len(p.axes) != 1:
         return False
     ((members, a, b),) = p.axes
     size = p.kind.memory.size
     return (
-        a == p.m * p.k * size
-        and b in (0, p.k * p.n * size)
+        (a, b) in ((p.m * p.k * size, p.k * p.n * size), (p.m * p.k * size, 0), (0, p.k * p.n * size))
         and _packing(p.a, p.m, p.k, size) is not None
         and _packing(p.b, p.k, p.n, size) is not None
         and members >= _TINY_MANY
@@ -411,8 +410,9 @@ def _weighted(p: _Product) -> Launch:
 
 def _tiny(p: _Product) -> Launch:
     size, members, m, n, k = p.kind.memory.size, p.members, int(p.m), int(p.n), int(p.k)
-    ((_, _, b),) = p.axes
-    kernel = Tiny(p.kind, m, n, k, bool(_packing(p.a, m, k, size)), bool(_packing(p.b, k, n, size)), shared=b == 0)
+    ((_, a, b),) = p.axes
+    shared: Shared = "right" if b == 0 else "left" if a == 0 else ""
+    kernel = Tiny(p.kind, m, n, k, bool(_packing(p.a, m, k, size)), bool(_packing(p.b, k, n, size)), shared)
     values: dict[str, Word] = {
         "tasks": -(-members // _TINY_TASK), "a": p.a.pointer, "b": p.b.pointer, "out": p.out.pointer,
         "members": members, "block": _TINY_TASK,

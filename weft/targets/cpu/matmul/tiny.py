@@ -9,7 +9,7 @@ small matrix (points that are turned, a sum of three weighted columns) are such 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from weft.codegen.scope import assemble
 from weft.llvm.builder import AnyValue, Value
@@ -21,26 +21,30 @@ WORDS: Final = ("tasks", "*a", "*b", "*out", "members", "block")
 GROUP: Final = 16
 """Members that are multiplied together, and lanes of a vector."""
 
+Shared = Literal["", "left", "right"]
+
 
 class Tiny:
     """Writes the kernel for members of m rows, n columns and k terms; `a_turned` and `b_turned` lie column by
-    column. `shared`: the right operand is the same for all members."""
+    column. `shared`: which operand is the same for all members, if one is."""
 
     words = WORDS
 
     def __init__(
-        self, kind: Elements, m: int, n: int, k: int, a_turned: bool, b_turned: bool, shared: bool = False
+        self, kind: Elements, m: int, n: int, k: int, a_turned: bool, b_turned: bool, shared: Shared = ""
     ) -> None:
         self.kind, self.m, self.n, self.k = kind, m, n, k
         self.a_turned, self.b_turned, self.shared = a_turned, b_turned, shared
-        turned = "_at" * a_turned + "_bt" * b_turned + "_shared" * shared
+        turned = "_at" * a_turned + "_bt" * b_turned + f"_{shared}_shared" * bool(shared)
         self.name = f"tiny_{kind.memory.name}_{kind.work.name}_{m}x{n}x{k}{turned}"
 
     def ir(self) -> str:
         self.frame = f = ProductFrame(self.name, WORDS, 0)
         b = f.b
-        if self.shared:
+        if self.shared == "right":
             self.repeated = self._repeated()
+        elif self.shared == "left":
+            self.repeated = self._repeated_rows()
         with b.loop(f.begin, f.end, 1) as task:
             first = task.index * f["block"]
             with b.loop(first, f.least(f["members"], first + f["block"]), GROUP) as group:
@@ -49,14 +53,17 @@ class Tiny:
 
     def _group(self, first: Value) -> None:
         """Sixteen members. The last ones may have been among those before them: what is written is the same."""
-        a = self._vectors("a", first, self.m * self.k)
-        right = None if self.shared else self._vectors("b", first, self.k * self.n)
+        left = None if self.shared == "left" else self._vectors("a", first, self.m * self.k)
+        right = None if self.shared == "right" else self._vectors("b", first, self.k * self.n)
         size = self.m * self.n
         for number in range(size):
             lanes = range(number * GROUP, (number + 1) * GROUP)
             total: AnyValue = el.zero(self.frame.b, self.kind, GROUP)
             for term in range(self.k):
-                x = self._picked(a, [self._in_a(e // size, e % size // self.n, term) for e in lanes])
+                if left is None:
+                    x = self.repeated[term, number * GROUP % size]
+                else:
+                    x = self._picked(left, [self._in_a(e // size, e % size // self.n, term) for e in lanes])
                 if right is None:
                     y = self.repeated[term, number * GROUP % self.n]
                 else:
@@ -73,6 +80,22 @@ class Tiny:
             row = [el.load(f.b, kind, f.b.gep(f["b"], place), 1) for place in places]
             for first in {number * GROUP % self.n for number in range(self.m * self.n)}:
                 found[term, first] = assemble(f.b, [row[(first + lane) % self.n] for lane in range(GROUP)])
+        return found
+
+    def _repeated_rows(self) -> dict[tuple[int, int], AnyValue]:
+        """Each column of the left operand, an element for each of the output's, again and again: in vectors that begin
+        with each element of the output that a vector begins with."""
+        f, kind, size, count = self.frame, self.kind, self.m * self.n, self.m * self.k
+        read: list[AnyValue] = []
+        for at in range(0, count, GROUP):
+            mask = f.leading(f.b.i64(count - at), GROUP).mask if count - at < GROUP else None
+            read.append(el.load(f.b, kind, f.b.gep(f["a"], at * kind.memory.size), GROUP, mask))
+        found: dict[tuple[int, int], AnyValue] = {}
+        for term in range(self.k):
+            for first in {number * GROUP % size for number in range(size)}:
+                elements = [(first + lane) % size for lane in range(GROUP)]
+                places = [self._in_a(0, e // self.n, term) for e in elements]
+                found[term, first] = self._picked(read.__getitem__, places)
         return found
 
     def _in_a(self, member: int, i: int, term: int) -> int:
