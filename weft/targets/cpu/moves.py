@@ -81,6 +81,9 @@ def copy(x: Layout, target: Layout, from_: Pointer, to: Pointer, convert: Any = 
     if axes and abs(axes[-1].strides[0]) > kinds[0].size:
         lies_backwards = [axis.strides[0] == -kinds[0].size for axis in axes]
         from_, to, axes = _flipped(from_, to, axes, lies_backwards)
+        rows = copy_rows(axes, x.dtype.size, from_, to) if convert is None and any(lies_backwards) else None
+        if rows is not None:
+            return [rows]
     *outer, inner = axes or [Axis(1, (kinds[0].size, kinds[1].size))]
     store = Access(kinds[1], "memory", "full", "unit" if inner.strides[1] == kinds[1].size else "stride")
     position = None if store.inner != "unit" else tile_axis(outer, inner, 0, kinds[0].size)
