@@ -18,8 +18,8 @@ from weft.targets.cpu.reductions import Slots, VectorReductions
 from weft.targets.nest import Nest
 
 FEW_ROWS = 4 * LANES
-"""So many rows are walked for each vector of columns, where the order makes no difference and a result may stay in
-registers: more of them are too many places in memory at a time. Places of extremes wait longer for the row before."""
+"""So many rows are walked for each vector of columns, whose results may stay in registers: more of them are too many
+places in memory at a time. Where the order makes no difference, places of extremes wait longer for the row before."""
 STRIP_BYTES = 1 << 14
 """Bytes of one level of accumulators: half of the first-level cache."""
 
@@ -75,7 +75,7 @@ class Column(Form):
                 few, many, is_few = columns.few_exact, columns.many_exact, rows <= self.few_rows
             else:
                 few, many = columns.few, columns.many
-                is_few = (rows > 0) & (rows <= LANES) & self.is_neutral
+                is_few = (rows > 0) & (rows <= FEW_ROWS) & self.is_neutral
             with b.when(is_few):
                 few(bases, start, stop)
             with b.when(~is_few):
@@ -117,15 +117,23 @@ class _Columns:
         self.reductions = VectorReductions(frame.b, kernel, kernel.reductions())
 
     def few(self, bases: Bases, start: Value, stop: Value) -> None:
-        """At most 16 rows: each is a partial result of its own, 16 columns are finished before the next."""
+        """Some rows, of one block: the partial results of 16 columns are all there is to keep, and these are finished
+        before the next."""
         b, rows = self.b, self.frame["rows"]
         slots = Slots(self.frame.scratch, self.reductions)
+        lanes = self.frame.least(rows, b.i64(LANES))
 
         def body(j: Value, mask: Value | None, state: State) -> State:
-            with b.loop(0, rows, 1) as row:
-                scope = Scope(self.accesses, self.accesses.moved(bases, row.index), j, LANES, mask)
-                slots.write(row.index, self._take(scope, row.index, self.reductions.start()))
-            self._finish(slots.merged(rows), bases, j, mask)
+            def taken(row: Value, held: State) -> State:
+                scope = Scope(self.accesses, self.accesses.moved(bases, row), j, LANES, mask)
+                return self._take(scope, row, held)
+
+            with b.loop(0, lanes, 1) as row:
+                slots.write(row.index, taken(row.index, self.reductions.start()))
+            with b.loop(lanes, rows, 1) as row:
+                lane = row.index & (LANES - 1)
+                slots.write(lane, taken(row.index, slots.read(lane)))
+            self._finish(slots.merged(lanes), bases, j, mask)
             return state
 
         vector_loop(b, start, stop, body)
