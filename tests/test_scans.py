@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import weft
 import weft.core as mx
 from tests.contract import LAYOUTS, place, same_bits, values_of
 from tests.gradients import check_batch, check_derivatives
@@ -58,7 +59,7 @@ def expected(name: str, x: np.ndarray, axis: int, reverse: bool, inclusive: bool
 @given(
     name=st.sampled_from(["cumsum", "cumprod", "cummax", "cummin"]),
     dtype=st.sampled_from(REALS),
-    shape=st.sampled_from([(40,), (3, 40), (33, 17), (5, 130), (2, 6, 19), (4, 3, 5), (1, 1), (0, 3), (3, 0)]),
+    shape=st.sampled_from([(40,), (3, 40), (33, 17), (5, 130), (2, 6, 19), (4, 3, 5), (1, 1), (0, 3), (3, 0), (500,)]),
     axis=st.integers(-1, 2),
     layout=st.sampled_from(sorted(LAYOUTS)),
     reverse=st.booleans(),
@@ -85,6 +86,29 @@ def test_many_short_rows(length: int, dtype: Dtype) -> None:
             got = values_of(mx.cumsum(x, axis=1, reverse=reverse, inclusive=inclusive))
             wanted = expected_sums(values_of(x), reverse, inclusive)
             assert same_bits(got, wanted), (layout, reverse, inclusive)
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin"])
+@pytest.mark.parametrize("dtype", [dt.int8, dt.uint32, dt.int64, dt.float16, dt.float32], ids=str)
+def test_scans_of_equal_elements_are_scans(name: str, dtype: Dtype) -> None:
+    """Equal rows are scanned once, equal integers are counted; the bits are those of elements that lie in memory."""
+    shape = (7, 300)
+    row, column = (draw_values(np.random.default_rng(3), dtype, n, -2.0, 2.0) for n in ((300,), (7, 1)))
+    for x, axis, reverse, inclusive in itertools.product((row, column), (0, 1), (False, True), (False, True)):
+
+        def scanned(x: mx.array, axis: int = axis, reverse: bool = reverse, inclusive: bool = inclusive) -> mx.array:
+            return getattr(mx, name)(mx.broadcast_to(x, shape), axis=axis, reverse=reverse, inclusive=inclusive)
+
+        with np.errstate(all="ignore"):
+            wanted = expected(name, np.broadcast_to(x, shape), axis, reverse, inclusive)
+        for function in (scanned, mx.compile(scanned), mx.compile(scanned, shapeless=True)):
+            assert same_bits(values_of(function(mx.array(x))), np.ascontiguousarray(wanted)), (axis, reverse, inclusive)
+
+
+def test_a_running_sum_of_equal_integers_is_a_map() -> None:
+    x = mx.array([3], dtype=mx.int64)
+    report = str(weft.explain(lambda x: mx.cumsum(mx.broadcast_to(x, (100,))), x))
+    assert "cum_sum" not in report[report.index("== kernels") :]
 
 
 def expected_sums(x: np.ndarray, reverse: bool, inclusive: bool) -> np.ndarray:

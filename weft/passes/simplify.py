@@ -48,7 +48,7 @@ from weft.primitives.indexing import Gather
 from weft.primitives.joins import Concatenate
 from weft.primitives.linalg import Implicit
 from weft.primitives.reductions import ArgExtremum, Fold, Sum
-from weft.primitives.scans import CumMax, CumMin, CumProd, CumSum
+from weft.primitives.scans import CumMax, CumMin, CumProd, CumSum, Cumulative
 from weft.primitives.sorting import ArgPartition, ArgSelect, ArgSort, Partition, Sort, Sorting
 from weft.primitives.views import Broadcast, Reshape, Slice, SliceUpdate, Transpose
 
@@ -556,6 +556,43 @@ def sort_before_repeating(node: Node) -> Node | None:
     if len(kept) == x.ndim:
         return None
     return _rewrite(bind(Broadcast(node.shape, kept), bind(op.along_axis(kept.index(op.axis)), _narrowed(x, kept))))
+
+
+@rule(CumSum, CumProd, CumMax, CumMin)
+def scan_before_repeating(node: Node) -> Node | None:
+    """cumsum(broadcast(x)) -> broadcast(cumsum(x)) where x does not vary along some other axis   (equal rows have equal
+    results)"""
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Cumulative)
+    varying = _varying(x)
+    if varying is None:
+        return None
+    kept = tuple(sorted({*varying, op.axis}))
+    if len(kept) == x.ndim:
+        return None
+    return bind(Broadcast(node.shape, kept), _rewrite(bind(op.along(kept.index(op.axis)), _narrowed(x, kept))))
+
+
+@rule(CumSum, CumMax, CumMin)
+def scan_equal_elements(node: Node) -> Node | None:
+    """cumsum(broadcast(x)) -> x * (1, 2, 3...) for integers, cummax(broadcast(x)) -> broadcast(x), along an axis along
+    which x does not vary   (integers wrap however they are added; of equal elements each is the largest)"""
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Cumulative)
+    varying = _varying(x)
+    if varying is None or op.axis in varying or node.kind is not x.kind:
+        return None
+    if not isinstance(op, CumSum):
+        return None if op.exclusive or node.dtype.is_complex else x
+    if not node.dtype.is_integer:
+        return None
+    n = node.shape[op.axis]
+    counts = bind(Iota((n,)))
+    if op.reverse:
+        counts = bind(Slice((n - 1,), (n,), (-1,)), counts)
+    if not op.exclusive:
+        counts = bind(Add(), counts, constant(1, counts.kind))
+    return bind(Multiply(), x, bind(Broadcast(node.shape, (op.axis,)), bind(AsType(node.dtype), counts)))
 
 
 @rule(Fold)

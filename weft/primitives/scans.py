@@ -82,6 +82,8 @@ class Scan(KernelOperation):
     reverse: bool = False
     cost: ClassVar[int] = 1
     arity: ClassVar[int] = 1
+    associates: ClassVar[bool] = False
+    """Whether `combine` of neighbours first, then of what they made, is the same for integers."""
 
     def accumulator(self, dtype: Dtype) -> Dtype:
         return dt.float32 if dtype in dt.HALVES else dtype
@@ -172,6 +174,7 @@ class Cumulative(Scan):
 
     exclusive: bool = False
     op: ClassVar[Elementwise]
+    associates = True
 
     def along(self, axis: int) -> Scan:
         return type(self)(axis, self.reverse, self.exclusive)

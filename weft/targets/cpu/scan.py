@@ -71,6 +71,11 @@ class ScanKernel(NativeKernel):
         return 8 if dt.real_of(self.dtype).size == 8 and self.form != "short" else LANES
 
     @property
+    def is_exact(self) -> bool:
+        """Whether it has the same bits in every order."""
+        return bool(self.dtype.is_integer and self.op.associates)
+
+    @property
     def inputs(self) -> range:
         return range(len(self.modes) - 1)
 
@@ -301,11 +306,12 @@ class ScanKernel(NativeKernel):
             at = frame.indices(units.index)
             bases = [frame.at(k, at) for k in range(len(self.modes))]
             start, whole = self._start(b, 1), b.i64(0)
-            if self.dtype in dt.HALVES and set(self.modes) <= {"turn", "back"}:
+            run = self._sums_of_run if self.is_exact else self._run if self.dtype in dt.HALVES else None
+            if run is not None and set(self.modes) <= {"turn", "back"}:
                 whole = frame["length"] & -LANES
                 with frame.long_loop(0, whole, LANES, STEPS // LANES, *flatten([start])) as runs:
                     (carry,) = unflatten([start], runs.carried)
-                    runs.carry(*flatten([self._run(frame, bases, runs.index, carry)]))
+                    runs.carry(*flatten([run(frame, bases, runs.index, carry)]))
                 (start,) = unflatten([start], runs.carried)
             self._row(frame, bases, start, whole)
 
@@ -334,6 +340,30 @@ class ScanKernel(NativeKernel):
         out = b.gep(bases[-1], first * self.result.size)
         b.store(b.convert(assemble(b, results), self.result), out)
         return carry
+
+    def _sums_of_run(self, frame: Frame, bases: Sequence[Value], j: Value, carry: AnyValue) -> AnyValue:
+        """16 steps of a row of integers, which have the same bits in every order: each lane takes in the one before it,
+        then the one two before it, and so on, and all of them what was carried."""
+        b = frame.b
+        first = frame["length"] - LANES - j if self.reverse else j
+        (sums,) = (b.convert(self._along(b, k, bases[k], first), carry.dtype) for k in self.inputs)
+        nothing, step = self._start(b, LANES), 1
+        while step < LANES:
+            sums = self.op.combine(b, self._behind(b, nothing, sums, step), sums)
+            step *= 2
+        before = splat(b, carry, LANES)
+        results = self.op.combine(b, before, sums)
+        if self.exclusive:
+            results = self._behind(b, before, results, 1)
+        b.store(b.convert(results, self.result), b.gep(bases[-1], first * self.result.size))
+        following: AnyValue = self.op.combine(b, carry, extract(b, sums, 0 if self.reverse else LANES - 1))
+        return following
+
+    def _behind(self, b: Builder, before: Any, x: Any, steps: int) -> Value:
+        """The lanes of x so many steps further along the scan, behind those of what comes before."""
+        if self.reverse:
+            return b.shuffle(x, before, range(steps, LANES + steps))
+        return b.shuffle(before, x, range(LANES - steps, 2 * LANES - steps))
 
     def _along(self, b: Builder, k: int, base: Value, first: Value) -> AnyValue:
         """16 elements of an operand that lies along the scanned axis."""
