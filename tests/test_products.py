@@ -263,3 +263,45 @@ def test_halves_of_one_term_are_rounded_as_those_of_two(dtype: Dtype) -> None:
     x, y = mx.array(rng.random((200, 1)) * scale[0][:, None], dtype), mx.array(rng.random((1, 200)) * scale[1], dtype)
     two = mx.concatenate([x, mx.zeros_like(x)], axis=1) @ mx.concatenate([y, mx.zeros_like(y)], axis=0)
     assert np.array_equal(np.array((x @ y).view(mx.uint16)), np.array(two.view(mx.uint16)))
+
+
+# ---- bfloat16 ----
+
+SPREAD = {"near": (-3, 3), "small": (-70, -50), "smaller": (-133, -100), "wide": (-60, 60), "large": (50, 127)}
+"""Exponents of elements. Processors that multiply pairs of bfloat16 have another way for small and large ones."""
+
+
+@pytest.mark.parametrize("sizes", [(9, 9, 2), (70, 64, 31), (33, 50, 64), (150, 100, 257), (20, 200, 600)], ids=str)
+@pytest.mark.parametrize("spread", SPREAD)
+@pytest.mark.parametrize("special", [False, True], ids=["finite", "special"])
+def test_products_of_bfloat16_are_those_of_float32_rounded(
+    sizes: tuple[int, int, int], spread: str, special: bool
+) -> None:
+    """Terms are exact in float32, which they are summed in: whatever the instruction, to the bit."""
+    (m, n, k), rng = sizes, np.random.default_rng(7)
+
+    def operand(*shape: int) -> mx.array:
+        x = rng.uniform(1, 2, shape) * 2.0 ** rng.integers(*SPREAD[spread], shape) * rng.choice([-1, 1], shape)
+        for value in (0.0, -0.0, np.inf, np.nan, 1e-40) if special else (0.0,):
+            x[rng.random(shape) < 1 / x.size] = value
+        return mx.array(x.astype(np.float32)).astype(mx.bfloat16)
+
+    def compare(x: mx.array, y: mx.array) -> None:
+        got = (x @ y).astype(mx.float32)
+        expected = (x.astype(mx.float32) @ y.astype(mx.float32)).astype(mx.bfloat16).astype(mx.float32)
+        np.testing.assert_array_equal(np.array(got), np.array(expected))
+        assert not (np.signbit(np.array(got)) ^ np.signbit(np.array(expected)))[np.array(got) == 0].any()
+
+    compare(operand(m, k), operand(k, n))
+    compare(operand(k, m).T, operand(k, n))
+    compare(operand(m, k), operand(n, k).T)
+    compare(operand(3, m, k), operand(3, n, k).swapaxes(1, 2))
+    compare(operand(k, m + 2).T[1:-1], operand(n, k)[::-1].T)
+
+
+def test_products_of_bfloat16_before_a_map() -> None:
+    """A map that follows is computed with the product, from the rounded sums."""
+    rng = np.random.default_rng(8)
+    x, y, z = (mx.array(rng.normal(size=shape)).astype(mx.bfloat16) for shape in ((90, 300), (300, 130), (130,)))
+    got = mx.compile(lambda x, y, z: mx.maximum(x @ y + z, 0))(x, y, z)
+    assert mx.array_equal(got, mx.maximum((x @ y) + z, 0)).item()

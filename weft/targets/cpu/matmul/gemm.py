@@ -189,6 +189,7 @@ class Gemm:
         self.size = kind.work.size
         self.a_row = CHUNK * self.size  # bytes of a packed row of a
         self.panel_row = tile.columns * self.size  # bytes of one k in a packed panel of b
+        self.total_size = self.size  # bytes of an element of the sums in memory
         self.apart = self.result.narrow if epilogue is None else epilogue.home is None
         """Whether sums are kept in scratch memory, and not in the output, until they are finished."""
         if epilogue is not None:
@@ -270,6 +271,7 @@ class Gemm:
         totals = out
         if self.apart:
             totals = Sums(b.gep(f.scratch, f["at_total"]), f["block_n"] * self.size)
+        self._out = out
         with b.loop(begin, end, 1) as loop:
             with b.when(loop.index.ne(begin)):
                 f.look()
@@ -385,7 +387,7 @@ class Gemm:
         """A chunk and its totals from the first column of a panel on."""
         f, b = self.frame, self.b
         skip = j * self.size if self.read_b == "direct" else f.divide(j, self.tile.columns)[0] * f["panel"]
-        return replace(chunk, right=b.gep(chunk.right, skip)), replace(totals, at=b.gep(totals.at, j * self.size))
+        return replace(chunk, right=b.gep(chunk.right, skip)), replace(totals, at=b.gep(totals.at, j * self.total_size))
 
     def _rest_of_columns(self, chunk: Chunk, totals: Sums, columns: Value, first: Value) -> None:
         """The last panel, which is not full. It is taken vector by vector if a mask costs nothing, else in tiles that
@@ -393,8 +395,8 @@ class Gemm:
         f, b, lanes = self.frame, self.b, self.tile.lanes
         most = 1 if lanes * self.kind.part.size >= _MASKED else max(1, self.tile.vectors - 1)
         with b.loop(0, columns, most * lanes) as piece:
-            at = piece.index * self.size
-            part, below = replace(chunk, right=b.gep(chunk.right, at)), replace(totals, at=b.gep(totals.at, at))
+            part = replace(chunk, right=b.gep(chunk.right, piece.index * self.size))
+            below = replace(totals, at=b.gep(totals.at, piece.index * self.total_size))
             for vectors in range(1, most + 1):
                 count = columns - piece.index - (vectors - 1) * lanes
                 parts = [*[None] * (vectors - 1), f.leading(count, lanes)]
@@ -512,7 +514,7 @@ class Gemm:
             f.sweep(columns, lanes, one)
 
 
-_CHUNK_PARAMS: Final = [
+CHUNK_PARAMS: Final = [
     ("left", PTR), ("right", PTR), ("rows", dt.int64), ("columns", dt.int64), ("depth", dt.int64),
     ("totals", PTR), ("row", dt.int64), ("number", dt.int64),
 ]  # fmt: skip
@@ -534,7 +536,7 @@ class MatrixGemm(Gemm):
         return self.alone and self.epilogue is None and not self.apart
 
     @property
-    def calls(self) -> tuple[Source]:
+    def calls(self) -> tuple[Source, ...]:
         """The function."""
         t, columns = self.tile, "" if self.cut == "any" else f"_{self.cut}"
         reads, flipped = f"{self.read_a}_{self.read_b}", "_flipped" * self.flipped
@@ -542,7 +544,7 @@ class MatrixGemm(Gemm):
         return (Source(f"matmul:{name}", name, lambda: self._chunk_ir(name)),)
 
     def _chunk_ir(self, name: str) -> str:
-        self.frame = f = ProductFrame(name, WORDS, self.operands, _CHUNK_PARAMS)
+        self.frame = f = ProductFrame(name, WORDS, self.operands, CHUNK_PARAMS)
         self.b = f.b
         left, right, rows, columns, depth, totals, row, number = f.more
         super()._multiply(Chunk(left, right, rows, columns, depth), Sums(totals, row), number)

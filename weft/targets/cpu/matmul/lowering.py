@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from weft.codegen.launch import Launch, Layout, Lowering, Pointer
 from weft.config import config
@@ -13,13 +13,14 @@ from weft.llvm.engine import Source
 from weft.records import dataclass, replace
 from weft.targets.axes import row_major
 from weft.targets.copying import Copy
-from weft.targets.cpu.matmul import dot, gemm, weighted
+from weft.targets.cpu.matmul import dot, gemm, paired, weighted
 from weft.targets.cpu.matmul.combine import combined
 from weft.targets.cpu.matmul.dot import Dot
 from weft.targets.cpu.matmul.elements import Elements, elements_of
 from weft.targets.cpu.matmul.frame import Word, block
 from weft.targets.cpu.matmul.gemm import Gemm, MatrixGemm, Tile
 from weft.targets.cpu.matmul.machine import ProductMachine, machine
+from weft.targets.cpu.matmul.paired import PairedGemm
 from weft.targets.cpu.matmul.tasks import PARALLEL, STREAM, equal_blocks, grain_of, tasks_for
 from weft.targets.cpu.matmul.tiny import Shared, Tiny
 from weft.targets.cpu.matmul.weighted import Weighted
@@ -237,10 +238,17 @@ def _gemm(p: _Product, partial: bool = False, fused: Fused | None = None) -> Lau
     processor = machine(config.cpu)
     tile = processor.tile(p.kind, p.n)
     then, more = (None, 0) if fused is None else (fused.kernel, fused.work)
-    kernel = MatrixGemm(
-        p.kind, tile, *_reads(p, processor), flipped=p.flipped, partial=partial, epilogue=then,
-        cut=gemm.cut_of(tile, p.kind, p.n),
-    )  # fmt: skip
+    reads = _reads(p, processor)
+    options: dict[str, Any] = {
+        "flipped": p.flipped,
+        "partial": partial,
+        "epilogue": then,
+        "cut": gemm.cut_of(tile, p.kind, p.n),
+    }
+    if processor.paired and paired.takes(p.kind, *reads):
+        kernel: MatrixGemm = PairedGemm(p.kind, tile, *reads, once=type(p.k) is int and p.k <= gemm.CHUNK, **options)
+    else:
+        kernel = MatrixGemm(p.kind, tile, *reads, **options)
     kernel.alone = then is None and not kernel.apart and (not p.axes or p.m * p.n * p.k >= _LARGE)
     # Finished blocks should be in the second-level cache still; smaller ones cost nothing where b is not packed.
     small = kernel.apart or (then is not None and kernel.read_b == "direct")
@@ -254,7 +262,7 @@ def _gemm(p: _Product, partial: bool = False, fused: Fused | None = None) -> Lau
         "a_row": p.a.row, "a_k": p.a.column, "b_k": p.b.row, "b_column": p.b.column,
         "block_m": block_m, "block_n": block_n, "blocks_m": blocks_m, "blocks_n": blocks_n,
         "panel": scratch.panel, "at_a": scratch.at_a, "at_total": scratch.at_total,
-        **({} if fused is None else fused.words),
+        "at_flags": getattr(scratch, "at_flags", 0), **({} if fused is None else fused.words),
     }  # fmt: skip
     return _launch(kernel, block(kernel.words, values, p.axes), p.terms + more, scratch.size)
 

@@ -26,6 +26,8 @@ class ProductMachine:
     pairs: str = "multiply"
     """How pairs of 16-bit integers are multiplied and added up: "multiply", where one instruction multiplies and adds
     both, "dot", where it adds to a sum, too, or "apart"."""
+    paired: bool = False
+    """Whether one instruction multiplies pairs of bfloat16 and adds both products to a sum of float32."""
 
     def lanes(self, kind: Elements) -> int:
         return self.vector // kind.part.size
@@ -72,7 +74,8 @@ def machine(cpu: str) -> ProductMachine:
         return _NEON
     if cpu == "native":
         if all(host().has(name) for name in ("avx512f", "avx512bw", "avx512dq", "avx512vl")):
-            return replace(_AVX512, pairs="dot") if host().has("avx512vnni") else _AVX512
+            pairs = "dot" if host().has("avx512vnni") else "multiply"
+            return replace(_AVX512, pairs=pairs, paired=host().has("avx512bf16"))
         return _with_blocks(_AVX2) if host().has("avx2") and host().has("fma") else _SSE
     return {"x86-64-v4": _AVX512, "x86-64-v3": _with_blocks(_AVX2)}.get(cpu, _SSE)
 
