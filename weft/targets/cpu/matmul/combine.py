@@ -8,13 +8,15 @@ from __future__ import annotations
 from typing import Final
 
 from weft.codegen.launch import Launch, Pointer
-from weft.llvm.builder import Value
+from weft.llvm.builder import AnyValue, Value
 from weft.llvm.engine import Source
 from weft.targets.cpu.matmul import elements as el
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.frame import Part, ProductFrame, Word, block
 from weft.targets.cpu.matmul.tasks import STREAM, equal_blocks, grain_of
 
+_VECTORS: Final = 8
+"""Of sums in registers."""
 WORDS: Final = ("tasks", "*parts", "*rest", "*out", "count", "elements", "block", "blocks")
 
 
@@ -37,17 +39,28 @@ class Combine:
         whole = f["elements"] * kind.work.size  # bytes of one partial result
         parts = b.gep(f["parts"], member * f["count"] * whole)
 
-        def one(i: Value, part: Part | None) -> None:
-            at = (start + i) * kind.work.size
-            first = f.load(wide, b.gep(parts, at), self.lanes, part)
-            with b.loop(1, f["count"], 1, *el.flat([first])) as term:
-                more = f.load(wide, b.gep(parts, term.index * whole + at), self.lanes, part)
-                term.carry(*el.flat([el.add(el.unflat(kind, term.carried)[0], more)]))
-            rest = f.load(wide, b.gep(f["rest"], member * whole + at), self.lanes, part)
-            total = el.add(el.unflat(kind, term.carried)[0], rest)
-            f.store(kind, total, b.gep(f["out"], (member * f["elements"] + start + i) * kind.memory.size), part)
+        def some(i: Value, part: Part | None, vectors: int) -> None:
+            """So many vectors of sums at once: lines that follow each other come sooner than single ones, far apart."""
+            places = [(start + i + v * self.lanes) * kind.work.size for v in range(vectors)]
 
-        f.sweep(f.least(f["elements"] - start, f["block"]), self.lanes, one)
+            def seen(at: Value) -> list[AnyValue]:
+                return [f.load(wide, b.gep(at, place), self.lanes, part) for place in places]
+
+            with b.loop(1, f["count"], 1, *el.flat(seen(parts))) as term:
+                more = seen(b.gep(parts, term.index * whole))
+                sums = el.unflat(kind, term.carried)
+                term.carry(*el.flat([el.add(x, y) for x, y in zip(sums, more, strict=True)]))
+            rest = seen(b.gep(f["rest"], member * whole))
+            totals = [el.add(x, y) for x, y in zip(el.unflat(kind, term.carried), rest, strict=True)]
+            out = b.gep(f["out"], (member * f["elements"] + start + i) * kind.memory.size)
+            for v, total in enumerate(totals):
+                f.store(kind, total, b.gep(out, v * self.lanes * kind.memory.size), part)
+
+        extent = f.least(f["elements"] - start, f["block"])
+        together = extent & -(self.lanes * _VECTORS)
+        with b.loop(0, together, self.lanes * _VECTORS) as place:
+            some(place.index, None, _VECTORS)
+        f.sweep(extent - together, self.lanes, lambda i, part: some(together + i, part, 1))
 
 
 def combined(
