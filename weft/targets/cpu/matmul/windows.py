@@ -898,12 +898,11 @@ def _parts(kind: Elements, tile: Tile, m: int, n: int, chunks: int, step: int, w
     largest = largest_blocks(kind, tile)
     block = equal_blocks(m, largest[0], step), equal_blocks(n, largest[1], tile.columns)
     blocks, time = of_block(block)
-    rounds = [(-(-blocks * -(-chunks // per) // threads) * per, -per) for per in range(1, chunks + 1)]
-    turns, per = min(rounds)
+    turns, per = min((-(-blocks * -(-chunks // per) // threads) * per, per) for per in range(1, chunks + 1))
     apart = turns * CHUNK * time + 2 * _SUM * chunks * m * n // threads
     blocks, time = of_block(whole)
     pays = apart < _PAYS * -(-blocks // threads) * chunks * CHUNK * time
-    return _Parts(block, -(-chunks // -per), -per) if pays else None
+    return _Parts(block, -(-chunks // per), per) if pays else None
 
 
 def _piece(run: int, rows: int) -> int:
