@@ -122,3 +122,65 @@ def test_gradients_are_the_same_either_way(body: Callable[..., Any], monkeypatch
     whole = mx.compile(mx.grad(loss, argnums=(0, 1)))(y, xs)
     for a, b in zip(found, whole, strict=True):
         assert contract.same_bits(contract.values_of(a), contract.values_of(b))
+
+
+# ---- many of them side by side ----
+
+LANES = 37
+
+
+@pytest.mark.parametrize("axes", [(0, 1), (0, None), (1, 2), (None, 1)], ids=str)
+@pytest.mark.parametrize("body", BODIES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+def test_mapped_loops_have_the_bits_of_each_alone(
+    body: Callable[..., Any], axes: tuple[int | None, int | None], dtype: str
+) -> None:
+    y, xs = drawn(dtype, LANES, 3), drawn(dtype, 4, LANES, 3)
+    start = y[5] if axes[0] is None else mx.contiguous(mx.moveaxis(y, 0, axes[0]))
+    rows = xs[:, 5] if axes[1] is None else mx.contiguous(mx.moveaxis(xs, 1, axes[1]))
+    run = lambda y, xs: mx.scan(body, y, xs)  # noqa: E731
+    last, made = mx.compile(mx.vmap(run, in_axes=axes))(start, rows)
+    for lane in (0, 5, LANES - 1):
+        one = (y[5 if axes[0] is None else lane], xs[:, 5 if axes[1] is None else lane])
+        assert_same((last[lane], made[lane]), Plain.scan(body, *one))
+
+
+def test_many_small_systems_are_one_kernel() -> None:
+    y, xs = drawn("float32", LANES, 3), drawn("float32", 5, LANES, 3)
+    for axis in (0, 1):
+        run = mx.vmap(lambda y, xs: mx.scan(lorenz, y, xs), in_axes=(axis, 1))
+        assert kernels_of_steps(plan_of(*run(mx.moveaxis(y, 0, axis), xs))) == [0]
+    mapped = mx.vmap(lambda y: mx.fori_loop(0, 9, lambda i, y: mx.stack([y[1] * i, y[0] - y[1], y[2]]), y))
+    assert kernels_of_steps(plan_of(mapped(y))) == [0]
+
+
+def test_what_moves_lanes_stays_an_array() -> None:
+    y = drawn("float32", LANES, 3)
+    bodies = (
+        lambda y: mx.concatenate([y[1:], y[:1]]) * mx.stack([y[:, 0], y[:, 2], y[:, 1]], axis=1),  # another lane's
+        lambda y: mx.stack([y[:, 1], y[::-1, 2], y[:, 0]], axis=1),
+        lambda y: mx.stack([y[:, 1], y.reshape(3, LANES)[1], y[:, 0]], axis=1),
+        lambda y: mx.stack([y[:, 1], mx.broadcast_to(y[3, 2], (LANES,)), y[:, 0]], axis=1),
+    )
+    for body in bodies:
+        run = mx.compile(lambda y, body=body: mx.fori_loop(0, 3, lambda i, y: body(y), y))
+        expected = y
+        for _ in range(3):
+            expected = body(expected)
+        assert_same(run(y), expected)
+        assert kernels_of_steps(plan_of(mx.fori_loop(0, 3, lambda i, y, body=body: body(y), y))) != [0]
+
+
+def test_gradients_of_mapped_loops_are_the_same_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    y, xs = drawn("float64", LANES, 3), drawn("float64", 6, LANES, 3)
+
+    def loss(y: array, xs: array) -> array:
+        last, ys = mx.vmap(lambda y, xs: mx.scan(lambda y, x: lorenz(mx.sin(y), x), y, xs), in_axes=(0, 1))(y, xs)
+        return mx.sum(mx.sin(ys)) + mx.sum(last * last)
+
+    found = mx.compile(mx.grad(loss, argnums=(0, 1)))(y, xs)
+    mx.eval(found)
+    monkeypatch.setattr(elements, "MOST_CARRIED", 0)
+    whole = mx.compile(mx.grad(loss, argnums=(0, 1)))(y, xs)
+    for a, b in zip(found, whole, strict=True):
+        assert contract.same_bits(contract.values_of(a), contract.values_of(b))
