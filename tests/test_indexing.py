@@ -341,6 +341,7 @@ def test_ranges_of_a_target_give_the_bits_of_the_whole(
         team(threads)
         monkeypatch.setattr(scatters, "config", dataclasses.replace(scatters.config, threads=threads))
         monkeypatch.setattr(scatters, "SPLIT", 500)
+        monkeypatch.setattr(scatters, "LEAST_SHARED", 0)
         monkeypatch.setattr(families, "FAMILIES", {})  # a plan of theirs holds for the threads that it was made for
         moved = mx.ones((threads, *shape), dtype=dtype)[threads - 1]  # another program for each number of threads
         if name == "set":

@@ -21,6 +21,7 @@ from weft.llvm.builder import AnyValue, Builder, Value
 from weft.records import dataclass, replace
 from weft.targets.axes import Axis, axes_of, merged, product, scaled, stepping, words_of
 from weft.targets.cpu.kernel import Frame, NativeKernel
+from weft.targets.cpu.lanes import lanes_of
 from weft.targets.cpu.moves import (
     Index,
     along_result,
@@ -38,6 +39,9 @@ from weft.targets.cpu.short_rows import Ends
 
 SPLIT: Final = 1 << 14
 """Updates from which on it pays that several threads look at all of them."""
+LEAST_SHARED: Final = 64
+"""Bytes of an update to targets in the caches of which that goes: to look whether an update is one's own takes longer
+than to make a smaller one."""
 MOST_RANGES: Final = 8
 """Looking at an update that is not one's own costs some of the time of making it."""
 SIFT: Final = 1024
@@ -166,7 +170,7 @@ class ScatterKernel(NativeKernel):
     def _sifted(self, frame: Frame, bases: Sequence[Value], part: Value, start: Value, stop: Value) -> None:
         """The updates of one range, block by block: which ones belong to it and where they go is left in scratch, then
         they are made. No processor can guess which ones do, so there is no branch on it."""
-        b = frame.b
+        b, packer = frame.b, lanes_of(dt.int32)
         assert self.split is not None
         size = frame[f"size{self.split[0]}"]
         span = tuple(frame.divide(size * k, frame["ranges"])[0] for k in (part, part + 1))
@@ -175,17 +179,20 @@ class ScatterKernel(NativeKernel):
             with b.when(blocks.index.ne(0)):
                 frame.look()
             end = b.intrinsic("smin", blocks.index + SIFT, frame["count"])
-            whole = blocks.index + ((end - blocks.index) & -LANES)
+            whole = blocks.index + ((end - blocks.index) & -packer.count)
             updates = b.gep(b.gep(bases[0], start * frame["i0"]), blocks.index * frame["g0.0"])
             found = b.i64(0)
-            for begin, last, lanes in ((blocks.index, whole, LANES), (whole, end, 1)):
+            for begin, last, lanes in ((blocks.index, whole, packer.count), (whole, end, 1)):
                 with b.loop(begin, last, lanes, found) as loop:
                     (found,) = loop.carried
                     numbers = b.iota(dt.int32, lanes) + b.cast(loop.index - blocks.index, dt.int32)
                     jumps, inside = self._jumps(frame, bases, loop.index, lanes, span)
-                    entry = b.gep(frame.scratch, found * 4)
-                    b.store(b.compress(numbers, inside), entry)
-                    b.store(b.compress(jumps, inside), b.gep(entry, _ENTRIES))
+                    for x, at in ((numbers, 0), (jumps, _ENTRIES)):
+                        entries = b.gep(frame.scratch, at)
+                        if lanes == 1:
+                            b.store(x, b.gep(entries, found * 4))
+                        else:
+                            packer.append(b, x, inside, entries, found)
                     loop.carry(found + b.count(inside))
             with b.loop(0, found, 1) as loop:
                 entry = b.gep(frame.scratch, loop.index * 4)
@@ -332,16 +339,19 @@ def _scatter(
     turns, units = product(free), product(outer)
     width = _strip_width(inner.size, target.dtype.size, units)
     chunks = -(-inner.size // width)
-    ranges, split = 1, None
-    if len(free) == 1 and form != "each" and turns * inner.size >= SPLIT and units * chunks < config.threads:
-        ranges, split = _ranges(target, sizes, free[0], indices)
     dtypes = tuple(i.dtype for i in indices)
     ends = None
     if op is not None and form == "run" and step != "stride" and chunks == 1 and inner.size <= 2 * LANES:
         lanes = max(lanes for lanes in (1, 2, 4, 8, 16) if inner.size >= lanes)
         ends = Ends(target.dtype.size, lanes, bool(inner.size == lanes), step)
-    plain = (form == "one" or ends is not None) and len(free) == 1 and split is None and turns >= 2 * LANES
+    plain = (form == "one" or ends is not None) and len(free) == 1 and turns >= 2 * LANES
     plain = plain and all(s == i.dtype.size for s, i in zip(free[0].strides[1:-1], indices, strict=True))
+    ranges, split = 1, None
+    if len(free) == 1 and form != "each" and turns * inner.size >= SPLIT and units * chunks < config.threads:
+        light = plain and inner.size * target.dtype.size < LEAST_SHARED
+        if not light or math.prod(target.shape) * target.dtype.size >= FAR:
+            ranges, split = _ranges(target, sizes, free[0], indices)
+    plain = plain and split is None
     dense = plain and jumps[0] == target.dtype.size
     far = plain and bool(math.prod(target.shape) * target.dtype.size >= FAR)
     kernel = ScatterKernel(op, *kinds, form, step, dtypes, len(outer), len(free), split, plain, dense, ends, far)
