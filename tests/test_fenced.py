@@ -57,6 +57,8 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "rows added to": added,
     "sums of rows": lambda m, x: m.sum(x, axis=1),
     "sums of columns": lambda m, x: m.sum(x, axis=0),
+    "sums of rows backwards": lambda m, x: m.sum(x[:, ::-1], axis=1),
+    "sums of parts of rows": lambda m, x: m.sum(x[:, 1:], axis=1),
     "largest": lambda m, x: m.max(m.real(x), axis=1),
     "where the smallest is": lambda m, x: m.argmin(m.real(x), axis=1),
     "running sums": lambda m, x: m.cumsum(x, axis=1),

@@ -117,6 +117,43 @@ def test_a_row_has_the_same_bits_among_many_as_among_few(n: int, name: str, dtyp
             assert bytes(memoryview(ours[start : start + 6].view(mx.uint8))) == bytes(memoryview(theirs.view(mx.uint8)))
 
 
+ROW_LAYOUTS: dict[str, Callable[[mx.array], mx.array]] = {
+    "as they are": lambda x: x,
+    "backwards": lambda x: x[:, ::-1],
+    "sliced, backwards": lambda x: x[1:, -2:0:-1],
+    "in two parts": lambda x: mx.stack([x[:66], x[66:132]])[:, 1:],
+    "the same row": lambda x: mx.broadcast_to(x[:1], x.shape),
+}
+REDUCED: dict[str, Callable[[mx.array], mx.array]] = {
+    "sum": lambda x: mx.sum(x, axis=-1),
+    "max": lambda x: mx.max(x, axis=-1),
+    "argmin": lambda x: mx.argmin(x, axis=-1),
+    "sum of products with a row's number": lambda x: mx.sum(x * x[..., :1], axis=-1) + x[..., 0],
+}
+ROW_DTYPES = ("int8", "int64", "bfloat16", "float32", "complex64")
+
+
+@pytest.mark.parametrize("dtype", ROW_DTYPES)
+@pytest.mark.parametrize("layout", ROW_LAYOUTS)
+def test_rows_reduced_together_have_the_bits_of_rows_by_themselves(layout: str, dtype: str) -> None:
+    """Trees of sixteen rows as one, in rows of every length and in every layout."""
+    for n in (2, 3, 8, 11, 16, 33, 100):
+        x = mx.array(elements(150, n + 2 * ("sliced" in layout)) * 10).astype(getattr(mx, dtype))
+        laid_out = ROW_LAYOUTS[layout](x)
+        for name, reduce in REDUCED.items():
+            if dtype == "complex64" and name == "argmin":
+                continue
+            many = reduce(laid_out)
+            for start in (0, laid_out.shape[-2] - 6):
+                few = np.array(reduce(laid_out[..., start : start + 6, :]).view(mx.uint8))
+                np.testing.assert_array_equal(np.array(many[..., start : start + 6].view(mx.uint8)), few, f"{name} {n}")
+
+
+def test_sums_of_short_rows_are_one_tree_for_sixteen() -> None:
+    for n in (2, 5, 16, 33, 200):
+        assert "weft_folded_" in str(weft.explain(REDUCED["sum"], mx.array(elements(70, n))))
+
+
 @pytest.mark.parametrize("name", ["softmax", "logsumexp"])
 def test_rows_of_some_vectors_have_lanes_across_rows_too(name: str) -> None:
     """A row of 33 is two vectors and a part of one, which costs as much as a whole one."""

@@ -5,6 +5,7 @@ from weft.passes.lower import Item, Lowerer
 from weft.targets.cpu.forms.base import Form
 from weft.targets.cpu.forms.column import Column
 from weft.targets.cpu.forms.flat import Flat
+from weft.targets.cpu.forms.folded import Folded
 from weft.targets.cpu.forms.long_row import Partial
 from weft.targets.cpu.forms.map import Map
 from weft.targets.cpu.forms.narrow import Narrow
@@ -15,8 +16,8 @@ from weft.targets.nest import Nest
 
 FORMS: dict[str, tuple[type[Form], ...]] = {
     "map": (Tile, Flat, Map),
-    "row": (Partial, Short, Row),
-    "column": (Narrow, Column, Partial, Short, Row),
+    "row": (Partial, Folded, Short, Row),
+    "column": (Narrow, Column, Partial, Folded, Short, Row),
 }
 """By what fusion calls a group: the forms that are tried, in order. The last one fits everything."""
 
