@@ -33,7 +33,7 @@ def to_other_float(x):
 
 
 def transpose(x):
-    return x.permute(*range(x.ndim - 1, -1, -1))
+    return x.permute(tuple(range(x.ndim - 1, -1, -1)))  # a range that is unpacked is not what Dynamo makes of it
 
 
 def reversed(x):
