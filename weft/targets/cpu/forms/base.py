@@ -15,11 +15,13 @@ from weft.passes.lower import Item, nbytes_of
 from weft.records import dataclass
 from weft.targets import axes
 from weft.targets.axes import Axis, Word, words_of
+from weft.targets.cpu.caches import cache_bytes
 from weft.targets.cpu.kernel import NativeKernel
 from weft.targets.nest import Nest
 
 STREAM_BYTES = 1 << 23
-"""Results from this size on are written past the caches."""
+"""Results of less than this stay in the caches, and those that fit into the last one beside twice what they are made
+from, if that is at most four times as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,10 @@ def streams(nest: Nest, outer: Sequence[Axis], inner: Axis) -> bool:
     are written past the caches, which saves reading their lines first. That is for rows whose vectors are all aligned
     if the first one is; where one of a loop's rows begins, the kernel sees."""
     full = [(k, store) for k, store in enumerate(nest.stores, len(nest.loads)) if store.level == "full"]
-    if sum(nbytes_of(store.node) for _, store in full) < STREAM_BYTES:
+    written = sum(nbytes_of(store.node) for _, store in full)
+    if written < STREAM_BYTES:
+        return False
+    read = sum(nbytes_of(node) for node in {load.node for load in nest.loads if load.source == "memory"})
+    if 2 * read + written < min(cache_bytes(3), 4 * STREAM_BYTES):
         return False
     return all(inner.strides[k] == store.unit and not any(a.strides[k] % 64 for a in outer) for k, store in full)

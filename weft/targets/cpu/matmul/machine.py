@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import os
 import platform
 
 from weft.llvm.host import host
 from weft.records import dataclass, replace
+from weft.targets.cpu.caches import cache_bytes
 from weft.targets.cpu.matmul.elements import Elements
 from weft.targets.cpu.matmul.gemm import Tile
 
@@ -83,8 +83,4 @@ def machine(cpu: str) -> ProductMachine:
 def _with_blocks(processor: ProductMachine) -> ProductMachine:
     """The same with blocks for the second-level cache that there is: many processors without AVX-512 have 512 KB, or
     256."""
-    try:
-        cache = os.sysconf("SC_LEVEL2_CACHE_SIZE")
-    except (OSError, ValueError):  # not every C library knows
-        cache = 0
-    return processor if cache >= 1 << 20 else replace(processor, block=256)
+    return processor if cache_bytes(2) >= 1 << 20 else replace(processor, block=256)
