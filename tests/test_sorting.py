@@ -19,6 +19,7 @@ from weft.dtypes import Dtype
 from weft.errors import ConfigError
 from weft.evaluate.programs import PROGRAMS
 from weft.primitives.sorting import ArgPartition, ArgSelect, ArgSort, Partition, Sort
+from weft.targets.cpu import partition
 from weft.targets.cpu import sorting as kernels
 
 LEADERS = (dt.bool_, dt.int8, dt.uint16, dt.bfloat16, dt.float32, dt.int64, dt.float64, dt.complex64, dt.complex128)
@@ -292,6 +293,24 @@ def test_partition_at_every_length(n: int, rank: int, seed: int, distinct: int) 
     x = np.random.default_rng(seed).integers(0, distinct, (3, n)).astype(np.float32)
     for op in (ArgPartition(1, rank % n), Partition(1, rank % n - n)):
         np.testing.assert_array_equal(native(op, [mx.array(x)]), op.reference(x))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.uint8], ids=str)
+def test_partition_where_samples_mislead(dtype: type) -> None:
+    """What is sampled is larger than all else, or smaller, or all elements are near each other and some far away."""
+    n = 20_000
+    places = [place * n >> 22 for place in partition._PLACES]
+    random = np.random.default_rng(3)
+    near = random.integers(100, 110, n).astype(dtype)
+    above, below, far = near.copy(), near.copy(), near.copy()
+    above[places], below[places], far[:3] = 127, 0, (0, 1, 127)
+    for x in (near, above, below, far):
+        for rank in (0, 1, 70, n // 2, n - 70, n - 1):
+            found = np.array(mx.partition(mx.array(x), rank))
+            ordered = np.sort(x)
+            assert found[rank] == ordered[rank]
+            assert found[:rank].max(initial=0) <= ordered[rank] <= found[rank:].min()
+            np.testing.assert_array_equal(np.sort(found), ordered)
 
 
 def test_partition_of_any_length_when_compiled_once() -> None:

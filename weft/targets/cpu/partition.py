@@ -3,8 +3,8 @@
 First the key (see `sorting`) of the wanted rank is found. A sorted sample of the row gives two bounds between which it
 nearly certainly lies; one walk over the row counts the keys below them and keeps those between them, a quarter or so,
 and the same is done with these until a network sorts the rest. Where the sample misled, the side where the key has to
-be is walked over; where it did not help, as with few distinct keys, the range of keys is halved. So a row is walked
-over a few times whatever is in it, and what a sample says is never part of the result.
+be is walked over, and sampled in its turn; where a sample did not help, as with few distinct keys, the range of keys is
+halved. So a row is walked over a few times whatever is in it, and what a sample says is never part of the result.
 
 Then the row is divided: all elements before the one that was looked for, in the order of the row, and all behind it,
 in that order. Lanes that go the same way are moved together (`Lanes`).
@@ -32,6 +32,9 @@ COST: Final = 4
 """What dividing a row costs beside copying it."""
 SAMPLE: Final = 64
 """Elements of a row that bounds are taken from; not more are sorted at once."""
+PATIENCE: Final = 8
+"""Turns after which the range of keys is halved even where that between the given bounds has not been sampled yet: rows
+made to mislead samples take some walks for each bit of a key at most."""
 LOOKS: Final = 4096
 """Vectors between two looks whether to stop."""
 
@@ -210,7 +213,8 @@ class PartitionRows(NativeKernel):
             high = [b.choose(found | ~smaller, x, y) for x, y in zip(inside[size:], before, strict=True)]
             one = _equal(low, high)
             turn.again = ~(found & ((kept <= self.network) | one))
-            halved = found & ~halved & (kept + kept > count)
+            sampled = ~narrowed | (turn.index >= PATIENCE)
+            halved = found & ~halved & sampled & (kept + kept > count)
             turn.carry(b.choose(found, kept, n), b.choose(found, below, base), ~found, ~found, halved, *low, *high)
             frame.look()
         count, base, *_ = turn.carried
