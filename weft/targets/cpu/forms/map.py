@@ -91,10 +91,14 @@ class Map(Form):
         with b.loop(frame.begin, frame.end, 1) as units:
             place, start, stop = frame.part(units.index, self.blocked)
             bases = accesses.bases(frame.indices(place))
+            # LLVM does not know that no result lies on what is the same for a whole row: it would read it each time.
+            row = Scope(accesses, bases, start, 1)
+            same = [k for k, load in enumerate(self.loads) if load.source == "memory" and load.inner == "repeat"]
+            given = {k: row.shared(k) for k in same}
 
             def body(j: Value, mask: Value | None, state: State) -> State:
                 lanes = lanes_of(self) if mask is None else mask.lanes
-                Scope(accesses, bases, j, lanes, mask).store_all(self.stream)
+                Scope(accesses, bases, j, lanes, mask, given).store_all(self.stream)
                 return state
 
             if stages is None:
