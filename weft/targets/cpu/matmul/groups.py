@@ -27,6 +27,7 @@ from weft.runtime.threads import get_threads
 from weft.targets.axes import axes_of, merged, row_major, scaled
 from weft.targets.cpu import moves
 from weft.targets.cpu.matmul import elements as el
+from weft.targets.cpu.matmul.combine import combined
 from weft.targets.cpu.matmul.elements import Elements, elements_of
 from weft.targets.cpu.matmul.frame import Part, ProductFrame, Word, block
 from weft.targets.cpu.matmul.machine import machine
@@ -356,16 +357,19 @@ class Weights(_Kernel):
     outputs); y is (images, places…, outputs), with any strides but for the last.
 
     A task is some blocks of lanes, and some of the elements of the window along all axes but the last. It goes through
-    all places once, line by line, and keeps the sums in scratch memory."""
+    all places once, line by line, and keeps the sums in scratch memory. Or, if `parted`, it is some lines, and what
+    each piece of one adds lies apart until `combine.py` adds it up; that is for many threads."""
 
     title = "grouped_weights"
     own: tuple[str, ...] = ("rows", "row_parts", "taken", "taken_parts", "pieces", "y_image")
 
-    def __init__(self, shape: GroupedShape) -> None:
-        self.own = (*type(self).own, *(f"sy{axis}" for axis in range(shape.axes)))
+    def __init__(self, shape: GroupedShape, parted: bool) -> None:
+        more = ("lines", "image_lines", "per", "part") if parted else ()
+        self.own = (*type(self).own, *(f"sy{axis}" for axis in range(shape.axes)), *more)
         super().__init__(shape)
+        self.name += "_parted" * parted
         self.vector = LANES * shape.kind.work.size
-        self.wide = el.summing(shape.kind)
+        self.wide, self.parted = el.summing(shape.kind), parted
 
     @property
     def tile(self) -> int:
@@ -373,6 +377,24 @@ class Weights(_Kernel):
         return max(1, self.shape.sums // self.shape.each)
 
     def _task(self, task: Value) -> None:
+        if self.parted:
+            self._some_lines(task)
+        else:
+            self._some_sums(task)
+
+    def _some_lines(self, task: Value) -> None:
+        f, b = self.frame, self.b
+        part = _Part(f["x"], f["y"], b.i64(0), f["rows"], b.i64(0), f["blocks"])
+        begin = task * f["per"]
+        with b.loop(begin, f.least(begin + f["per"], f["lines"]), 1) as line:
+            f.look()
+            image, number = f.divide(line.index, f["image_lines"])
+            indices = [image, *f.indices(number, "p", self._last)]
+            with b.loop(0, f["pieces"], 1) as piece:
+                to = b.gep(f["out"], (line.index * f["pieces"] + piece.index) * f["part"])
+                self._line(part, indices, piece.index * _PIECE, to)
+
+    def _some_sums(self, task: Value) -> None:
         f, b, last = self.frame, self.b, self._last
         rest, blocks = f.divide(task, f["taken_parts"])
         member, rows = f.divide(rest, f["row_parts"])
@@ -399,8 +421,9 @@ class Weights(_Kernel):
         self._nested(everywhere, [], line)
         self._rounded(part, member * count)
 
-    def _line(self, part: _Part, indices: list[Value], begin: Value) -> None:
-        """What the places of a line from one on, up to _PIECE of them, add to all sums of a task."""
+    def _line(self, part: _Part, indices: list[Value], begin: Value, to: Value | None = None) -> None:
+        """What the places of a line from one on, up to _PIECE of them, add to all sums of a task, or are `to` begin
+        with."""
         f, b, last = self.frame, self.b, self._last
         image, *places = indices
         x, y = b.gep(part.x, image * f["image"]), b.gep(part.y, image * f["y_image"])
@@ -419,7 +442,7 @@ class Weights(_Kernel):
 
                 def lanes(first: Value, count: Value | None) -> None:
                     xs = [b.gep(at, self._channel(first) * self.size) for at in starts]
-                    sums = [self._sums_at(part, first_row + r, block.index) for r in range(len(starts))]
+                    sums = [self._sums_at(part, first_row + r, block.index, first, to) for r in range(len(starts))]
                     self._window(xs, b.gep(y, first * self.size), count, sums, begin)
 
                 self._lanes(block.index, lanes)
@@ -428,6 +451,14 @@ class Weights(_Kernel):
             inside, at = seen_at(row)
             with b.when(inside):
                 add(row, [at])
+            if to is not None:
+                with b.when(~inside), b.loop(0, f["blocks"], 1) as block:
+                    self._lanes(block.index, lambda first, count: nothing(row, first, count))
+
+        def nothing(row: Value, first: Value, count: Value | None) -> None:
+            at, each = self._sums_at(part, row, first, first, to), self.shape.each
+            with b.loop(0, f[f"k{last}"] * each, 1) as number:
+                self._add(b.gep(at, number.index * self._between), self._zeros(1), count)
 
         together = self.shape.together
         if together == 1:
@@ -450,13 +481,13 @@ class Weights(_Kernel):
     def _window(self, xs: list[Value], y: Value, count: Value | None, sums: list[Value], start: Value) -> None:
         """Add what a piece of a line gives for all elements of the window along the last axis, in some rows."""
         f, b, known = self.frame, self.b, self.shape.last
-        each = self.shape.each * self.vector
+        each = self._between * self.shape.each
 
         def add(tap: Value, taps: int) -> None:
             found = self._along(xs, y, count, tap, taps, start)
             length = taps * self.shape.each
             for r, row in enumerate(sums):
-                self._add(b.gep(row, tap * each), found[r * length : (r + 1) * length])
+                self._add(b.gep(row, tap * each), found[r * length : (r + 1) * length], count)
 
         if known is not None:
             for tap in range(0, known[2], self.tile):
@@ -468,17 +499,31 @@ class Weights(_Kernel):
                 with b.when(left >= taps if taps == self.tile else left.eq(taps)):
                     add(loop.index, taps)
 
-    def _sums_at(self, part: _Part, row: Value, block: Value) -> Value:
-        """Where the sums of a block of lanes lie, for a fixed place in the window along all axes but the last."""
+    @property
+    def _between(self) -> Value:
+        """Bytes from the sums of one element of the window and channel to those of the next."""
+        return self.frame["outputs"] * self.kind.work.size if self.parted else self.b.i64(self.vector)
+
+    def _sums_at(
+        self, part: _Part, row: Value, block: Value, first: Value | None = None, to: Value | None = None
+    ) -> Value:
+        """Where the sums of a block of lanes lie, for a fixed place in the window along all axes but the last: in
+        scratch memory, or from `to` on."""
         f = self.frame
+        if to is not None and first is not None:
+            before = row * f[f"k{self._last}"] * self.shape.each * self._between
+            return self.b.gep(to, before + first * self.kind.work.size)
         number = (row - part.first_row) * (part.end_block - part.first_block) + (block - part.first_block)
         return self.b.gep(f.scratch, number * f[f"k{self._last}"] * (self.shape.each * self.vector))
 
-    def _add(self, at: Value, sums: list[Value]) -> None:
+    def _add(self, at: Value, sums: list[Value], count: Value | None) -> None:
         f, b = self.frame, self.b
         for number, x in enumerate(sums):
-            place = b.gep(at, number * self.vector)
-            f.store(self.wide, el.add(f.load(self.wide, place, LANES), x), place)
+            place = b.gep(at, self._between * number)
+            if self.parted:
+                f.store(self.wide, x, place, self._part(count))
+            else:
+                f.store(self.wide, el.add(f.load(self.wide, place, LANES), x), place)
 
     def _rounded(self, part: _Part, before: Value) -> None:
         """Sums from scratch memory to the output."""
@@ -617,16 +662,40 @@ def convolve_weights(op: ConvolveWeights, x: Layout, y: Layout, out: Layout) -> 
     row_part = _share_of_rows(shape, rows, members * taken_parts, terms)
     row_parts = -(-rows // row_part)
     tasks = members * row_parts * taken_parts
-    kernel = Weights(replace(shape, together=_together(shape, row_part), far=far))
+    pieces, lines = -(-y.shape[-2] // _PIECE), math.prod(y.shape[-d - 2 : -2])
+    sums = math.prod(out.shape)
+    apart = _are_lines_apart(members, lines * pieces, sums, math.prod(x.shape) + math.prod(y.shape), terms)
+    if apart:
+        row_part, per = rows, -(-lines // tasks_for(terms))
+        tasks = -(-lines // per)
+    kernel = Weights(replace(shape, together=_together(shape, row_part), far=far), apart)
     values = _values(op.windows, kernel.shape, x, outputs, y.shape[-d - 1 : -1], window)
     steps = scaled(y)
     values |= {"tasks": tasks, "x": at_x, "y": at_y, "out": Pointer(2), "y_image": steps[-d - 2]}
     values |= {f"sy{axis}": steps[axis - d - 1] for axis in range(d)}
     values |= {"rows": row_part, "row_parts": row_parts, "taken": taken, "taken_parts": taken_parts}
-    values["pieces"] = -(-y.shape[-2] // _PIECE)
+    values["pieces"] = pieces
+    if apart:
+        wide = shape.kind.work.size
+        values |= {"out": Pointer(5), "rows": rows, "per": per, "part": sums * wide}
+        values |= {"lines": lines, "image_lines": math.prod(y.shape[-d - 1 : -2])}
+        launches.append(_launch(kernel, values, _batch(d, x, y), terms, tasks))
+        rest, lanes = Pointer(5, (lines * pieces - 1) * sums * wide), machine(config.cpu).lanes(shape.kind)
+        launches.append(combined(shape.kind, lanes, 1, sums, lines * pieces - 1, Pointer(5), rest, Pointer(2)))
+        temporaries += [0] * (2 - len(temporaries))
+        return Lowering(tuple(launches), (*temporaries, lines * pieces * sums * wide))
     scratch = row_part * taken * window[-1] * each * kernel.vector
     launch = _launch(kernel, values, _batch(d, x, y), terms, tasks, scratch)
     return Lowering((*launches, launch), tuple(temporaries))
+
+
+def _are_lines_apart(members: Any, lines: Any, sums: int, elements: Any, terms: int) -> bool:
+    """Whether threads share out lines, and not lanes and rows of the window: where more than two would read the same
+    again and again, and what lines add is few beside what they are made of."""
+    if not all(type(number) is int for number in (members, lines, elements)) or members != 1:
+        return False
+    many = get_threads() > 2 and tasks_for(terms) > 1 and lines >= 2 * get_threads()
+    return many and 4 * sums * lines <= elements
 
 
 def _share_of_rows(shape: GroupedShape, rows: int, parts: Any, terms: int) -> int:
