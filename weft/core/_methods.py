@@ -16,6 +16,7 @@ from weft.errors import NotArrayLike
 from weft.graph.dims import Dim
 from weft.graph.scalars import SCALARS
 from weft.graph.trace import is_tracing, is_transforming
+from weft.runtime.objects import MAKERS
 
 _BINARY = {
     "add": e.add, "sub": e.subtract, "mul": e.multiply, "truediv": e.divide, "pow": e.power, "and": e.bitwise_and,
@@ -210,6 +211,10 @@ def _array_function(self: array, function: Any, types: Any, args: Any, kwargs: A
     return function(*_seen_by_numpy(args), **_seen_by_numpy(kwargs))
 
 
+_DIRECT = {"add": e.add, "subtract": e.subtract, "multiply": e.multiply, "divide": e.divide}
+"""Operators that machine code makes."""
+
+
 def attach() -> None:
     """Give the array class its operators and methods."""
     owner: Any = array
@@ -220,6 +225,7 @@ def attach() -> None:
         setattr(owner, f"__i{name}__", _guarded(in_place))
     for name, binary in _COMPARE.items():
         setattr(owner, f"__{name}__", _binary(binary)[0])
+    MAKERS.operators({name: function.operator.call for name, function in _DIRECT.items()})  # type: ignore[attr-defined]
     for name, function in _UNARY.items():
         setattr(owner, f"__{name}__", lambda self, f=function: f(self))
     for name, function in _METHODS.items():

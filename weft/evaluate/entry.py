@@ -192,8 +192,8 @@ def _verify_one(node: Node, recipe: Recipe) -> None:
 
 
 evaluate_one: Callable[[Node], Callable[[], object] | None] = MAKERS.evaluate_one(
-    _evaluate_one_by_python, Recipe, ConstantValue, config, DATA, OPEN, USED, vars(programs), "PROGRAMS",
-    later.UNDER_WAY, SliceUpdate, ConstantValue, SHORT, LOCK.acquire, LOCK.release, ENTRIES, _hand_out, _verify_one,
+    _evaluate_one_by_python, Recipe, ConstantValue, config, DATA, OPEN, USED, LOCK, ENTRIES, programs.PROGRAMS,
+    later.UNDER_WAY, SliceUpdate, ConstantValue, SHORT, _hand_out, _verify_one,
 )  # fmt: skip
 """`evaluate([node])`; what it returns, if anything, is for the caller to call."""
 

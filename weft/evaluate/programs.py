@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from weft.config import config
 from weft.evaluate import overwriting
@@ -100,7 +100,7 @@ class ReferenceRecipe(Recipe):
         return reference.evaluate_reference(self.graph, leaves)
 
 
-PROGRAMS: dict[tuple[Any, ...], Recipe] = {}
+PROGRAMS: Final[dict[tuple[Any, ...], Recipe]] = {}
 
 _COMMANDS = [0]
 """How many commands the programs there have, or more."""

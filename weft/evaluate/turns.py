@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
+from typing import Final
 
 PATIENCE = 60.0
 """Seconds that a thread waits for another one that differentiates by the same container."""
@@ -14,9 +16,9 @@ a signal's handler or a finalizer that evaluates something (`Disturbed`)."""
 
 os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
 
-ENTRIES = [0]
-"""How often an evaluation has been prepared. It changes under the feet of those who hold the lock only if they are
-disturbed."""
+ENTRIES: Final = (ctypes.c_int64 * 1)()
+"""How often an evaluation has been prepared, in a word that machine code counts too. It changes under the feet of those
+who hold the lock only if they are disturbed."""
 
 
 class Disturbed(Exception):

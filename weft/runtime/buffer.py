@@ -17,11 +17,12 @@ import gc
 import operator
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final
 
 from weft.config import config
 from weft.runtime.device import Device
+from weft.runtime.object_table import COUNTERS, MOST_SHELVED
 
 ALIGNMENT: Final = 64
 _HUGE: Final = 2 << 20  # blocks from here on are mapped on their own, on huge pages where the system has them
@@ -172,18 +173,27 @@ _MOST: Final = 1 << 62
 """The largest limit: sums of it and of sizes are 64-bit integers still."""
 
 
-class Pool:
+def _no_shelf(idle: dict[int, deque[int]]) -> None:
+    """Where there is no machine code there is nothing on a shelf."""
+
+
+class Pool(ctypes.Structure):
     """Idle blocks by size, and the counters. The system gave us `held` bytes: `active` are in use, the others idle.
 
     Two derived marks keep the usual path to one comparison each: beyond `high` an allocation has to look at the peak
     and at the limit, and below `low` a drop has to look at the cache limit. The usual path itself is written out where
     it is walked, in `allocate`, `Storage.__del__` and `Program.run`: calls would be most of its cost, and calls are
-    where Ctrl-C strikes. Where there is machine code for it (running_code.py), that walks it instead.
+    where Ctrl-C strikes. Where there is machine code for it (running_code.py), that walks it instead: it has the
+    counters in machine words, and keeps some small blocks on a shelf of its own.
     """
 
-    __slots__ = ("active", "cache_limit", "held", "high", "idle", "last_peak", "limit", "low", "peak", "wired_limit")
+    _fields_ = tuple((name, ctypes.c_int64) for name in COUNTERS)
+    active: int
+    high: int
+    low: int
 
     def __init__(self, limit: int) -> None:
+        super().__init__()
         limit = min(limit, _MOST)
         self.idle: dict[int, deque[int]] = {}
         self.active = self.held = self.peak = self.last_peak = self.high = 0
@@ -193,6 +203,7 @@ class Pool:
         self.cache_limit = limit // 4
         self.low = -self.cache_limit
         self.wired_limit = 0
+        self.unshelve: Callable[[dict[int, deque[int]]], object] = _no_shelf
 
     def blocks(self, size: int) -> deque[int]:
         """The idle blocks of `size` bytes, which is one of the sizes that `block_size` gives."""
@@ -200,6 +211,7 @@ class Pool:
 
     def trim(self, target: int) -> None:
         """Give idle blocks back to the system until at most `target` bytes idle; the fullest size class gives first."""
+        self.unshelve(self.idle)
         while self.held - self.active > target:
             classes = list(self.idle.items())  # another thread may add one
             size, blocks = max(classes, key=lambda entry: entry[0] * len(entry[1]), default=(0, deque()))
@@ -241,7 +253,11 @@ class Pool:
         self.high = min(self.peak, self.limit)
 
     def fresh(self, size: int, asked: int) -> int:
-        """A block from the system; `size` is already counted as active."""
+        """A block from the system, or from the shelf; `size` is already counted as active."""
+        if size <= MOST_SHELVED:
+            self.unshelve(self.idle)
+            with contextlib.suppress(KeyError, IndexError):
+                return self.idle[size].pop()
         self._hold(size)
         if self.held > self.limit:
             self.trim(max(0, self.limit - self.active))

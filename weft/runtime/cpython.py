@@ -49,6 +49,87 @@ def method(cls: type, name: str, address: int) -> Any:
     return _new_method(cls, ctypes.addressof(definition))
 
 
+_DEALLOCATE: Final = 48
+"""Where a class says what ends its objects, in bytes."""
+
+
+class _Plain:
+    """A class of Python's; all of these have the same end."""
+
+    __slots__ = ()
+
+
+def ends_with(cls: type, address: int) -> bool:
+    """Let `void (ptr object)` at an address end the objects of a class of Python's: whether that could be done."""
+    usual, found = (ctypes.c_size_t.from_address(id(each) + _DEALLOCATE) for each in (_Plain, cls))
+    if found.value != usual.value or usual.value == ctypes.c_size_t.from_address(id(object) + _DEALLOCATE).value:
+        return False
+    found.value = address
+    return True
+
+
+_CLEAR: Final = 192
+"""Where a class says how the garbage collector takes its attributes from an object, in bytes."""
+
+
+def keeps_attributes(cls: type) -> None:
+    """Objects of a class keep their attributes, which refer to nothing else, to their end."""
+    ctypes.c_size_t.from_address(id(cls) + _CLEAR).value = 0
+
+
+_CALL: Final = 128
+"""Where a class says what calls its objects, in bytes."""
+
+
+class _Callable:
+    """A class of Python's whose objects can be called; all of these are called in the same way."""
+
+    __slots__ = ()
+
+    def __call__(self) -> None:
+        pass
+
+
+def called_with(cls: type, address: int) -> None:
+    """Let `ptr (ptr object, ptr tuple, ptr dict)` at an address, which does what `__call__` does, call the objects of a
+    class of Python's."""
+    usual, other, found = (ctypes.c_size_t.from_address(id(each) + _CALL) for each in (_Callable, _Plain, cls))
+    if found.value == usual.value and not other.value:
+        found.value = address
+
+
+_ALWAYS_HELD: Final = ctypes.c_int64(1)
+
+
+def held_count(lock: Any) -> int:
+    """The address of the word in which a recursive lock counts how often it is held, 0 if it is free: found by holding
+    it. If there is no such word, that of one which is never 0."""
+    size = ctypes.sizeof(ctypes.c_int64)
+    words = (ctypes.c_int64 * (type(lock).__basicsize__ // size)).from_address(id(lock))
+    seen = [list(words)]
+    for _ in range(3):
+        lock.acquire()
+        seen.append(list(words))
+    for _ in range(3):
+        lock.release()
+    seen.append(list(words))
+    counts = [place for place, values in enumerate(zip(*seen, strict=True)) if values == (0, 1, 2, 3, 0)]
+    keep(lock)
+    return id(lock) + size * counts[0] if len(counts) == 1 else ctypes.addressof(_ALWAYS_HELD)
+
+
+_NUMBERS: Final = 96
+"""Where a class says what its operators are, in bytes: the address of a table of functions."""
+
+
+def operates_with(cls: type, place: int, address: int) -> None:
+    """Let `ptr (ptr a, ptr b)` at an address be an operator of a class of Python's, which has it at a place of its
+    table. It is called where one operand is of this class, and not of one that inherits from it; a method that is set
+    later takes its place."""
+    operators = ctypes.c_size_t.from_address(id(cls) + _NUMBERS).value
+    ctypes.c_size_t.from_address(operators + ctypes.sizeof(ctypes.c_size_t) * place).value = address
+
+
 def keep(value: Any) -> None:
     """Keep an object alive for good: functions outlive all modules while the interpreter shuts down."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))

@@ -3,6 +3,7 @@
 A program is a table of 64-bit words: a header, commands, relocations, and the initial contents of the block of argument
 words (`program.py` makes it). Here is what its words mean; the code that follows it is in `interpreter_code.py`. Python
 calls it as it calls any builtin function, by CPython's stable ABI: that takes a third of the time of `ctypes`.
+Other threads of Python go on during a run, but for one so brief that to let them would take longer.
 
 Signals are for Python to look at, so a run on Python's main thread *pauses* every some hundredths of a second: it
 returns, and goes on from there when it is called again. All threads are at rest then. It pauses between two commands,
@@ -104,11 +105,19 @@ HEADER: Final = {
             "relocs_at", "template_at",  # bytes from the start of the program; commands follow the header
             "block_at", "scratch_at", "scratch_stride",  # bytes, in the workspace
             "commit",  # the first command that overwrites an operand of the caller's
+            "plain",  # 1: all commands are kernels of one piece, and there are few
+            "brief",  # 1: it is plain, and has taken so little time that other threads need not go on meanwhile
         )
     )
 }  # fmt: skip
 HEADER_WORDS: Final = len(HEADER)
 
+MOST_PLAIN: Final = 8
+"""Commands of a program that is called plain."""
+BRIEF: Final = 10
+"""Binary logarithm of how many times the patience of a run (`threads.py`) is a time that is too short for other threads
+to go on: that time is about that of a thousand instructions of Python's. How long kernels take follows from their sizes
+alone, so what was brief once is from then on."""
 COMMANDS_BETWEEN_LOOKS: Final = 8
 """At the clock, and steps of a loop; calls and kernels that are cut into pieces look themselves."""
 

@@ -1,7 +1,7 @@
 """The machine code of the interpreter, and of the builtin functions by which Python calls it. What its words mean is
 said in `weft.runtime.interpreter`.
 
-A run lets other threads of Python go on while it lasts, and touches no object then.
+A run lets other threads of Python go on while it lasts, unless it is brief, and touches no object.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Program(Record):
     relocs_at, template_at = Field(Long), Field(Long)
     block_at, scratch_at, scratch_stride = Field(Long), Field(Long), Field(Long)
     commit = Field(Long)
+    plain, brief = Field(Long), Field(Long)
 
 
 class Command(Record):
@@ -114,7 +115,7 @@ class ArrayEntry(Record):
 
 def _each(c: Code, kind: type[Record], table: Value, count: Value, write: Callable[[Any], None]) -> None:
     """The code that `write` writes, for each of so many records that lie one behind the other."""
-    size = 8 * len(kind.words)
+    size = 8 * (words.COMMAND_WORDS if kind is Command else len(kind.words))
     end = c.gep(table, count * size)
     with c.repeat(table) as records:
         (at,) = records.carried
@@ -377,13 +378,41 @@ def _builtin(write: Callable[..., None]) -> Native[Address]:
 def go(c: Code, program: Program, run: Run, overwrites: Value) -> None:
     """Run a program over a workspace that has the addresses of its buffers, without the interpreter's lock."""
     context = _context(c)
+    with c.when(program.brief.ne(0) & ~overwrites):
+        run.look = context.look
+        c.ret(run_briefly(c, program, run))
     team = context.threads
     with c.when(team > program.slots):
         c.ret(c.i64(words.MORE_THREADS))
+    begun = c.ticks()
     run.commit = c.choose(overwrites, program.commit, _UNLIMITED)
     run.stop, run.torn, run.missed = 0, 0, 0
     run.look, run.context = context.look, context
-    c.ret(_without_lock(c, context, program, run, False, team))
+    status = _without_lock(c, context, program, run, False, team)
+    with c.when(program.plain.ne(0) & status.eq(0)), c.when(c.ticks() - begun < context.patience >> words.BRIEF):
+        program.brief = 1
+    c.ret(status)
+
+
+@native(Long, program=Program, run=Run)
+def run_briefly(c: Code, program: Program, run: Run) -> None:
+    """Run a program whose commands are kernels of one piece, none of which may stop in the middle: 0."""
+    before = c.rounding()
+    c.default_rounding()
+    block, scratch = Integers.of(c.gep(run, program.block_at)), c.gep(run, program.scratch_at)
+    fill(c, program, run, block)
+    run.stop, run.deaf = 0, 1
+
+    def one(command: Command) -> None:
+        args = block.past(command.first)
+        extent = args[0]
+        with c.when(extent > 0):
+            call_kernel(c, command.fn, args, 0, extent, scratch, run)
+
+    commands = c.gep(program, 8 * words.HEADER_WORDS)
+    _each(c, Command, commands, program.commands, one)
+    c.restore_rounding(before)
+    c.ret(c.i64(0))
 
 
 def _without_lock(c: Code, context: Context, program: Program, run: Run, goes_on: bool, team: Value) -> Value:

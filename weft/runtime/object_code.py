@@ -8,9 +8,12 @@ the cache.
 
 from __future__ import annotations
 
+from typing import Final
+
 from weft.dtypes import int64
 from weft.llvm.builder import Value
-from weft.llvm.functions import native
+from weft.llvm.functions import Native, native
+from weft.runtime.object_table import OPERATORS
 from weft.runtime.object_values import (
     Array,
     Code,
@@ -20,14 +23,15 @@ from weft.runtime.object_values import (
     Object,
     Objects,
     Tuple,
-    allocate,
     double,
     entry,
+    exception,
     is_subtype,
     next_of,
     unless,
     weak_reference,
 )
+from weft.runtime.recycling_code import MAKE, called
 
 _MINUS_ZERO = -(1 << 63)
 
@@ -35,7 +39,7 @@ _MINUS_ZERO = -(1 << 63)
 @native(Node, op=Object, inputs=Tuple, kind=Object)
 def new_node(c: Code, op: Object, inputs: Tuple, kind: Object) -> None:
     """A new node. Takes over the references to inputs and kind; null if there is no memory."""
-    node = Node.of(allocate(c, c.object("node_type"), 0))
+    node = Node.of(MAKE["node"](c))
     with c.when(node.is_null()):
         inputs.release()
         kind.release()
@@ -59,7 +63,7 @@ def new_array(c: Code, node: Node) -> None:
     """A new array for a node that has none. Takes over the reference to it; null if it is null, or memory is out."""
     with c.when(node.is_null()):
         c.fail()
-    array = Array.of(allocate(c, c.object("array_type"), 0))
+    array = Array.of(MAKE["array"](c))
     with c.when(array.is_null()):
         node.release()
         c.fail()
@@ -138,6 +142,61 @@ def _array_of(c: Code, op: Object, kind: Object, *operands: Node) -> None:
 def array_of_two(c: Code, op: Object, kind: Object, x: Node, y: Node) -> None:
     """An array of op(x, y), of this kind."""
     _array_of(c, op, kind, x, y)
+
+
+@native(Array, bound=Tuple, a=Object, b=Object)
+def array_of_operands(c: Code, bound: Tuple, a: Object, b: Object) -> None:
+    """An array of op(a, b) for arrays of one kind, or an array and a number on either side, where the kind of the
+    result is known; else null, with an exception if something failed."""
+
+    def needed(condition: Value) -> None:
+        with c.when(~condition):
+            c.fail()
+
+    with c.when(_is_array(c, a)):
+        x = Array.of(a).node
+        needed(x.exists())
+        with c.when(b.cls.eq(c.object("array_type"))):
+            y = Array.of(b).node
+            needed(y.exists())
+            needed(x.kind.eq(y.kind))
+            c.ret(array_of_two(c, bound.item(0), _known(bound, 1, x.kind, needed), x, y))
+        number, kind = _number(c, bound, x.kind, b, needed)
+        c.ret(array_of_two(c, bound.item(0), kind, x, number))
+    y = node_of(b, needed)
+    number, kind = _number(c, bound, y.kind, a, needed)
+    c.ret(array_of_two(c, bound.item(0), kind, number, y))
+
+
+@native(Object, forward=Object, reflected=Object, a=Object, b=Object)
+def by_method(c: Code, forward: Object, reflected: Object, a: Object, b: Object) -> None:
+    """What the methods of the class of arrays give for two operands, of which one is an array."""
+    array_type = c.object("array_type")
+    with c.when(a.cls.eq(array_type)):
+        made = called(c, forward, a, b)
+        with c.when(made.ne(c.object("not_implemented")) | b.cls.eq(array_type)):
+            c.ret(made)
+        made.release()
+    with c.when(b.cls.eq(array_type)):
+        c.ret(called(c, reflected, b, a))
+    c.ret(c.object("not_implemented").hold())
+
+
+def _operator(name: str) -> Native[Object]:
+    def operator(c: Code, a: Object, b: Object) -> None:
+        made = array_of_operands(c, Tuple.of(c.object(f"known_{name}")), a, b)
+        with c.when(made.exists()):
+            c.ret(made)
+        with c.when(exception(c).exists()):
+            c.fail()
+        c.ret(by_method(c, c.object(f"forward_{name}"), c.object(f"reflected_{name}"), a, b))
+
+    operator.__name__ = f"operator_{name}"
+    return Native(operator, Object, {"a": Object, "b": Object})
+
+
+OPERATORS_OF_ARRAYS: Final = tuple(_operator(name) for name in OPERATORS)
+"""What CPython calls for an operator of which one operand is an array: op(a, b), or what the methods give."""
 
 
 @entry

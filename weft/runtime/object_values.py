@@ -1,32 +1,36 @@
 """CPython's objects as values of the builder: typed references, their attributes, and the functions of CPython's API.
 
-References are counted as CPython's own C code counts them. "Takes over" says that a reference passes to what is called;
-everything else is borrowed. An object that is about to be used is held before memory is asked for, because that may run
-finalizers, and those anything.
+References are counted as CPython's own C code counts them, in place, and tuples, bytes, sizes and small ints are read
+in place too: their layout is that of the versions in `objects.KNOWN`, without what debug builds add. "Takes over" says
+that a reference passes to what is called; everything else is borrowed. An object that is about to be used is held
+before memory is asked for, because that may run finalizers, and those anything.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, Generic, Self, TypeVar
 
-from weft.dtypes import int64
+from weft.dtypes import int32, int64, uint32, uint64
 from weft.llvm.builder import PTR, Operand, Value
 from weft.llvm.functions import (
     Address,
     Addresses,
     Double,
+    Field,
     Function,
     Int,
     Integers,
     Long,
     Module,
     Native,
+    Record,
     Typed,
     Void,
     native,
 )
-from weft.runtime.object_table import HEAD_WORDS, TABLE
+from weft.runtime.object_table import COUNTERS, HEAD_WORDS, TABLE
 
 GLOBALS: Final = "@table = internal global ptr null\n"
 T = TypeVar("T", bound=Typed)
@@ -50,10 +54,20 @@ class Code(Function):
     def set_state(self, name: str, value: int) -> None:
         self.store(self.i64(value), self.gep(self.known, 8 * TABLE[name]))
 
+    def change_state(self, name: str, by: int) -> None:
+        self.store(self.state(name) + by, self.gep(self.known, 8 * TABLE[name]))
+
+    def address(self, name: str, kind: type[T]) -> T:
+        """A number of the table that is an address."""
+        return kind.of(self.word(self.known, TABLE[name], PTR))
+
+    def set_address(self, name: str, value: Value) -> None:
+        self.store(value, self.gep(self.known, 8 * TABLE[name]))
+
     def places(self, kind: type[T]) -> T:
         """The places that all of evaluation shares, by which nodes are found by their ids: `PLACES` words, all 0. Who
         uses them sets the state "sweeping" meanwhile, and leaves them as they were."""
-        return kind.of(self.word(self.known, TABLE["places"], PTR))
+        return self.address("places", kind)
 
     @property
     def none(self) -> Object:
@@ -109,11 +123,23 @@ class Object(Typed):
         return Object.of(self.b.word(self, HEAD_WORDS - 1, PTR))
 
     def hold(self) -> Self:
-        _INCREASE(self.b, self)
+        """Take a reference, unless it is null."""
+        b = self.b
+        with b.when(self.exists()):
+            count = self._count()
+            more = count + 1
+            b.store(b.choose(count.eq(-1), count, more) if MAY_BE_IMMORTAL else more, self)
         return self
 
     def release(self) -> None:
-        _DECREASE(self.b, self)
+        """Let go of a reference, unless it is null."""
+        _let_go(self.b, self)
+
+    def _count(self) -> Value:
+        """How many references there are."""
+        found = self.b.load(self, _COUNT, 1)
+        assert isinstance(found, Value)
+        return found
 
 
 class Objects(Addresses[Object]):
@@ -146,14 +172,19 @@ class Tuple(Object):
         return made
 
     def size(self) -> Value:
-        return _TUPLE_SIZE(self.b, self)
+        return self.b.word(self, HEAD_WORDS)
 
     def item(self, place: Operand) -> Object:
-        return _TUPLE_ITEM(self.b, self, place)
+        """One of the items that there are."""
+        return self.items()[place]
 
     def fill(self, place: Operand, item: Value) -> None:
-        """Takes over the reference."""
-        _TUPLE_FILL(self.b, self, place, item)
+        """Give a new one an item that it has not got yet. Takes over the reference."""
+        self.items()[place] = item
+
+    def items(self) -> Objects:
+        """Where they lie."""
+        return Objects.of(self.b.gep(self, 8 * (HEAD_WORDS + 1)))
 
 
 class List(Object):
@@ -169,7 +200,7 @@ class List(Object):
         _LIST_FILL(self.b, self, place, item)
 
     def size(self) -> Value:
-        return _LIST_SIZE(self.b, self)
+        return self.b.word(self, HEAD_WORDS)
 
     def item(self, place: Operand) -> Object:
         return _LIST_ITEM(self.b, self, place)
@@ -183,7 +214,7 @@ class Dict(Object):
     __slots__ = ()
 
     def size(self) -> Value:
-        return _DICT_SIZE(self.b, self)
+        return self.b.word(self, HEAD_WORDS)
 
     def find(self, key: Object) -> Object:
         """The value of a key, or null: with an exception if looking for it failed."""
@@ -250,13 +281,11 @@ class Storage(Object):
     capacity = Slot(Object, "storage_")
 
 
-class Pool(Object):
-    """How much memory there is (runtime/buffer.py)."""
+class Pool(Record):
+    """The counters of memory (runtime/buffer.py)."""
 
-    __slots__ = ()
-    active = Slot(Object)
-    high = Slot(Object)
-    low = Slot(Object)
+    words = {name: word for word, name in enumerate(COUNTERS)}
+    active, high, low = Field(Long), Field(Long), Field(Long)
 
 
 class Constant(Object):
@@ -302,16 +331,26 @@ class Rule(Object):
     run = Slot(Object)
 
 
-_INCREASE: Final = External("Py_IncRef", Void, Object)
-_DECREASE: Final = External("Py_DecRef", Void, Object)
+MAY_BE_IMMORTAL: Final = sys.version_info >= (3, 12)
+"""Whether some objects live for good, and their references are not counted: that is -1, of half a word."""
+_COUNT: Final = int32 if MAY_BE_IMMORTAL else int64
+_DEALLOCATE: Final = External("_Py_Dealloc", Void, Object)
+
+
+@native(Void, object=Object)
+def _let_go(c: Code, object: Object) -> None:
+    with c.when(object.exists()):
+        count = object._count()
+        less = count - 1
+        with c.when(count >= 0):  # it is not immortal
+            c.store(less, object)
+            with c.when(less.eq(0)):
+                _DEALLOCATE(c, object)
+
+
 _TUPLE_NEW: Final = External("PyTuple_New", Tuple, Long)
-_TUPLE_SIZE: Final = External("PyTuple_Size", Long, Tuple)
-_TUPLE_ITEM: Final = External("PyTuple_GetItem", Object, Tuple, Long)
-_TUPLE_FILL: Final = External("PyTuple_SetItem", Int, Tuple, Long, Object)
-_LIST_SIZE: Final = External("PyList_Size", Long, List)
 _LIST_ITEM: Final = External("PyList_GetItem", Object, List, Long)
 _LIST_APPEND: Final = External("PyList_Append", Int, List, Object)
-_DICT_SIZE: Final = External("PyDict_Size", Long, Dict)
 _DICT_FIND: Final = External("PyDict_GetItemWithError", Object, Dict, Object)
 _DICT_PUT: Final = External("PyDict_SetItem", Int, Dict, Object, Object)
 _SET_HAS: Final = External("PySet_Contains", Int, Set, Object)
@@ -328,15 +367,15 @@ iterator: Final = External("PyObject_GetIter", Object, Object)
 weak_reference: Final = External("PyWeakref_NewRef", Object, Object, Address)
 call: Final = External("PyObject_Vectorcall", Object, Object, Objects, Long, Address)
 """call(function, arguments, their number, null)"""
+call_with_dict: Final = External("PyObject_VectorcallDict", Object, Object, Objects, Long, Address)
+"""call_with_dict(function, arguments, their number, those with names)"""
 exception: Final = External("PyErr_Occurred", Object)
 contains: Final = External("PySequence_Contains", Int, Object, Object)
 is_true: Final = External("PyObject_IsTrue", Int, Object)
 boolean: Final = External("PyBool_FromLong", Object, Long)
-bytes_of: Final = External("PyBytes_AsString", Integers, Object)
-integer: Final = External("PyLong_AsLongLong", Long, Object)
+integer_of: Final = External("PyLong_AsLongLong", Long, Object)
 integer_object: Final = External("PyLong_FromLongLong", Object, Long)
-word: Final = External("PyLong_AsUnsignedLongLongMask", Long, Object)
-"""The lowest 64 bits of an int: an address, or the word of a constant"""
+word_of: Final = External("PyLong_AsUnsignedLongLongMask", Long, Object)
 length: Final = External("PyObject_Size", Long, Object)
 double: Final = External("PyFloat_AsDouble", Double, Object)
 next_item: Final = External("PyDict_Next", Int, Object, Address, Address, Address)
@@ -345,6 +384,16 @@ attribute: Final = External("PyObject_GenericGetAttr", Object, Object, Object)
 """attribute(object, name), whatever its class says of `__getattribute__`"""
 is_raised: Final = External("PyErr_ExceptionMatches", Int, Object)
 clear_exception: Final = External("PyErr_Clear", Void)
+put_aside: Final = External("PyErr_Fetch", Void, Address, Address, Address)
+put_back: Final = External("PyErr_Restore", Void, Object, Object, Object)
+"""The exception that is set, if one is: its three parts are written to places, and taken from the caller again"""
+tell: Final = External("PyErr_WriteUnraisable", Void, Object)
+"""Tell of an exception that cannot be raised"""
+track: Final = External("PyObject_GC_Track", Void, Object)
+untrack: Final = External("PyObject_GC_UnTrack", Void, Object)
+free: Final = External("PyObject_GC_Del", Void, Object)
+clear_references: Final = External("PyObject_ClearWeakRefs", Void, Object)
+"""Weak references to an object that comes to its end"""
 contents: Final = External("PyCell_Get", Object, Object)
 """What a cell holds, or null, without an exception"""
 compare: Final = External("PyObject_RichCompareBool", Int, Object, Object, Int)
@@ -356,6 +405,39 @@ keyword_defaults: Final = External("PyFunction_GetKwDefaults", Object, Object)
 function_attributes: Final = External("PyObject_GenericGetDict", Object, Object, Address)
 """function_attributes(function, null): the dict, made if there is none"""
 function_globals: Final = External("PyFunction_GetGlobals", Object, Object)
+
+
+_DIGIT: Final = 30
+"""Bits of a digit of an int, which are half words behind one that says how many they are."""
+_TAG_OF_ONE, _TAG_OF_TWO = (8, 16) if sys.version_info >= (3, 12) else (1, 2)
+"""What that word is where a positive int has one or two digits."""
+
+
+def _digit(c: Code, number: Object, place: int) -> Value:
+    found = c.load(c.gep(number, 8 * (HEAD_WORDS + 1) + 4 * place), uint32, 1)
+    assert isinstance(found, Value)
+    return c.cast(c.cast(found, uint64), int64)
+
+
+@native(Long, number=Object)
+def integer(c: Code, number: Object) -> None:
+    """The value of an int of 64 bits; -1 with an exception for other things."""
+    with c.when(number.cls.eq(c.object("int_type"))), c.when(c.word(number, HEAD_WORDS).eq(_TAG_OF_ONE)):
+        c.ret(_digit(c, number, 0))
+    c.ret(integer_of(c, number))
+
+
+@native(Long, number=Object)
+def word(c: Code, number: Object) -> None:
+    """The lowest 64 bits of an int: an address, or the word of a constant."""
+    with c.when(number.cls.eq(c.object("int_type"))), c.when(c.word(number, HEAD_WORDS).eq(_TAG_OF_TWO)):
+        c.ret(_digit(c, number, 0) | (_digit(c, number, 1) << _DIGIT))
+    c.ret(word_of(c, number))
+
+
+def bytes_of(c: Code, thing: Object) -> Integers:
+    """What an object of bytes holds: behind its size and its hash."""
+    return Integers.of(c.gep(thing, 8 * (HEAD_WORDS + 2)))
 
 
 @native(List, item=Object)

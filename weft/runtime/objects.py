@@ -20,16 +20,30 @@ from weft.errors import CompileError, ConfigError
 from weft.lazy import lazy
 from weft.llvm import engine
 from weft.runtime import guard_table
-from weft.runtime.cpython import builtin, keep, method
+from weft.runtime.cpython import (
+    builtin,
+    called_with,
+    ends_with,
+    held_count,
+    keep,
+    keeps_attributes,
+    method,
+    operates_with,
+)
 from weft.runtime.object_table import (
     BUFFER_SLOTS,
     FUNCTIONS,
     HEAD_WORDS,
     MOST_ARRAYS,
+    MOST_RECYCLED,
+    MOST_SHELVED,
     NODE_SLOTS,
+    OPERATORS,
     PLACES,
-    POOL_SLOTS,
+    RECYCLED,
     RUN_PLAIN,
+    SHELF_ROW,
+    SHELF_STEP,
     STORAGE_SLOTS,
     TABLE,
 )
@@ -79,6 +93,7 @@ class Makers:
         self._table = (ctypes.c_int64 * len(TABLE))()
         self._watchers = 0
         self._has_nodes = self._has_arrays = False
+        self._array_type: type = object
         self.runs = False
         """Whether machine code runs programs."""
 
@@ -91,6 +106,7 @@ class Makers:
             self._table[TABLE[f"at_{name}"]] = place
         self._hold("node_type", cls)
         self._hold("counter", counter)
+        self._recycle("node", cls)
         self._has_nodes = True
 
     def arrays(self, cls: type, instead: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,6 +116,8 @@ class Makers:
             return instead
         self._table[TABLE["at_node"]] = places["_node"]
         self._hold("array_type", cls)
+        self._recycle("array", cls)
+        self._array_type = cls
         self._has_arrays = True
         return self._function("wrap", instead)
 
@@ -114,6 +132,16 @@ class Makers:
     def reflected(self, op: Any, known: Known, instead: Callable[..., Any]) -> Callable[..., Any]:
         """A function of an array and a number: op of the number and the array, or what `instead` gives."""
         return self._function("reflected", (op, known[0], instead, *known[1:])) if self._has_arrays else instead
+
+    def operators(self, functions: dict[str, Callable[..., Any]]) -> None:
+        """Operators of arrays are these functions of two operands, which `binary` has made, without a call of the
+        methods. Those have to be there, and are called for all else."""
+        for name, function in functions.items() if self._has_arrays else ():
+            self._hold(f"known_{name}", function.__self__)  # type: ignore[attr-defined]
+            place, method = OPERATORS[name]
+            self._hold(f"forward_{name}", self._array_type.__dict__[f"__{method}__"])
+            self._hold(f"reflected_{name}", self._array_type.__dict__[f"__r{method}__"])
+            operates_with(self._array_type, place, self._table[TABLE[f"operator_{name}"]])
 
     def recipe(
         self, given: int, results: Sequence[Any], steps: Sequence[Step], instead: Callable[..., Any], adds: Any = None
@@ -204,24 +232,33 @@ class Makers:
         return self._function("take_steps", (instead, steps, code, *known, seen))
 
     def memory(
-        self, instead: Callable[..., Any], buffer: type, storage: type, pool_type: type, pool: Any,
+        self, instead: Callable[..., Any], buffer: type, storage: type, pool: Any,
         allocate: Callable[[int], Any], take_block: Callable[[int], int], go_on: Callable[..., int],
         run_plain: Callable[[], int],
     ) -> Callable[..., Any]:  # fmt: skip
         """`run_buffers(table, inputs, words)`; see `instead`. From here on storages give their memory back by machine
         code. `run_plain` gives the address of the interpreter's function, which is loaded for it."""
-        classes = ((buffer, BUFFER_SLOTS, ""), (storage, STORAGE_SLOTS, "storage_"), (pool_type, POOL_SLOTS, ""))
+        classes = ((buffer, BUFFER_SLOTS, ""), (storage, STORAGE_SLOTS, "storage_"))
         if not self._has_nodes or not all(self._places(*each) for each in classes):
             return instead
         known = (
-            ("buffer_type", buffer), ("storage_type", storage), ("pool", pool), ("idle", pool.idle),
+            ("buffer_type", buffer), ("storage_type", storage), ("idle", pool.idle),
             ("pop", deque.pop), ("append", deque.append), ("trim", pool.trim_cache), ("allocate", allocate),
             ("take_block", take_block), ("go_on", go_on),
         )  # fmt: skip
         for name, value in known:
             self._hold(name, value)
+        shelf = (ctypes.c_int64 * (SHELF_ROW * (MOST_SHELVED // SHELF_STEP + 1)))()
+        for name, place in (("counters", pool), ("shelf", shelf)):
+            keep(place)
+            self._table[TABLE[name]] = ctypes.addressof(place)
+        if not self._recycle("storage", storage):
+            return instead
+        keeps_attributes(storage)  # or it would not know at its end what to give back
+        del storage.__del__  # type: ignore[attr-defined]
+        self._recycle("buffer", buffer)
+        pool.unshelve = self._function("unshelve", None)
         self._table[TABLE[RUN_PLAIN]] = run_plain()
-        storage.__del__ = method(storage, "__del__", self._table[TABLE["end_storage"]])  # type: ignore[attr-defined]
         self.runs = True
         return self._function("run_buffers", None)
 
@@ -231,28 +268,42 @@ class Makers:
 
     def evaluate_one(
         self, instead: Callable[..., Any], recipe: type, constant: type, config: Any, data: Any, traces: Any,
-        devices: Any, *known: Any,
+        devices: Any, lock: Any, entries: Any, *known: Any,
     ) -> Callable[..., Any]:  # fmt: skip
         """`evaluate_one(node)`; see `instead`, which is the same. Recipes and constants are of these classes, `config`
         has the settings, `data` is the operation of what has been computed, `traces` and `devices` are those that are
-        open or used; `known` is what `running_code` says."""
+        open or used, `lock` and `entries` those of evaluation; `known` is what `running_code` says."""
         classes = ((recipe, ["quick"]), (constant, ["words"]), (type(config), ["disable_compile", "check"]))
         if not self._has_nodes or not all(self._places(*each) for each in classes):
             return instead
         for name, value in (("config", config), ("data", data), ("traces", traces), ("devices", devices)):
             self._hold(name, value)
+        self._table[TABLE["turns"]], self._table[TABLE["entries"]] = held_count(lock), ctypes.addressof(entries)
         return self._function("evaluate_one", (instead, *known))
 
-    def calls(self, cls: type, instead: Callable[..., Any], verify: Callable[..., None]) -> Callable[..., Any]:
-        """`__call__` of compiled functions, which are of this class; see `instead`, which is the same. `verify(self,
-        record, *arguments)` is called first where the settings say so. `evaluate_one` comes before it."""
+    def calls(self, cls: type, verify: Callable[..., None]) -> None:
+        """Calls of compiled functions, which are of this class, are made by machine code; it calls what is the method
+        `__call__` so far where it cannot. `verify(self, record, *arguments)` is called first where the settings say so.
+        `evaluate_one` comes before it."""
         if not self._has_arrays or not self._table[TABLE["config"]]:
-            return instead
+            return
         if not self._places(cls, ["calls"], slots=["_calls"]):
-            return instead
-        self._hold("call_compiled", instead)
+            return
+        self._hold("call_compiled", cls.__dict__["__call__"])
         self._hold("verify_call", verify)
-        return method(cls, "__call__", self._table[TABLE["call_compiled_quickly"]])  # type: ignore[no-any-return]
+        setattr(cls, "__call__", method(cls, "__call__", self._table[TABLE["call_compiled_quickly"]]))  # noqa: B010
+        called_with(cls, self._table[TABLE["call_compiled_with"]])
+
+    def _recycle(self, name: str, cls: type) -> bool:
+        """Let machine code end objects of a class, if they are laid out as `RECYCLED` says."""
+        attributes, has_references = RECYCLED[name]
+        word = ctypes.sizeof(ctypes.c_size_t)
+        size = word * (HEAD_WORDS + attributes + has_references)
+        references = size - word if has_references else 0
+        if (cls.__basicsize__, cls.__weakrefoffset__) != (size, references):
+            return False
+        self._table[TABLE[f"room_{name}"]] = MOST_RECYCLED
+        return ends_with(cls, self._table[TABLE[f"end_{name}"]])
 
     def _places(self, cls: type, names: Sequence[str], prefix: str = "", slots: Sequence[str] | None = None) -> bool:
         """Find where attributes lie, which are called `slots` if not by their names: whether they could be found."""
@@ -283,7 +334,9 @@ class Makers:
     def _load(self) -> bool:
         """Whether the machine code could be had; if not, evaluation will say why."""
         source = engine.Source(
-            f"runtime:objects:{platform.machine()}", "weft_objects", lambda: object_module.native_code()
+            f"runtime:objects:{platform.machine()}:{sys.version_info[1]}",
+            "weft_objects",
+            lambda: object_module.native_code(),
         )
         try:
             for name in FUNCTIONS:
@@ -294,7 +347,7 @@ class Makers:
         for name, value in (
             ("none", None), ("float_type", float), ("int_type", int), ("bool_type", bool), ("str_type", str),
             ("bytes_type", bytes), ("tuple_type", tuple), ("list_type", list), ("attribute_error", AttributeError),
-            ("true", True), ("false", False), ("no_operands", ()),
+            ("true", True), ("false", False), ("not_implemented", NotImplemented), ("no_operands", ()),
         ):  # fmt: skip
             self._hold(name, value)
         places = (ctypes.c_int64 * PLACES)()
@@ -313,8 +366,10 @@ class Makers:
 
 
 def is_known_interpreter() -> bool:
-    """Whether this is one of `KNOWN`; builds without the lock have a "t" among their flags."""
-    return sys.implementation.name == "cpython" and sys.version_info[:2] in KNOWN and "t" not in sys.abiflags
+    """Whether this is one of `KNOWN`; builds without the lock have a "t" among their flags, those for debugging, whose
+    objects have more words, a "d"."""
+    known = sys.implementation.name == "cpython" and sys.version_info[:2] in KNOWN
+    return known and not {"t", "d"}.intersection(sys.abiflags) and sys.int_info.bits_per_digit == 30
 
 
 MAKERS: Final = Makers()

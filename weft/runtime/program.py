@@ -38,6 +38,7 @@ from weft.runtime.interpreter import (
     HEADER_WORDS,
     LOOP_FIELDS,
     MORE_THREADS,
+    MOST_PLAIN,
     MOVE_FIELDS,
     PAUSED,
     RELOC,
@@ -411,6 +412,8 @@ class Program:
             "scratch_at": scratch_at,
             "scratch_stride": stride,
             "commit": self._commit,
+            "plain": 0,
+            "brief": 0,
         }
         padding = (0,) * (COMMAND_WORDS - len(Command._fields))
         table = array("q", (header[name] for name in HEADER))
@@ -423,9 +426,25 @@ class Program:
                 offset += arena_at
             table.extend((word, buffer, offset))
         table.extend(self._args)
+        table[HEADER["plain"]] = _is_plain(table)
         self._tables.append(table)  # another thread may be running an earlier one
         size = block_size(arena_at + self.workspace_bytes)
         return table.buffer_info()[0], size, pool.blocks(size)
+
+
+def _is_plain(table: array[int]) -> bool:
+    """Whether all commands of a table are kernels that a run calls once each, and there are few."""
+    count, relocs, relocs_at, words_at = (table[HEADER[n]] for n in ("commands", "relocs", "relocs_at", "template_at"))
+    if count > MOST_PLAIN:
+        return False
+    first = relocs_at // 8 + RELOC["word"]
+    moved = table[first : first + RELOC_WORDS * relocs : RELOC_WORDS]
+    for at in range(HEADER_WORDS, HEADER_WORDS + COMMAND_WORDS * count, COMMAND_WORDS):
+        kind, _, word, grain = table[at : at + 4]
+        extent = table[words_at // 8 + word]
+        if kind != CommandKind.KERNEL or word in moved or 0 < grain <= extent - grain:
+            return False
+    return True
 
 
 def _scratch(needs: Iterable[tuple[int, int]], team: int) -> tuple[int, int]:
@@ -553,6 +572,7 @@ class Filled(Program):
 
     def _lay_out(self, team: int) -> tuple[int, int, deque[int]]:
         table, arena_at = self._pattern.table(self._numbers, team)
+        table[HEADER["plain"]], table[HEADER["brief"]] = _is_plain(table), 0
         self._tables.append(table)
         size = block_size(arena_at + self.workspace_bytes)
         return table.buffer_info()[0], size, pool.blocks(size)

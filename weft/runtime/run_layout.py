@@ -10,10 +10,10 @@ CODE, ADDRESS, SIZE, BLOCKS, _PROGRAM_ITSELF, STORED = range(6)
 the program; then of each output its bytes, the size of its block and idle blocks of that size; then the strides of each
 result."""
 STORE_ITEMS: Final = 3
-PROGRAM, INPUTS, STORES, WORDS, RESULTS, HEAD = range(6)
+PROGRAM, INPUTS, STORES, WORDS, RESULTS, WORKSPACE, HEAD = range(7)
 """The numbers: the address of the program's table (0: there is nothing to compute), how many inputs, outputs, words of
-constants and results there are; then of each result which output or input it is, how, and by how many bytes it is
-moved."""
+constants and results there are, the size of a workspace; then of each result which output or input it is, how, and by
+how many bytes it is moved."""
 RESULT_WORDS: Final = 3
 FROM_OUTPUT, FROM_INPUT, AS_IS = range(3)
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.runtime.buffer import Pool, Storage, allocate, block_size, pool, take_block
+from weft.runtime.buffer import Storage, allocate, block_size, pool, take_block
 from weft.runtime.data import Buffer
 from weft.runtime.interpreter import PAUSED, interpreter
 from weft.runtime.objects import MAKERS
@@ -32,7 +32,7 @@ def run_table(
     if not MAKERS.runs or (program is not None and (program.counters or program.given != inputs + len(sizes) + words)):
         return None
     address, size, blocks = (0, 0, deque[int]()) if program is None else program.layout
-    numbers = [address, inputs, len(sizes), words, len(results)]
+    numbers = [address, inputs, len(sizes), words, len(results), size]
     numbers += [number for at, how, offset, _ in results for number in (at, how, offset)]
     stores = [x for n in sizes for x in (n, block_size(n), pool.blocks(block_size(n)))]
     code = struct.pack(f"{len(numbers)}q", *numbers)
@@ -78,6 +78,6 @@ def _run_buffers(table: RunTable, inputs: Sequence[Buffer], words: Sequence[int]
 
 
 run_buffers: Callable[[RunTable, Sequence[Buffer], Sequence[int]], list[Buffer] | None] = MAKERS.memory(
-    _run_buffers, Buffer, Storage, Pool, pool, allocate, take_block, _go_on, lambda: interpreter().run_plain
+    _run_buffers, Buffer, Storage, pool, allocate, take_block, _go_on, lambda: interpreter().run_plain
 )
 """Run what a table says on these inputs, with these words of constants; None if Python has to do it."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from weft.dtypes import int64
 from weft.llvm.builder import PTR, Value
-from weft.llvm.functions import Address, Int, Integers, Long, Void, native
+from weft.llvm.functions import Address, Int, Integers, Long, native
 from weft.runtime import run_layout as table
 from weft.runtime.interpreter import PAUSED
 from weft.runtime.object_code import new_array, new_node
@@ -35,10 +35,9 @@ from weft.runtime.object_values import (
     Recipe,
     Storage,
     Tuple,
-    allocate,
     bytes_of,
     call,
-    clear_exception,
+    call_with_dict,
     contents,
     entry,
     exception,
@@ -54,6 +53,7 @@ from weft.runtime.object_values import (
     unless,
     word,
 )
+from weft.runtime.recycling_code import MAKE, called, put_away, shelve, unshelved
 from weft.runtime.threads import RUN_BYTES
 
 run_plain: Final = External(RUN_PLAIN, Long, Address, Address)
@@ -69,14 +69,6 @@ def _pointer(c: Code, address: Value) -> Address:
     return Address.of(c.op(f"inttoptr i64 {address.text} to ptr", PTR, 1))
 
 
-def _called(c: Code, function: Object, *arguments: Object) -> Object:
-    """What Python's function gives: a new reference, or null."""
-    handed = c.room(Objects, max(len(arguments), 1))
-    for place, argument in enumerate(arguments):
-        handed[place] = argument
-    return call(c, function, handed, len(arguments), c.null)
-
-
 def _drop(c: Code, objects: Objects, count: Value) -> None:
     """Release so many."""
     with c.loop(0, count, 1) as loop:
@@ -86,61 +78,47 @@ def _drop(c: Code, objects: Objects, count: Value) -> None:
 # ---- memory ----
 
 
-@native(Void, by=Long)
-def count(c: Code, by: Value) -> None:
-    """Add to the bytes that are in use. Nothing else runs meanwhile: numbers are no objects that are collected."""
-    pool = Pool.of(c.object("pool"))
-    before = pool.active
-    now = integer_object(c, integer(c, before) + by)
-    with c.when(now.exists()):
-        pool.active = now
-        before.release()
-    with c.when(now.is_null()):  # no memory for a number: it is not counted
-        clear_exception(c)
-
-
-@native(Object, capacity=Object, blocks=Object)
-def take(c: Code, capacity: Object, blocks: Object) -> None:
+@native(Object, size=Long, blocks=Object)
+def take(c: Code, size: Value, blocks: Object) -> None:
     """The address of an idle block; null if there is none, or so much was not in use before."""
-    pool = Pool.of(c.object("pool"))
-    size = integer(c, capacity)
-    with c.when((integer(c, pool.active) + size > integer(c, pool.high)) | length(c, blocks).eq(0)):
+    pool = c.address("counters", Pool)
+    active = pool.active + size
+    with c.when(active > pool.high):
         c.fail()
-    count(c, size)
-    c.ret(_called(c, c.object("pop"), blocks))
+    address = unshelved(c, size)
+    with c.when(address.exists()):
+        pool.active = active
+        c.ret(address)
+    with c.when(length(c, blocks).eq(0)):
+        c.fail()
+    pool.active = active
+    c.ret(called(c, c.object("pop"), blocks))
 
 
-@native(Int, capacity=Object, blocks=Object, address=Object)
-def give_back(c: Code, capacity: Object, blocks: Object, address: Object) -> None:
+@native(Int, size=Long, blocks=Object, address=Object)
+def give_back(c: Code, size: Value, blocks: Object, address: Object) -> None:
     """Put a block among the idle ones: 0, or -1 with an exception."""
-    count(c, -integer(c, capacity))
-    done = _called(c, c.object("append"), blocks, address)
-    with c.when(done.is_null()):
-        c.ret(c.const(Int.held_as, FAILED))
-    done.release()
-    pool = Pool.of(c.object("pool"))
-    with c.when(integer(c, pool.active) < integer(c, pool.low)):
-        done = _called(c, c.object("trim"))
-        with c.when(done.is_null()):
-            c.ret(c.const(Int.held_as, FAILED))
-        done.release()
-    c.ret(c.const(Int.held_as, DONE))
+    with c.when(shelve(c, size, address)):
+        c.ret(c.const(Int.held_as, DONE))
+    with c.when(put_away(c, blocks, address)):
+        c.ret(c.const(Int.held_as, DONE))
+    c.ret(c.const(Int.held_as, FAILED))
 
 
 @native(Object, nbytes=Object, capacity=Object, blocks=Object)
 def new_storage(c: Code, nbytes: Object, capacity: Object, blocks: Object) -> None:
     """What Python's `allocate(nbytes)` gives."""
-    storage = Storage.of(allocate(c, c.object("storage_type"), 0))
+    storage = Storage.of(MAKE["storage"](c))
     with c.when(storage.is_null()):
         c.fail()
-    address = take(c, capacity, blocks)
+    address = take(c, integer(c, capacity), blocks)
     with c.when(address.exists()):
         storage.address, storage.nbytes, storage.capacity = address, nbytes.hold(), capacity.hold()
         c.ret(storage)
     with c.when(exception(c).exists()):
         c.fail()
     storage.release()
-    c.ret(_called(c, c.object("allocate"), nbytes))
+    c.ret(called(c, c.object("allocate"), nbytes))
 
 
 @native(Object, storage=Object, address=Object, strides=Object)
@@ -148,27 +126,12 @@ def new_buffer(c: Code, storage: Object, address: Object, strides: Object) -> No
     """A buffer. Takes over the reference to the address; null if that is null, or memory is out."""
     with c.when(address.is_null()):
         c.fail()
-    buffer = Buffer.of(allocate(c, c.object("buffer_type"), 0))
+    buffer = Buffer.of(MAKE["buffer"](c))
     with c.when(buffer.is_null()):
         address.release()
         c.fail()
     buffer.storage, buffer.address, buffer.strides = storage.hold(), address, strides.hold()
     c.ret(buffer)
-
-
-@method
-def end_storage(c: Code, self: Object, arguments: Objects, count: Value, names: Tuple) -> None:
-    """The end of a storage's life: what its `__del__` in Python does."""
-    storage = Storage.of(self)
-    capacity, address = storage.capacity, storage.address
-    with c.when(capacity.is_null() | address.is_null()):  # `allocate` raised
-        c.ret(c.none.hold())
-    blocks = Dict.of(c.object("idle")).find(capacity)
-    with c.when(blocks.is_null()):
-        c.fail()
-    with c.when(give_back(c, capacity, blocks, address).ne(DONE)):
-        c.fail()
-    c.ret(c.none.hold())
 
 
 # ---- a run ----
@@ -180,13 +143,12 @@ def run_program(c: Code, plan: Tuple, inputs: Objects, words: Integers, storages
     code = bytes_of(c, plan.item(table.CODE))
     with c.when(code[table.PROGRAM].eq(0)):  # there is nothing to compute
         c.ret(c.i64(DONE))
-    size, blocks = plan.item(table.SIZE), plan.item(table.BLOCKS)
-    block = take(c, size, blocks)
+    block = take(c, code[table.WORKSPACE], plan.item(table.BLOCKS))
     with c.when(block.exists()):
         c.ret(run_in(c, plan, inputs, words, storages, block))
     with c.when(exception(c).exists()):
         c.ret(c.i64(FAILED))
-    block = _called(c, c.object("take_block"), size)
+    block = called(c, c.object("take_block"), plan.item(table.SIZE))
     with c.when(block.is_null()):
         c.ret(c.i64(FAILED))
     c.ret(run_in(c, plan, inputs, words, storages, block))
@@ -196,7 +158,6 @@ def run_program(c: Code, plan: Tuple, inputs: Objects, words: Integers, storages
 def run_in(c: Code, plan: Tuple, inputs: Objects, words: Integers, storages: Objects, block: Object) -> None:
     """The same in a workspace, which is given back. Takes over the reference to its address."""
     code = bytes_of(c, plan.item(table.CODE))
-    size, blocks = plan.item(table.SIZE), plan.item(table.BLOCKS)
     workspace = _pointer(c, word(c, block))
     places = Integers.of(c.gep(workspace, RUN_BYTES + 8))  # behind that of the workspace itself
     with c.loop(0, code[table.INPUTS], 1) as loop:
@@ -208,14 +169,14 @@ def run_in(c: Code, plan: Tuple, inputs: Objects, words: Integers, storages: Obj
     c.copy(places, words, code[table.WORDS])
     status = run_plain(c, _pointer(c, code[table.PROGRAM]), workspace)
     with c.when(status.eq(PAUSED)):  # Python runs the handlers of signals, and gives the block back
-        ended = _called(c, c.object("go_on"), plan, block)
+        ended = called(c, c.object("go_on"), plan, block)
         block.release()
         with c.when(ended.is_null()):
             c.ret(c.i64(FAILED))
         late = integer(c, ended)
         ended.release()
         c.ret(c.choose(late.eq(0), c.i64(DONE), c.i64(OTHERWISE)))
-    returned = give_back(c, size, blocks, block)
+    returned = give_back(c, code[table.WORKSPACE], plan.item(table.BLOCKS), block)
     block.release()
     with c.when(returned.ne(DONE)):
         c.ret(c.i64(FAILED))
@@ -331,13 +292,10 @@ def run_buffers(c: Code, self: Object, arguments: Objects, count: Value) -> None
 # ---- one operation ----
 
 (
-    _INSTEAD, _SCOPE, _PROGRAMS, _UNDER_WAY, _UPDATE, _CONSTANT, _SHORT, _ACQUIRE, _RELEASE, _ENTRIES, _HAND_OUT,
-    _VERIFY,
-) = range(12)  # fmt: skip
-"""What `evaluate_one` is made with: Python's form; the module with the programs, as a dict, and their name in it; a
-list of what other threads compute; the classes of slice updates and constants; how a key begins; the functions of the
-lock of evaluation, and the list with the number of evaluations; what gives a node its value; what compares with
-Python's form."""
+    _INSTEAD, _PROGRAMS, _UNDER_WAY, _UPDATE, _CONSTANT, _SHORT, _HAND_OUT, _VERIFY,
+) = range(8)  # fmt: skip
+"""What `evaluate_one` is made with: Python's form; the programs; a list of what other threads compute; the classes of
+slice updates and constants; how a key begins; what gives a node its value; what compares with Python's form."""
 
 
 @native(Long, node=Node, inputs=Tuple, place=Long)
@@ -400,28 +358,21 @@ def words_of(c: Code, constants: Objects, words: Integers, most: Value) -> None:
 
 @native(Object, bound=Tuple, node=Node, buffer=Object)
 def hand_out(c: Code, bound: Tuple, node: Node, buffer: Object) -> None:
-    """Give a node its value, and cut it from its operands, with the lock of evaluation: None, or null with an
-    exception. Where another thread has the lock Python waits for it."""
-    free = _called(c, bound.item(_ACQUIRE), c.object("false"))
-    with c.when(free.is_null()):
-        c.fail()
-    free.release()
-    with c.when(free.ne(c.object("true"))):
-        c.ret(_called(c, bound.item(_HAND_OUT), node, buffer))
-    entries = List.of(bound.item(_ENTRIES))
-    entry = integer_object(c, integer(c, entries.item(0)) + 1)
-    with c.when(entry.exists()):
-        entries.fill(0, entry)
+    """Give a node its value, and cut it from its operands: None, or null with an exception. As long as nothing lets
+    another thread go on, to find the lock of evaluation free is as good as to have it; else Python waits for it."""
+    with c.when(c.address("turns", Integers)[0].ne(0)):
+        c.ret(called(c, bound.item(_HAND_OUT), node, buffer))
+    entries = c.address("entries", Integers)
+    entries[0] = entries[0] + 1
     value, op, inputs = node.value, node.op, node.inputs
+    is_first = value.eq(c.none)  # else another thread was
     node.op, node.inputs = c.object("data").hold(), Tuple.of(c.object("no_operands").hold())
-    with c.when(value.eq(c.none)):  # else another thread was first
+    with c.when(is_first):
         node.value = buffer.hold()
-    done = _called(c, bound.item(_RELEASE))
-    with c.when(value.eq(c.none)):
         value.release()
     op.release()
     inputs.release()  # which may run finalizers
-    c.ret(done)
+    c.ret(c.none.hold())
 
 
 @entry
@@ -452,9 +403,7 @@ def evaluate_one(c: Code, self: Object, arguments: Objects, count: Value) -> Non
     values, constants = c.room(Objects, table.MOST_OPERANDS), c.room(Objects, table.MOST_OPERANDS + 1)
     buffers = describe_operands(c, bound, inputs, key, values, constants)
     needed_of_key(buffers >= 0)
-    programs = Dict.of(bound.item(_SCOPE)).find(bound.item(_PROGRAMS))
-    needed_of_key(programs.exists())
-    recipe = Recipe.of(Dict.of(programs).find(key))
+    recipe = Recipe.of(Dict.of(bound.item(_PROGRAMS)).find(key))
     needed_of_key(recipe.exists())
     executable = recipe.quick
     needed_of_key(executable.exists())
@@ -473,7 +422,7 @@ def evaluate_one(c: Code, self: Object, arguments: Objects, count: Value) -> Non
     sound[0] = c.i64(DONE)
     with c.when(Config.of(c.object("config")).check.ne(c.object("false"))):
         recipe.hold()
-        outcome = _called(c, bound.item(_VERIFY), node, recipe)
+        outcome = called(c, bound.item(_VERIFY), node, recipe)
         recipe.release()
         with c.when(outcome.is_null()):
             sound[0] = c.i64(FAILED)
@@ -596,7 +545,7 @@ def answer_of(c: Code, record: Tuple, made: Objects, count: Value) -> None:
         arrays.fill(loop.index, made[loop.index])
     with c.when(shape.eq(c.object("list_type"))):
         c.ret(arrays)
-    answer = _called(c, shape, arrays)
+    answer = called(c, shape, arrays)
     arrays.release()
     c.ret(answer)
 
@@ -697,6 +646,17 @@ def call_compiled_quickly(c: Code, self: Object, arguments: Objects, count: Valu
         held.release()
     needed(answer.exists())
     c.ret(answer)
+
+
+@native(Object, self=Object, arguments=Tuple, names=Dict)
+def call_compiled_with(c: Code, self: Object, arguments: Tuple, names: Dict) -> None:
+    """The same for arguments in a tuple, and for those with names in a dict, if it is not null."""
+    with c.when(names.exists()), c.when(names.size().ne(0)):
+        handed = c.room(Objects, arguments.size() + 1)
+        handed[0] = self
+        c.copy(handed.past(1), arguments.items(), arguments.size())
+        c.ret(call_with_dict(c, c.object("call_compiled"), handed, arguments.size() + 1, names))
+    c.ret(call_compiled_quickly(c, self, arguments.items(), arguments.size(), c.null))
 
 
 @native(Object, sound=Long, record=Tuple, plan=Tuple, buffers=Objects)

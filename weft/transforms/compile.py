@@ -596,9 +596,7 @@ class Compiled:
         return Compiled, (*self._roots, self._asked_shapeless)
 
 
-setattr(  # noqa: B010  (to mypy it is a function)
-    Compiled, "__call__", MAKERS.calls(Compiled, Compiled.__call__, Compiled._verify_call)
-)
+MAKERS.calls(Compiled, Compiled._verify_call)
 
 
 def _numbers_of(walk: Walk) -> list[Any]:
