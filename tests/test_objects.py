@@ -451,6 +451,64 @@ def test_compile_does_not_look_into_machine_code() -> None:
 
 
 @native
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 10, 500])
+def test_nodes_are_sorted_by_age(count: int) -> None:
+    nodes = [mx.sin(X)._node for _ in range(count)]
+    rng = np.random.default_rng(count)
+    orders = [list(range(count)), list(range(count))[::-1], rng.permutation(count).tolist()]
+    orders.append([*range(count // 2, count), *range(count // 2)])
+    for order in orders:
+        found = [nodes[i] for i in order]
+        held = [sys.getrefcount(node) for node in nodes]
+        paths._by_age(found)
+        assert found == nodes
+        assert [sys.getrefcount(node) for node in nodes] == held
+
+
+@native
+def test_operators_ask_the_methods_of_others() -> None:
+    class Other:
+        def __radd__(self, x: Any) -> str:
+            return "added"
+
+        def __rmul__(self, x: Any) -> Any:
+            return NotImplemented
+
+        def __sub__(self, x: Any) -> str:
+            return "subtracted"
+
+    class Mine(mx.array):
+        def __rtruediv__(self, x: Any) -> str:
+            return "divided"
+
+    assert X + Other() == "added"
+    assert Other() - X == "subtracted"
+    assert X / Mine([1.0, 2.0, 3.0]) == "divided"
+    assert (Mine([1.0, 2.0, 3.0]) - X).tolist() == [0.0] * 3
+    assert (X - Mine([1.0, 2.0, 3.0])).tolist() == [0.0] * 3
+    for operator in (
+        lambda: X * Other(),
+        lambda: X - Other(),
+        lambda: Other() / X,
+        lambda: X + None,
+        lambda: object() - X,
+    ):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            operator()
+    assert (np.float32(2) * X).tolist() == [2.0, 4.0, 6.0]
+    assert (True + X).tolist() == [2.0, 3.0, 4.0]
+
+
+@native
+def test_a_method_that_is_set_takes_the_place_of_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx.array, "__add__", lambda a, b: "mine")
+    assert X + X == "mine"
+    assert X + 1.0 == "mine"
+    monkeypatch.undo()
+    assert (X + X).tolist() == [2.0, 4.0, 6.0]
+
+
+@native
 def test_remembered_calls_tell_numbers_apart() -> None:
     """The first call runs the function, the second is learnt from, and later ones are made by machine code."""
 

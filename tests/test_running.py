@@ -94,6 +94,26 @@ def test_an_operation_gives_what_python_gives(name: str, by_python: list[Any]) -
     assert (got.dtype, got.shape, got.tobytes()) == (expected.dtype, expected.shape, expected.tobytes())
 
 
+@native
+def test_an_operation_on_a_slice_is_one_operation(by_python: list[Any]) -> None:
+    (x,) = arrays(1)
+    sources = (lambda: x[::2], lambda: x[1:, ::-1], lambda: x[2:])
+    for fun in (lambda a: a + 1, lambda a: a * a, lambda a: mx.exp(a), lambda a: mx.sum(a, axis=0)):
+        for source in sources:
+            expected = watched(lambda fun=fun, source=source: np.array(fun(source())).tolist())
+            for _ in range(3):
+                made = fun(source())
+                mx.eval(made)
+            by_python.clear()
+            part = source()
+            made = fun(part)
+            mx.eval(made)
+            assert not by_python
+            assert np.array(made).tolist() == expected
+            assert part._node.value is not None
+            assert part.tolist() == source().tolist()
+
+
 CALLS: dict[str, Callable[..., Any]] = {
     "one": lambda x, y: mx.sin(x) * y,
     "a tuple": lambda x, y: (x + y, x - y),

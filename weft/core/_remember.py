@@ -142,7 +142,7 @@ def remembered(arrays: int) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def one(a: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if a.__class__ is array and (rest := _key(args, kwargs)) is not None:
+            if a.__class__ is array and (rest := _key(args, kwargs) if args or kwargs else ()) is not None:
                 node = a._node
                 key = (function, node.kind, *rest)
                 steps = KNOWN.get(key)

@@ -166,7 +166,7 @@ class Differentiated:
     def select(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The differentiated arguments: positional ones in order, then keywords in the order of the call."""
         if not self.names and len(args) > self.nums[-1]:
-            return [args[n] for n in self.nums]
+            return [args[self.nums[0]]] if len(self.nums) == 1 else [args[n] for n in self.nums]
         if self.nums and self.nums[-1] >= len(args):
             raise ValueError(
                 f"[{self.name}] argnums has {self.nums[-1]}, but the function was called with {len(args)} positional "
@@ -258,15 +258,14 @@ def grad(fun: Function, argnums: int | Sequence[int] | None = None, argnames: st
     return wrapper
 
 
-_ARRAYS = frozenset({array})
-
-
 def _differentiate(
     fun: Function, chosen: Differentiated, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
     """(what fun returns, the gradients)."""
     values = chosen.select(args, kwargs)
-    bare = _ARRAYS.issuperset(map(type, values))  # no containers: nothing to take apart or to put back
+    bare = True  # no containers: nothing to take apart or to put back
+    for value in values:
+        bare = bare and value.__class__ is array
     leaves, structure = (values, tree.LEAF) if bare else array_leaves(chosen.name, "a differentiated argument", values)
     inputs, nodes = fresh_inputs(leaves)
     with trace():
@@ -294,7 +293,7 @@ def loss_of(name: str, value: Any) -> array:
             " value_and_grad passes the rest of a tuple through." if name == "grad" and isinstance(value, tuple) else ""
         )
         raise ValueError(f"[{name}] the function must return {may}; got {got}.{hint}")
-    if loss.ndim != 0:
+    if loss._node.kind.shape:
         raise ValueError(
             f"[{name}] the function must return a scalar; got shape {loss.shape}. Reduce it, for example with sum or "
             "mean, or use vjp or jacrev."

@@ -11,7 +11,7 @@ from weft.evaluate import later, programs, reach
 from weft.evaluate.beside import Elsewhere, copies_beside, follow_others, keep_copies
 from weft.evaluate.overwriting import donated_to
 from weft.evaluate.programs import Recipe, in_place, plain_recipe
-from weft.evaluate.reach import reached
+from weft.evaluate.reach import reached, slice_data
 from weft.evaluate.running import prepare, run_program, run_windows
 from weft.evaluate.structure import SHORT, leaf_key, places
 from weft.evaluate.together import foresee, is_of_data, prepare_together
@@ -22,7 +22,7 @@ from weft.graph.overlay import Foreign
 from weft.graph.placement import USED
 from weft.graph.trace import OPEN, following, keeps_inputs
 from weft.primitives.base import DATA, ConstantValue
-from weft.primitives.views import SliceUpdate
+from weft.primitives.views import Slice, SliceUpdate
 from weft.runtime.data import Buffer, Busy, Taken
 from weft.runtime.object_table import READ, TAPED
 from weft.runtime.objects import MAKERS
@@ -156,7 +156,7 @@ def _evaluate_one_by_python(node: Node) -> Callable[[], object] | None:
 
 def _describe_one(node: Node) -> tuple[tuple[Any, ...], list[Node]] | None:
     """(short key, operands and the node itself) of one operation; None if it has no operands, or many, or some have no
-    value."""
+    value and are no slices of what has one."""
     inputs = node.inputs
     if not 0 < len(inputs) <= MOST_OPERANDS:
         return None
@@ -165,7 +165,9 @@ def _describe_one(node: Node) -> tuple[tuple[Any, ...], list[Node]] | None:
     for operand in inputs:
         value = operand.value
         if value is None:
-            return None
+            if operand.op.__class__ is not Slice or not slice_data(operand):
+                return None
+            value = operand.value
         if operand in order:  # one that stands in two places
             key += (inputs.index(operand), operand.kind, None)
         else:
@@ -173,6 +175,15 @@ def _describe_one(node: Node) -> tuple[tuple[Any, ...], list[Node]] | None:
             order.append(operand)
     order.append(node)
     return tuple(key), order
+
+
+def _settle(node: Node) -> None:
+    """Find out where operands lie that are slices of computed data."""
+    with LOCK:
+        enter()
+        for operand in node.inputs:
+            if operand.value is None and operand.op.__class__ is Slice:
+                slice_data(operand)
 
 
 def _hand_out(node: Node, buffer: Buffer) -> None:
@@ -193,7 +204,8 @@ def _verify_one(node: Node, recipe: Recipe) -> None:
 
 evaluate_one: Callable[[Node], Callable[[], object] | None] = MAKERS.evaluate_one(
     _evaluate_one_by_python, Recipe, ConstantValue, config, DATA, OPEN, USED, LOCK, ENTRIES, programs.PROGRAMS,
-    later.UNDER_WAY, SliceUpdate, ConstantValue, SHORT, _hand_out, _verify_one,
+    later.UNDER_WAY, SliceUpdate, ConstantValue, SHORT, _hand_out, _verify_one, Slice,
+    _settle,
 )  # fmt: skip
 """`evaluate([node])`; what it returns, if anything, is for the caller to call."""
 

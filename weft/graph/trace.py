@@ -54,10 +54,11 @@ class trace:
 
     def __enter__(self) -> None:
         first = next_id()
-        opened = _traces.open
+        mine = _traces.__dict__  # that of this thread, looked up once
+        opened = mine["open"]
         if not opened:
-            _traces.number += 1
-            OPEN[_thread()] = (_traces.number, first)
+            mine["number"] = number = mine["number"] + 1
+            OPEN[_thread()] = (number, first)
         opened.append(first)
 
     def __exit__(self, *error: object) -> None:
@@ -88,8 +89,8 @@ class Input(Node):
     def __init__(self, op: Any, inputs: tuple[Node, ...], kind: ArrayType, value: Any = None) -> None:
         Node.__init__(self, op, inputs, kind, value)
         self._thread = _thread()
-        traces = _traces
-        self._number = traces.number + (not traces.open)
+        mine = _traces.__dict__
+        self._number = mine["number"] + (not mine["open"])
 
     def traced_by(self) -> int | None:
         """The id at which its trace opened, if that is open still, and another thread's."""

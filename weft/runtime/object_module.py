@@ -13,10 +13,10 @@ from weft.runtime.object_table import ENTRIES, TABLE
 from weft.runtime.object_values import GLOBALS, Code
 from weft.runtime.recycling_code import ENDS, unshelve
 from weft.runtime.running_code import call_compiled_quickly, call_compiled_with, evaluate_one, run_buffers
-from weft.runtime.tracing_code import backward, follow, forward, pull, recall, spread
+from weft.runtime.tracing_code import backward, by_age, follow, forward, pull, recall, spread
 
 _ENTRIES: Final[tuple[Native[Any], ...]] = (
-    wrap, unary, binary, reflected, forward, backward, spread, follow, pull, recall, sweep, describe,
+    wrap, unary, binary, reflected, forward, backward, spread, follow, by_age, pull, recall, sweep, describe,
     resembles, divide, take_steps, run_buffers, evaluate_one, call_compiled_quickly, call_compiled_with,
     unshelve, *ENDS, *OPERATORS_OF_ARRAYS,
 )  # fmt: skip

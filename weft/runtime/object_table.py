@@ -3,6 +3,7 @@ functions, and where attributes lie. `weft.runtime.objects` fills it in, which n
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 COUNTERS: Final = ("active", "high", "low")
@@ -14,7 +15,7 @@ SHELF_STEP: Final = 64
 SHELF_ROW: Final = 16
 RECYCLED: Final = {"node": (8, False), "array": (1, True), "buffer": (3, False), "storage": (3, True)}
 """The classes whose objects machine code ends, and makes of the memory of earlier ones (`recycling_code.py`): how many
-attributes they have, and whether there are weak references to them, which stand behind those."""
+attributes they have, and whether there may be weak references to them."""
 MOST_RECYCLED: Final = 256
 """Objects of each, whose memory is kept."""
 OPERATORS: Final = {"add": (0, "add"), "subtract": (1, "sub"), "multiply": (2, "mul"), "divide": (30, "truediv")}
@@ -58,8 +59,8 @@ FUNCTIONS: Final = (
 )  # fmt: skip
 NODE_SLOTS: Final = ("op", "inputs", "kind", "value", "device", "handle", "id")
 ENTRIES: Final = (
-    "wrap", "unary", "binary", "reflected", "forward", "backward", "spread", "follow", "pull", "recall", "sweep",
-    "describe", "resembles", "divide", "take_steps", "run_buffers", "evaluate_one", "call_compiled_quickly",
+    "wrap", "unary", "binary", "reflected", "forward", "backward", "spread", "follow", "by_age", "pull", "recall",
+    "sweep", "describe", "resembles", "divide", "take_steps", "run_buffers", "evaluate_one", "call_compiled_quickly",
     "call_compiled_with", "unshelve", *[f"end_{name}" for name in RECYCLED],
     *[f"operator_{name}" for name in OPERATORS],
 )  # fmt: skip
@@ -86,3 +87,9 @@ MOST_ARRAYS: Final = 8
 
 HEAD_WORDS: Final = 2
 """Of every object: the number of references to it, and its class."""
+
+
+def references_at(attributes: int) -> int:
+    """At which word of an object with so many attributes its weak references are: behind those, or, from Python 3.12
+    on, before what the garbage collector keeps in front of an object."""
+    return -4 if sys.version_info >= (3, 12) else HEAD_WORDS + attributes

@@ -205,6 +205,10 @@ class List(Object):
     def item(self, place: Operand) -> Object:
         return _LIST_ITEM(self.b, self, place)
 
+    def items(self) -> Objects:
+        """Where they lie, until the list changes."""
+        return Objects.of(self.b.word(self, HEAD_WORDS + 1, PTR))
+
     def append(self, item: Object) -> Value:
         """0, or -1 with an exception."""
         return _LIST_APPEND(self.b, self, item)

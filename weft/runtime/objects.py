@@ -46,6 +46,7 @@ from weft.runtime.object_table import (
     SHELF_STEP,
     STORAGE_SLOTS,
     TABLE,
+    references_at,
 )
 
 if TYPE_CHECKING:
@@ -170,6 +171,10 @@ class Makers:
         """`follow(found, seen, path, start)`; see `instead`, which is the same."""
         return self._function("follow", instead) if self._has_nodes else instead
 
+    def by_age(self, instead: Callable[..., Any]) -> Callable[..., Any]:
+        """`by_age(found)`; see `instead`, which is the same."""
+        return self._function("by_age", instead) if self._has_nodes else instead
+
     def pull(self, rules: dict[Any, Any], cls: type, one: Any, instead: Callable[..., Any]) -> Callable[..., Any]:
         """`pull(path, gathered, active)`; see `instead`, which is the same. Rules, of a class `cls`, are found by (op,
         mask, *kinds of operands); the mask says which operands are active, and whether a cotangent is `one`."""
@@ -264,7 +269,7 @@ class Makers:
 
     def executables(self, cls: type) -> None:
         """Executables are of this class, or one that inherits from it."""
-        self.runs = self.runs and self._places(cls, ["runs"])
+        self.runs = self._places(cls, ["runs"]) and self.runs
 
     def evaluate_one(
         self, instead: Callable[..., Any], recipe: type, constant: type, config: Any, data: Any, traces: Any,
@@ -297,10 +302,9 @@ class Makers:
     def _recycle(self, name: str, cls: type) -> bool:
         """Let machine code end objects of a class, if they are laid out as `RECYCLED` says."""
         attributes, has_references = RECYCLED[name]
-        word = ctypes.sizeof(ctypes.c_size_t)
-        size = word * (HEAD_WORDS + attributes + has_references)
-        references = size - word if has_references else 0
-        if (cls.__basicsize__, cls.__weakrefoffset__) != (size, references):
+        at = references_at(attributes) if has_references else 0
+        words = HEAD_WORDS + attributes + (at > 0)
+        if (cls.__basicsize__, cls.__weakrefoffset__) != (8 * words, 8 * at):
             return False
         self._table[TABLE[f"room_{name}"]] = MOST_RECYCLED
         return ends_with(cls, self._table[TABLE[f"end_{name}"]])

@@ -14,7 +14,7 @@ from typing import Final
 from weft.dtypes import bool_
 from weft.llvm.builder import Value
 from weft.llvm.functions import Integers, Long, Native, Truth, Void, native
-from weft.runtime.object_table import HEAD_WORDS, MOST_SHELVED, RECYCLED, SHELF_ROW, SHELF_STEP
+from weft.runtime.object_table import HEAD_WORDS, MOST_SHELVED, RECYCLED, SHELF_ROW, SHELF_STEP, references_at
 from weft.runtime.object_values import (
     Code,
     Dict,
@@ -163,8 +163,10 @@ def _making(name: str) -> Native[Object]:
             c.change_state(f"room_{name}", 1)
             words = Integers.of(found)
             words[0] = c.i64(1)
-            for place in range(attributes + has_references):
+            for place in range(attributes):
                 words[HEAD_WORDS + place] = c.i64(0)
+            if has_references:
+                words[references_at(attributes)] = c.i64(0)
             if name != "storage":  # which refers to nothing that is collected
                 track(c, found)
             c.ret(found)
@@ -181,7 +183,7 @@ def _ending(name: str) -> Native[Void]:
         untrack(c, self)
         words = Objects.of(self)
         if has_references:
-            with c.when(words[HEAD_WORDS + attributes].exists()):
+            with c.when(words[references_at(attributes)].exists()):
                 clear_references(c, self)
         is_plain = self.cls.eq(c.object(f"{name}_type"))
         if name == "storage":

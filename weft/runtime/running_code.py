@@ -292,10 +292,11 @@ def run_buffers(c: Code, self: Object, arguments: Objects, count: Value) -> None
 # ---- one operation ----
 
 (
-    _INSTEAD, _PROGRAMS, _UNDER_WAY, _UPDATE, _CONSTANT, _SHORT, _HAND_OUT, _VERIFY,
-) = range(8)  # fmt: skip
+    _INSTEAD, _PROGRAMS, _UNDER_WAY, _UPDATE, _CONSTANT, _SHORT, _HAND_OUT, _VERIFY, _SLICE, _SETTLE,
+) = range(10)  # fmt: skip
 """What `evaluate_one` is made with: Python's form; the programs; a list of what other threads compute; the classes of
-slice updates and constants; how a key begins; what gives a node its value; what compares with Python's form."""
+slice updates and constants; how a key begins; what gives a node its value; what compares with Python's form; the class
+of slices, and what finds out where operands lie that are slices of computed data."""
 
 
 @native(Long, node=Node, inputs=Tuple, place=Long)
@@ -304,6 +305,16 @@ def place_before(c: Code, node: Node, inputs: Tuple, place: Value) -> None:
     with c.loop(0, place, 1) as loop, c.when(inputs.item(loop.index).eq(node)):
         c.ret(loop.index)
     c.ret(place)
+
+
+@native(Int, inputs=Tuple, cls=Object)
+def has_slices(c: Code, inputs: Tuple, cls: Object) -> None:
+    """Whether an operand is a slice without a value: 1 or 0."""
+    with c.loop(0, inputs.size(), 1) as loop:
+        x = Node.of(inputs.item(loop.index))
+        with c.when(x.value.eq(c.none) & x.op.cls.eq(cls)):
+            c.ret(c.const(Int.held_as, 1))
+    c.ret(c.const(Int.held_as, 0))
 
 
 @native(Long, bound=Tuple, inputs=Tuple, key=Tuple, values=Objects, constants=Objects)
@@ -384,6 +395,11 @@ def evaluate_one(c: Code, self: Object, arguments: Objects, count: Value) -> Non
     needed(_is_alone(c) & List.of(bound.item(_UNDER_WAY)).size().eq(0))
     node = Node.of(arguments[0])
     needed(node.cls.eq(c.object("node_type")))
+    with c.when(has_slices(c, node.inputs, bound.item(_SLICE)).ne(0)):
+        done = called(c, bound.item(_SETTLE), node)  # which may evaluate the node
+        with c.when(done.is_null()):
+            c.fail()
+        done.release()
     inputs = node.inputs
     arity = inputs.size()
     needed(node.value.eq(c.none) & node.op.cls.ne(bound.item(_UPDATE)) & (arity > 0) & (arity <= table.MOST_OPERANDS))

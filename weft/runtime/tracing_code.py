@@ -204,6 +204,42 @@ def follow(c: Code, self: Object, arguments: Objects, count: Value) -> None:
     c.ret(integer_object(c, i))
 
 
+_MOVES: Final = 16
+"""For each node, before a list of them is left to Python to sort."""
+
+
+@entry
+def by_age(c: Code, self: Object, arguments: Objects, count: Value) -> None:
+    """by_age(found): sorts nodes by their ids, which fall if they are a chain. `self` is Python's form. What is done
+    here runs no code of Python's, so the list stays as it is."""
+    needed = unless(c, arguments, count, lambda: self)
+    needed(count.eq(1))
+    found = List.of(arguments[0])
+    size, nodes = found.size(), found.items()
+    with c.repeat(c.i64(0), size - 1) as ends:
+        low, high = ends.carried
+        ends.stop_when(low >= high)
+        first, last = nodes[low], nodes[high]
+        nodes[low], nodes[high] = last, first
+        ends.carry(low + 1, high - 1)
+    with c.repeat(c.i64(1), size * _MOVES) as loop:
+        place, left = loop.carried
+        loop.stop_when((place >= size) | (left < 0))
+        node = nodes[place]
+        number = integer(c, Node.of(node).id)
+        with c.repeat(place, left) as moves:
+            to, rest = moves.carried
+            moves.stop_when(to.eq(0))
+            before = nodes[to - 1]
+            moves.stop_when(integer(c, Node.of(before).id) <= number)
+            nodes[to] = before
+            moves.carry(to - 1, rest - 1)
+        nodes[moves.carried[0]] = node
+        loop.carry(place + 1, moves.carried[1])
+    needed(loop.carried[0] >= size)
+    c.ret(c.none.hold())
+
+
 # ---- cotangents ----
 
 

@@ -24,6 +24,7 @@ from weft.primitives.custom import IDENTITY
 from weft.runtime.data import Buffer
 
 _numbers: dict[tuple[int, Dtype], ConstantValue] = {}
+_ones: dict[ArrayType, Node] = {}
 
 
 def _number(number: int, dtype: Dtype) -> ConstantValue:
@@ -34,8 +35,13 @@ def _number(number: int, dtype: Dtype) -> ConstantValue:
 
 
 def ones(kind: ArrayType) -> Node:
-    """Exactly one in every element, as a constant."""
-    return Node(ONE, (), kind, _number(1, kind.dtype))
+    """Exactly one in every element, as a constant, which may be shared."""
+    found = _ones.get(kind)
+    if found is None:
+        found = Node(ONE, (), kind, _number(1, kind.dtype))
+        if not kind.shape:
+            _ones[kind] = found
+    return found
 
 
 def zeros(kind: ArrayType) -> Node:
@@ -63,12 +69,15 @@ def fresh_inputs(leaves: Sequence[array]) -> tuple[list[array], list[Node]]:
     know of a constant, and drop it.
     """
     inner = is_tracing()
+    inputs: list[array] = []
     nodes: list[Node] = []
     for leaf in leaves:
         node = leaf._node
         plain = not inner and node.op is DATA and node.value.__class__ is Buffer
-        nodes.append(Input(DATA, (), node.kind, node.value) if plain else Input(IDENTITY, (node,), node.kind))
-    return [wrap(node) for node in nodes], nodes
+        new = Input(DATA, (), node.kind, node.value) if plain else Input(IDENTITY, (node,), node.kind)
+        nodes.append(new)
+        inputs.append(wrap(new))
+    return inputs, nodes
 
 
 def second_name(x: Any) -> Any:

@@ -15,15 +15,23 @@ _by_id = attrgetter("id")
 
 
 def between(inputs: Sequence[Node], outputs: Sequence[Node], rule: str | None = None) -> tuple[list[Node], set[Node]]:
+    """What `path_of` says, but for the last."""
+    path, seen, _ = path_of(inputs, outputs, rule)
+    return path, seen
+
+
+def path_of(
+    inputs: Sequence[Node], outputs: Sequence[Node], rule: str | None = None
+) -> tuple[list[Node], set[Node], bool]:
     """Nodes that the outputs are computed from and that depend on an input, in topological order (inputs themselves
-    left out), and the set of them with the inputs.
+    left out), the set of them with the inputs, and whether all are plain nodes.
 
     `rule` names the rule that is going to be applied: what a function with such a rule of its own does inside is left
     out. Nodes older than all inputs cannot depend on them, so the walk never leaves the trace.
     """
     seen = set(inputs)
     if not inputs:
-        return [], seen
+        return [], seen, True
     oldest = inputs[0].id if len(inputs) == 1 else min([node.id for node in inputs])
     found = []
     for node in outputs:
@@ -37,9 +45,10 @@ def between(inputs: Sequence[Node], outputs: Sequence[Node], rule: str | None = 
                 seen.add(operand)
                 found.append(operand)
         done = _spread(found, seen, oldest, done + 1)
-    found.sort(key=_by_id)  # of a chain it is the order reversed, which sorts in linear time
+    _by_age(found)
     path: list[Node] = []
     done = _follow(found, seen, path, 0)
+    is_plain = done == len(found)
     while done < len(found):
         node = found[done]
         if seen.isdisjoint(_operands(node, rule)):
@@ -47,7 +56,7 @@ def between(inputs: Sequence[Node], outputs: Sequence[Node], rule: str | None = 
         else:
             path.append(node)
         done = _follow(found, seen, path, done + 1)
-    return path, seen
+    return path, seen, is_plain
 
 
 def _spread_by_python(found: list[Node], seen: set[Node], oldest: int, start: int) -> int:
@@ -74,6 +83,11 @@ def _follow_by_python(found: list[Node], seen: set[Node], path: list[Node], star
     return start
 
 
+def _by_age_by_python(found: list[Node]) -> None:
+    found.sort(key=_by_id)  # of a chain it is the order reversed, which sorts in linear time
+
+
+_by_age = MAKERS.by_age(_by_age_by_python)
 _spread = MAKERS.spread(_spread_by_python)
 _follow = MAKERS.follow(_follow_by_python)
 

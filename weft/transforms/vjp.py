@@ -14,7 +14,7 @@ from weft.primitives.base import ONE, GetResult, MultiOutput, picks
 from weft.primitives.custom import Application, Called, called
 from weft.runtime.objects import MAKERS
 from weft.transforms.check import checked, checked_results
-from weft.transforms.paths import between, groups
+from weft.transforms.paths import groups, path_of
 from weft.transforms.rules import BACKWARD, Backward, Gathered, backward, give, total
 
 
@@ -24,15 +24,12 @@ def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Seque
     for node, cotangent in zip(outputs, cotangents, strict=True):
         if cotangent is not None:
             give(gathered, node, cotangent)
-    path, active = between(inputs, outputs, "vjp")
-    if _PLAIN.issuperset(map(type, path)):
+    path, active, is_plain = path_of(inputs, outputs, "vjp")
+    if is_plain:
         _pull(path, gathered, active)
     else:
         _through_all(path, gathered, active)
     return [gathered.get(node) for node in inputs]
-
-
-_PLAIN = frozenset({Node})
 
 
 @on_behalf_of("node")
