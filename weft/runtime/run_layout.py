@@ -26,8 +26,9 @@ OPERAND_ITEMS: Final = 3
 
 MOST_ARGUMENTS: Final = 8
 """Of a call that is made without Python."""
-BINDINGS, RECORDS = range(2)
-"""What a compiled function has for its calls: what it is bound to, and a record by the kinds of arguments."""
+BINDINGS, RECORDS, LATEST = range(3)
+"""What a compiled function has for its calls: what it is bound to, a record by the kinds of arguments, and a list of
+those kinds and the record of the latest call, which is often as the next one."""
 EXECUTABLE, PICKS, KINDS, SHAPE, CAPTURED = range(5)
 """A record: the executable; numbers; the kinds of results; None if the call returns the first of them, `tuple` or
 `list` if it returns all, else what makes the answer of a list of arrays; then buffers that the function has captured.

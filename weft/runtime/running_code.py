@@ -605,6 +605,41 @@ def call_by_python(c: Code, self: Object, arguments: Objects, count: Value, name
     c.ret(call(c, function, handed, count + 1, c.null))
 
 
+@native(Tuple, calls=Tuple, parts=Objects, count=Long)
+def record_of(c: Code, calls: Tuple, parts: Objects, count: Value) -> None:
+    """The record of a call with these kinds of arguments: a new reference; null if there is none, or with an exception.
+    The caller holds what the function has for its calls, and what else it needs."""
+    latest = List.of(calls.item(table.LATEST)).items()
+    known = Tuple.of(latest[0])
+    with c.when(known.size().eq(count)):
+        with c.repeat(c.i64(0)) as loop:
+            (place,) = loop.carried
+            loop.stop_when(place >= count)
+            loop.stop_when(known.item(place).ne(parts[place]))
+            loop.carry(place + 1)
+        with c.when(loop.carried[0].eq(count)):
+            c.ret(latest[1].hold())
+    with c.loop(0, count, 1) as loop:
+        parts[loop.index].hold()
+    key = Tuple.new(c, count)
+    with c.when(key.is_null()):
+        _drop(c, parts, count)
+        c.fail()
+    with c.loop(0, count, 1) as loop:
+        key.fill(loop.index, parts[loop.index])
+    record = Dict.of(calls.item(table.RECORDS)).find(key)
+    with c.when(record.is_null()):
+        key.release()
+        c.fail()
+    latest = List.of(calls.item(table.LATEST)).items()
+    before = [latest[0], latest[1]]
+    latest[0], latest[1] = key, record.hold()
+    record.hold()
+    for one in before:
+        one.release()
+    c.ret(record)
+
+
 @method
 def call_compiled_quickly(c: Code, self: Object, arguments: Objects, count: Value, names: Tuple) -> None:
     """A call of a compiled function that sees nothing but its arguments, which are arrays that have values, and does
@@ -620,46 +655,38 @@ def call_compiled_quickly(c: Code, self: Object, arguments: Objects, count: Valu
     needed(calls.ne(c.none) & _is_alone(c) & c.state("watched").eq(0) & c.state("overlaid").eq(0))
     config = Config.of(c.object("config"))
     needed(config.disable_compile.eq(c.object("false")))
-    key = Tuple.new(c, count * 2)
-    with c.when(key.is_null()):
-        c.fail()
-
-    def needed_of_key(condition: Value) -> None:
-        with c.when(~condition):
-            key.release()
-            c.ret(call_by_python(c, self, arguments, count, names))
-
-    buffers = c.room(Objects, table.MOST_ARGUMENTS)
+    parts, buffers = c.room(Objects, table.MOST_ARGUMENTS * 2), c.room(Objects, table.MOST_ARGUMENTS)
     with c.loop(0, count, 1) as loop:
         argument = arguments[loop.index]
-        needed_of_key(argument.cls.eq(c.object("array_type")))
+        needed(argument.cls.eq(c.object("array_type")))
         node = Array.of(argument).node
-        needed_of_key(node.exists())
+        needed(node.exists())
         value = node.value
-        needed_of_key(value.cls.eq(c.object("buffer_type")))
+        needed(value.cls.eq(c.object("buffer_type")))
         with c.loop(0, loop.index, 1) as others:  # `is` could tell one array in two places
-            needed_of_key(arguments[others.index].ne(argument))
-        key.fill(loop.index * 2, node.kind.hold())
-        key.fill(loop.index * 2 + 1, Buffer.of(value).strides.hold())
+            needed(arguments[others.index].ne(argument))
+        parts[loop.index * 2], parts[loop.index * 2 + 1] = node.kind, Buffer.of(value).strides
         buffers[loop.index] = value
-    record = Tuple.of(Dict.of(calls.item(table.RECORDS)).find(key))
-    needed_of_key(record.exists())
-    key.release()
-    plan = Executable.of(record.item(table.EXECUTABLE)).runs
-    needed(plan.exists())
-    needed(plan.ne(c.none))
-    for held in (calls, record, plan):
-        held.hold()
+    calls.hold()
     with c.loop(0, count, 1) as loop:
         buffers[loop.index].hold()
-    sound = c.room(Integers, 1)
-    sound[0] = c.cast(bindings_hold(c, Tuple.of(calls.item(table.BINDINGS))).eq(1), int64)
-    with c.when(sound[0].ne(0) & config.check.ne(c.object("false"))):
-        sound[0] = verify_call(c, self, record, arguments, count)
-    answer = held_answer(c, sound[0], record, plan, buffers)
+    answers = c.room(Objects, 1)
+    answers[0] = c.null
+    record = record_of(c, calls, parts, count * 2)
+    with c.when(record.exists()):
+        plan = Executable.of(record.item(table.EXECUTABLE)).runs
+        with c.when(plan.exists()), c.when(plan.ne(c.none)):
+            plan.hold()
+            sound = c.room(Integers, 1)
+            sound[0] = c.cast(bindings_hold(c, Tuple.of(calls.item(table.BINDINGS))).eq(1), int64)
+            with c.when(sound[0].ne(0) & config.check.ne(c.object("false"))):
+                sound[0] = verify_call(c, self, record, arguments, count)
+            answers[0] = held_answer(c, sound[0], record, plan, buffers)
+            plan.release()
+        record.release()
     _drop(c, buffers, count)
-    for held in (plan, record, calls):
-        held.release()
+    calls.release()
+    answer = answers[0]
     needed(answer.exists())
     c.ret(answer)
 

@@ -121,7 +121,7 @@ class Compiled:
         self._varying: frozenset[Slot] = frozenset()
         self._quick: dict[tuple[Any, ...], Entry] = {}
         """The same entries by shorter keys, for `_call_quickly`."""
-        self._calls: tuple[tuple[Any, ...], dict[tuple[Any, ...], tuple[Any, ...]]] | None = None
+        self._calls: tuple[tuple[Any, ...], dict[tuple[Any, ...], tuple[Any, ...]], list[Any]] | None = None
         """What machine code needs for the usual calls, by the same keys, and what the function is bound to."""
         self._small: dict[tuple[Any, ...], list[Variant]] = {}
         """Traces of few operations, for `_call_lazily`: by what tells them apart, and by kinds of arguments."""
@@ -257,13 +257,14 @@ class Compiled:
     def _remember_call(self, key: tuple[Any, ...], variant: Variant) -> None:
         """Machine code is to make calls with this key from now on, if it can."""
         if self._calls is None:
-            self._calls = (self._bindings.parts(), {})  # type: ignore[union-attr]
-        _, records = self._calls
+            self._calls = (self._bindings.parts(), {}, [(), None])  # type: ignore[union-attr]
+        _, records, latest = self._calls
         known = records.get(key)
         if known is None or known[EXECUTABLE] is not variant.recipe.executable:
             record = variant.call_record()
             if record is not None:
                 records[key] = record
+                latest[:] = (), None
 
     def _verify_call(self, record: tuple[Any, ...], *args: Any) -> None:
         """Compare what machine code has found with what Python finds, unless another thread has changed something."""
