@@ -35,7 +35,7 @@ from weft.targets.cpu.moves import (
     spread,
     weigh,
 )
-from weft.targets.cpu.short_rows import Ends
+from weft.targets.cpu.short_rows import Ends, more_than
 
 SPLIT: Final = 1 << 14
 """Updates from which on it pays that several threads look at all of them."""
@@ -71,8 +71,8 @@ class ScatterKernel(NativeKernel):
     `plain`: all index arrays lie as the loop over the one free axis walks them, so that 16 indices are looked at
     together. `dense`: the elements along the first axis with an index array are neighbours.
 
-    `ends`: a run is combined as its first and its last elements. Both are computed before one is written, so it does
-    not matter that they may overlap.
+    `ends`: a run is combined as two pieces, its first and its last elements. Both are computed before one is written,
+    so it does not matter that they may overlap.
     """
 
     title = "scatter"
@@ -266,8 +266,7 @@ class ScatterKernel(NativeKernel):
             b.store(*made(at, lanes))
 
         if self.ends is not None:
-            starts = [b.i64(0)] if self.ends.whole else [b.i64(0), count - self.ends.lanes]
-            for x, to in [made(start, self.ends.lanes) for start in starts]:
+            for x, to in [made(*piece) for piece in self.ends.pieces(b, count - self.ends.lanes)]:
                 b.store(x, to)
             return
         whole = count & -LANES
@@ -343,7 +342,8 @@ def _scatter(
     ends = None
     if op is not None and form == "run" and step != "stride" and chunks == 1 and inner.size <= 2 * LANES:
         lanes = max(lanes for lanes in (1, 2, 4, 8, 16) if inner.size >= lanes)
-        ends = Ends(target.dtype.size, lanes, bool(inner.size == lanes), step)
+        more = more_than(inner.size, lanes)
+        ends = Ends(target.dtype.size, lanes, bool(inner.size == lanes), step, more)
     plain = (form == "one" or ends is not None) and len(free) == 1 and turns >= 2 * LANES
     plain = plain and all(s == i.dtype.size for s, i in zip(free[0].strides[1:-1], indices, strict=True))
     ranges, split = 1, None

@@ -2,7 +2,8 @@
 
 A row is moved as its first and its last elements, a power of two of both, which overlap where they are more than the
 row has. So a row takes two loads and two stores whatever its length, no mask is needed, and nothing behind its end is
-read or written. Only `moves.py` and `pads.py` come here.
+read or written. Rows of a few elements that are two powers of two go in these, since bytes that are written twice cost
+some cycles. Only `moves.py`, `pads.py` and `scatters.py` come here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from weft.codegen.kernel import LANES
 from weft.codegen.launch import Launch, Pointer
 from weft.codegen.transposes import rows_of
 from weft.codegen.words import fields_of
+from weft.graph.dims import pinned
 from weft.llvm.builder import Builder, Value
 from weft.records import dataclass
 from weft.targets.axes import Axis, grain, product, stepping, words_of
@@ -34,25 +36,36 @@ _WORK: Final = 1 << 13
 @dataclass(frozen=True, slots=True)
 class Ends:
     """How a row is moved: as `lanes` elements of `size` bytes from its beginning and, unless these are the `whole` row,
-    as many up to its end. `step`: how the source lies ("unit", "reverse", or "repeat": one element for all)."""
+    as many up to its end, or `more` behind them. `step`: how the source lies ("unit", "reverse", or "repeat": one
+    element for all)."""
 
     size: int
     lanes: int
     whole: bool
     step: str = "unit"
+    more: int = 0
 
     def __str__(self) -> str:
-        return f"{self.lanes} of {self.size} bytes {self.step}{' whole' if self.whole else ''}"
+        lanes = f"{self.lanes} and {self.more}" if self.more else str(self.lanes)
+        return f"{lanes} of {self.size} bytes {self.step}{' whole' if self.whole else ''}"
+
+    def pieces(self, b: Builder, rest: Value) -> list[tuple[Value, int]]:
+        """Where each piece of a row begins that is `rest` elements longer than `lanes`, and how many elements it
+        has."""
+        if self.whole:
+            return [(b.i64(0), self.lanes)]
+        second = (b.i64(self.lanes), self.more) if self.more else (rest, self.lanes)
+        return [(b.i64(0), self.lanes), second]
 
     def move(self, b: Builder, source: Value, target: Value, rest: Value) -> None:
         """Copy a row, which is `rest` elements longer than `lanes`."""
-        starts = [b.i64(0)] if self.whole else [b.i64(0), rest]
-        read = [self.read(b, source, start) for start in starts]
-        for x, start in zip(read, starts, strict=True):
+        pieces = self.pieces(b, rest)
+        read = [self.read(b, source, start, lanes) for start, lanes in pieces]
+        for x, (start, _) in zip(read, pieces, strict=True):
             b.store(x, b.gep(target, start * self.size))
 
-    def read(self, b: Builder, source: Value, start: Value) -> Value:
-        kind, size, lanes = _KINDS[self.size], self.size, self.lanes
+    def read(self, b: Builder, source: Value, start: Value, lanes: int) -> Value:
+        kind, size = _KINDS[self.size], self.size
         if self.step == "repeat":
             return b.splat(b.load(source, kind, 1), lanes)  # type: ignore[arg-type]
         if self.step == "unit":
@@ -74,7 +87,15 @@ def ends_of(count: int, stride: int, size: int) -> tuple[Ends, int] | None:
         return None
     while not count >= lanes:
         lanes //= 2
-    return Ends(size, lanes, bool(count == lanes), step), count - lanes
+    return Ends(size, lanes, bool(count == lanes), step, more_than(count, lanes)), count - lanes
+
+
+def more_than(count: int, lanes: int) -> int:
+    """What a row of `count` elements, a few, has beside the largest power of two in it, `lanes`, if that is one, too; 0
+    if not."""
+    number = pinned(count, LANES)
+    rest = 0 if number is None else number & (lanes - 1)
+    return 0 if rest & (rest - 1) else rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +209,7 @@ class JoinedRows(NativeKernel):
     def _repeated(self, b: Builder, k: int, source: Value) -> Value:
         """A vector of equal rows."""
         ends = self.parts[k]
-        row, lanes = ends.read(b, source, b.i64(0)), _VECTOR // ends.size
+        row, lanes = ends.read(b, source, b.i64(0), ends.lanes), _VECTOR // ends.size
         if row.lanes == 1:
             return b.splat(row, lanes)
         return b.shuffle(row, None, [lane % row.lanes for lane in range(lanes)])
