@@ -27,7 +27,7 @@ from weft.passes.lower import Item, to_int
 from weft.records import dataclass
 from weft.targets.axes import Axis, product, stepping
 from weft.targets.cpu.forms.base import Form, grain_of, streams
-from weft.targets.cpu.forms.map import lanes_of, masks_all, wastes
+from weft.targets.cpu.forms.map import WIDE_COST, lanes_of, masks_all, wastes
 from weft.targets.cpu.kernel import Frame, vector_loop
 from weft.targets.nest import Nest
 
@@ -119,7 +119,7 @@ class Flat(Form):
 
     def emit(self, frame: Frame) -> None:
         b, rows = frame.b, Rows(self, frame)
-        lanes, once = lanes_of(self), masks_all(self)
+        lanes, once = lanes_of(self, self.stream), masks_all(self)
         group = frame["group"]
         with b.loop(frame.begin, frame.end, 1) as units:
             place, start, stop = frame.part(units.index, True)
@@ -500,6 +500,14 @@ def pays(staging: Sequence[str], columns: Sequence[Axis], cost: int = 0) -> bool
     width, last = product(columns), columns[-1].size
     if all(how.startswith("once") for how in staging if how):
         return width <= MOST_COLUMNS
-    if width > FEW_COLUMNS or last <= LANES:
+    turns = any("turn" in how for how in staging)
+    if width > FEW_COLUMNS or last < LANES or (last == LANES and (turns or not _are_vectors(staging, cost))):
         return width <= FEW_COLUMNS
-    return wastes(last, cost) and not any("turn" in how for how in staging)
+    return wastes(last, cost) and not turns
+
+
+def _are_vectors(staging: Sequence[str], cost: int) -> bool:
+    """Whether rows of 16 elements are better read as they are: not where vectors are twice as long, nor for a factor of
+    each row alone where a row is several registers."""
+    factors = all(how.endswith("repeat") for how in staging if how)
+    return cost < WIDE_COST and not (factors and machine.machine(config.cpu).vector < 64)

@@ -27,14 +27,21 @@ WIDE_COST = 16
 """Maps that cost more than this run on vectors of twice the length."""
 LONG_COST = 150
 """But not those that cost more than this, for which LLVM would take tens of milliseconds longer."""
+LINE = 64
+"""Bytes of a line of the caches."""
 ONCE_COST = 80
 """Beside so much work a mask costs nothing, and LLVM has half the code to work on."""
 
 
-def lanes_of(kernel: Kernel) -> int:
+def lanes_of(kernel: Kernel, stream: bool = False) -> int:
     """The length of vectors: long chains of dependent instructions leave the units idle; twice the lanes give them a
-    second chain to work on. Where a register has 16 bytes, there are four chains already, and registers are few."""
-    return 2 * LANES if WIDE_COST <= kernel.cost() <= LONG_COST and machine.machine(config.cpu).vector > 16 else LANES
+    second chain to work on. Where a register has 16 bytes, there are four chains already, and registers are few. A
+    `stream` of results is written past the caches, which is slow unless each vector is a whole line of them."""
+    if kernel.cost() > LONG_COST:
+        return LANES
+    line = max([LINE // store.access.dtype.size for store in kernel.stores]) if stream else LANES
+    wide = kernel.cost() >= WIDE_COST and machine.machine(config.cpu).vector > 16
+    return max(line, 2 * LANES if wide else LANES)
 
 
 def stages_of(kernel: Kernel) -> Stages | None:
@@ -97,7 +104,7 @@ class Map(Form):
             given = {k: row.shared(k) for k in same}
 
             def body(j: Value, mask: Value | None, state: State) -> State:
-                lanes = lanes_of(self) if mask is None else mask.lanes
+                lanes = lanes_of(self, self.stream) if mask is None else mask.lanes
                 Scope(accesses, bases, j, lanes, mask, given).store_all(self.stream)
                 return state
 
@@ -108,7 +115,8 @@ class Map(Form):
                     self._strip(frame, stages, accesses, bases, strip.index, frame.least(strip.index + STRIP, stop))
 
     def _pass(self, b: Builder, start: Value, stop: Value, body: Callable[[Value, Value | None, State], State]) -> None:
-        vector_loop(b, start, stop, body, lanes=lanes_of(self), once=masks_all(self), rest=LANES)
+        lanes = lanes_of(self, self.stream)
+        vector_loop(b, start, stop, body, lanes=lanes, once=masks_all(self), rest=LANES)
 
     def _strip(self, frame: Frame, stages: Stages, accesses: Accesses, bases: Bases, start: Value, stop: Value) -> None:
         """A strip of elements, stage by stage."""
@@ -120,7 +128,8 @@ class Map(Form):
 
         def made(stage: int, j: Value, mask: Value | None) -> None:
             kept = {v: home for v, home in homes.items() if stages.known[v] < stage}
-            scope = KeptScope(accesses, bases, j, lanes_of(self) if mask is None else mask.lanes, mask, kept=kept)
+            lanes = lanes_of(self, self.stream) if mask is None else mask.lanes
+            scope = KeptScope(accesses, bases, j, lanes, mask, kept=kept)
             for v in stages.kept:
                 if stages.known[v] == stage:
                     b.store(scope.spread(scope.stored(v)), b.gep(homes[v], j * self.dtype(v).size), mask)
