@@ -3,6 +3,7 @@ dtype, layout, length and number of threads."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -86,6 +87,22 @@ def test_sorted_in_any_layout(
 ) -> None:
     arrange, shift = LAYOUTS[layout]
     check(place(arrange(numbers(seed, dtype, shape, kind)), shift), axis % len(shape))
+
+
+@pytest.mark.parametrize("dtype", dt.ALL, ids=name_of)
+@pytest.mark.parametrize("rows", [64, 83, 1111])
+def test_many_short_rows(dtype: Dtype, rows: int) -> None:
+    """Lanes go across rows of up to eight elements, which may lie apart."""
+    for n, kind in itertools.product(range(2, 10), ("any", "few", "special")):
+        x = numbers(n, dtype, (rows, n + 2), kind)
+        check(place(x[:, 1:-1]), 1)
+        check(place(np.ascontiguousarray(x[:, 1:-1])), 1)
+
+
+def test_short_rows_in_a_batch_that_grows() -> None:
+    """Sizes that keep changing are planned with symbols."""
+    for rows, n in itertools.product((70, 100, 130, 64, 20), (3, 4, 6, 5, 9, 3)):
+        check(place(numbers(n, dt.float32, (rows, n), "few")), 1)
 
 
 @pytest.mark.parametrize("dtype", LEADERS, ids=name_of)

@@ -20,6 +20,7 @@ from weft.llvm.builder import Value
 from weft.records import dataclass
 from weft.runtime.threads import get_threads
 from weft.targets.axes import Axis, product, words_of
+from weft.targets.cpu import short_sorts
 from weft.targets.cpu.kernel import Frame, NativeKernel
 from weft.targets.cpu.lanes import Lanes, vector_of
 from weft.targets.cpu.moves import bits_of, weigh
@@ -248,6 +249,9 @@ def lower(x: Layout, out: Layout, axis: int) -> Lowering:
     n = x.shape[axis]
 
     def rows(outer: Sequence[Axis], read: Pointer, write: Pointer, temporaries: list[int]) -> list[Launch]:
+        short = short_sorts.launch(x.dtype, True, n, outer, read, write)
+        if short is not None:
+            return [short]
         lanes = lanes_for(_RECORDS)
         vectors = next((v for v in (1, 2, 4, 8) if n <= v * lanes), NETWORK)
         network = lanes * vectors

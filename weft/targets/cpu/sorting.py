@@ -23,6 +23,7 @@ from weft.llvm.builder import AnyValue, Builder, Complex, Value
 from weft.records import dataclass, replace
 from weft.runtime.threads import get_threads
 from weft.targets.axes import Axis, axes_of, merged, product, row_major, scaled, words_of
+from weft.targets.cpu import short_sorts
 from weft.targets.cpu.kernel import Frame, NativeKernel
 from weft.targets.cpu.lanes import Lanes
 from weft.targets.cpu.moves import bits_of, copy, weigh
@@ -593,6 +594,10 @@ class _Rows:
 
     def launches(self, temporaries: list[int]) -> list[Launch]:
         """What sorts them; memory that it needs beside the scratch is added to the temporaries."""
+        places = self.result == "places"
+        short = short_sorts.launch(self.records.dtype, places, self.n, self.outer, self.from_, self.to)
+        if short is not None:
+            return [short]
         lanes = lanes_for(self.records)
         most = 4 if len(self.records.words) > 1 else NETWORK
         vectors = next((v for v in (1, 2, 4, 8) if self.n <= v * lanes and v < most), most)
