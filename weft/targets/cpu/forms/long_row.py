@@ -22,6 +22,9 @@ from weft.targets.nest import Nest
 FEW_ROWS, LONG_ROW = 16, 1 << 15
 """Fewer rows than this, each at least so long, are reduced in two stages."""
 
+SEARCHED_ROW = 1 << 13
+"""The same of integers that are searched, for each of which the other way keeps a place."""
+
 VECTOR_BYTES = 64
 """Of elements that are taken in together."""
 
@@ -50,10 +53,10 @@ class Partial(_Stage):
         """Both halves."""
         outer, inner = nest.outer, nest.reduced[0] if nest.reduced else nest.single()
         n, units = inner.size, product(outer)
-        if not (n >= LONG_ROW and units < FEW_ROWS):
+        if not (n >= SEARCHED_ROW and units < FEW_ROWS):
             return None
         kernel = cls.of(nest, outer, inner)
-        if Phases(kernel).count != 1:
+        if Phases(kernel).count != 1 or not (n >= LONG_ROW or kernel.searches_integers(units)):
             return None
         chunks = -(-n // BLOCK)
         dtypes = tuple(kernel.state_dtypes())
@@ -72,6 +75,13 @@ class Partial(_Stage):
 
     def overwritten(self) -> list[int]:
         return Phases(self).written_last()
+
+    def searches_integers(self, rows: int) -> bool:
+        """Whether a search of shorter rows pays: of one, or of elements that are compared in fewer instructions."""
+        if not Search.fits(self):
+            return False
+        dtype = self.operand_dtype(self.reductions()[0])
+        return dtype.is_integer and (dtype.size < 8 or rows == 1)
 
     @property
     def lanes(self) -> int:
