@@ -27,8 +27,8 @@ from weft.passes.lower import Item, to_int
 from weft.records import dataclass
 from weft.targets.axes import Axis, product, stepping
 from weft.targets.cpu.forms.base import Form, grain_of, streams
-from weft.targets.cpu.forms.map import WIDE_COST, lanes_of, masks_all, wastes
-from weft.targets.cpu.kernel import Frame, vector_loop
+from weft.targets.cpu.forms.map import WIDE_COST, lanes_of, walk, wastes
+from weft.targets.cpu.kernel import Frame
 from weft.targets.nest import Nest
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Flat(Form):
 
     def emit(self, frame: Frame) -> None:
         b, rows = frame.b, Rows(self, frame)
-        lanes, once = lanes_of(self, self.stream), masks_all(self)
+        lanes = lanes_of(self, self.stream)
         group = frame["group"]
         with b.loop(frame.begin, frame.end, 1) as units:
             place, start, stop = frame.part(units.index, True)
@@ -130,13 +130,12 @@ class Flat(Form):
                 here = rows.moved(bases, some.index)
                 rows.lay_out("often", here, some.index, count)
 
-                def body(j: Value, mask: Value | None, state: State, here: Bases = here) -> State:
-                    width = lanes if mask is None else mask.lanes
+                def body(j: Value, mask: Value | None, state: State, width: int, here: Bases = here) -> State:
                     given = rows.given(here, j, width, mask)
                     Scope(rows.accesses, here, j, width, mask, given).store_all(self.stream)
                     return state
 
-                vector_loop(b, b.i64(0), count * frame["across"], body, lanes=lanes, once=once, rest=LANES)
+                walk(b, b.i64(0), count * frame["across"], body, lanes, self)
 
 
 @dataclass(frozen=True, slots=True)

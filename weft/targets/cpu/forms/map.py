@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from weft import dtypes as dt
 from weft.codegen.kernel import LANES, Kernel
 from weft.codegen.scope import Accesses, Bases, KeptScope, Scope, State
 from weft.config import config
@@ -33,15 +34,45 @@ ONCE_COST = 80
 """Beside so much work a mask costs nothing, and LLVM has half the code to work on."""
 
 
-def lanes_of(kernel: Kernel, stream: bool = False) -> int:
+def lanes_of(kernel: Kernel, stream: bool = False, lines: bool = False) -> int:
     """The length of vectors: long chains of dependent instructions leave the units idle; twice the lanes give them a
     second chain to work on. Where a register has 16 bytes, there are four chains already, and registers are few. A
-    `stream` of results is written past the caches, which is slow unless each vector is a whole line of them."""
-    if kernel.cost() > LONG_COST:
+    `stream` of results is written past the caches in whole `lines` of them, because pieces of a line are slow; small
+    elements may go so, too."""
+    cost = kernel.cost()
+    if cost > LONG_COST:
         return LANES
-    line = max([LINE // store.access.dtype.size for store in kernel.stores]) if stream else LANES
-    wide = kernel.cost() >= WIDE_COST and machine.machine(config.cpu).vector > 16
-    return max(line, 2 * LANES if wide else LANES)
+    wide = cost >= WIDE_COST and machine.machine(config.cpu).vector > 16
+    lanes = 2 * LANES if wide else LANES
+    if stream:
+        lanes = max(lanes, *[LINE // store.access.dtype.size for store in kernel.stores])
+    if lines and cost < WIDE_COST and all(access.inner in ("unit", "repeat") for access in kernel.accesses()):
+        lanes = max(lanes, LINE // max(_sizes(kernel)))
+    return lanes
+
+
+def _sizes(kernel: Kernel) -> list[int]:
+    """Bytes of all that a kernel holds in vectors."""
+    dtypes = [access.dtype for access in kernel.accesses()] + [step.dtype for step in kernel.steps]
+    return [4 if dtype in dt.HALVES and kernel.steps else dtype.size for dtype in dtypes]
+
+
+def walk(
+    b: Builder, start: Value, stop: Value, body: Callable[[Value, Value | None, State, int], State], lanes: int,
+    kernel: Kernel,
+) -> None:  # fmt: skip
+    """`body(j, mask, state, lanes)` for whole vectors and a masked rest. Between long vectors and that come vectors of
+    16, unless they are much code."""
+    if lanes > LANES and kernel.cost() < WIDE_COST:
+        whole = start + ((stop - start) & -lanes)
+        with b.loop(start, whole, lanes) as loop:
+            body(loop.index, None, (), lanes)
+        start, lanes = whole, LANES
+
+    def each(j: Value, mask: Value | None, state: State) -> State:
+        return body(j, mask, state, lanes if mask is None else mask.lanes)
+
+    vector_loop(b, start, stop, each, lanes=lanes, once=masks_all(kernel), rest=LANES)
 
 
 def stages_of(kernel: Kernel) -> Stages | None:
@@ -103,20 +134,18 @@ class Map(Form):
             same = [k for k, load in enumerate(self.loads) if load.source == "memory" and load.inner == "repeat"]
             given = {k: row.shared(k) for k in same}
 
-            def body(j: Value, mask: Value | None, state: State) -> State:
-                lanes = lanes_of(self, self.stream) if mask is None else mask.lanes
+            def body(j: Value, mask: Value | None, state: State, lanes: int) -> State:
                 Scope(accesses, bases, j, lanes, mask, given).store_all(self.stream)
                 return state
 
             if stages is None:
-                self._pass(b, start, stop, body)
+                walk(b, start, stop, body, lanes_of(self, self.stream, lines=True), self)
             else:
                 with b.loop(start, stop, STRIP) as strip:
                     self._strip(frame, stages, accesses, bases, strip.index, frame.least(strip.index + STRIP, stop))
 
     def _pass(self, b: Builder, start: Value, stop: Value, body: Callable[[Value, Value | None, State], State]) -> None:
-        lanes = lanes_of(self, self.stream)
-        vector_loop(b, start, stop, body, lanes=lanes, once=masks_all(self), rest=LANES)
+        vector_loop(b, start, stop, body, lanes=lanes_of(self), once=masks_all(self), rest=LANES)
 
     def _strip(self, frame: Frame, stages: Stages, accesses: Accesses, bases: Bases, start: Value, stop: Value) -> None:
         """A strip of elements, stage by stage."""
@@ -128,8 +157,7 @@ class Map(Form):
 
         def made(stage: int, j: Value, mask: Value | None) -> None:
             kept = {v: home for v, home in homes.items() if stages.known[v] < stage}
-            lanes = lanes_of(self, self.stream) if mask is None else mask.lanes
-            scope = KeptScope(accesses, bases, j, lanes, mask, kept=kept)
+            scope = KeptScope(accesses, bases, j, lanes_of(self) if mask is None else mask.lanes, mask, kept=kept)
             for v in stages.kept:
                 if stages.known[v] == stage:
                     b.store(scope.spread(scope.stored(v)), b.gep(homes[v], j * self.dtype(v).size), mask)
