@@ -559,3 +559,30 @@ def test_long_index_arrays(index: Dtype, dtype: Dtype, wrong: tuple[int, ...]) -
     spread = rows.copy()
     np.add.at(spread, (meant, columns), updates)
     same(place(rows).at[given, mx.array(columns)].add(place(updates)), spread)
+
+
+def test_slices_that_come_again() -> None:
+    values = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
+    keys = (
+        slice(None),
+        slice(0, 2),
+        slice(None, None, -1),
+        slice(1, None),
+        slice(5, 9),
+        slice(-2, None),
+        slice(3, 0, -2),
+    )
+    strange = (slice(True, None), slice(np.int64(1), None), slice(None, np.int8(2)))
+    for part in (values, values[:2], values.astype(np.int8)):
+        x = mx.array(part)
+        for _ in range(3):
+            for key in (*keys, *strange):
+                assert np.array(x[key]).tolist() == part[key].tolist()
+                assert x[key].dtype == x.dtype
+        for _ in range(2):
+            with pytest.raises(ValueError, match="step cannot be 0"):
+                x[::0]
+            with pytest.raises(IndexError):
+                mx.array(3)[::2]
+    gradient = mx.grad(lambda a: mx.sum(a[::2] * a[::2]))(mx.array([1.0, 2.0, 3.0]))
+    assert gradient.tolist() == [2.0, 0.0, 6.0]

@@ -272,9 +272,32 @@ def take_op(ndim: int, axis: int, index_ndim: int) -> Gather:
 def getitem(a: array, key: Any) -> array:
     """a[key]."""
     x = a._node
-    if key.__class__ is array and x.ndim and key.dtype.is_integer:  # an embedding's look-up, worth a short path
+    if key.__class__ is slice:
+        start, stop, step = key.start, key.stop, key.step
+        if type(start) in _BOUNDS and type(stop) in _BOUNDS and type(step) in _BOUNDS:
+            known = (x.kind, start, stop, step)
+            found = _SLICES.get(known)
+            if found is not None:
+                return wrap(Node(found[0], (x,), found[1]))
+            return wrap(_first_slice(known, key, x))
+    elif key.__class__ is array and x.ndim and key.dtype.is_integer:  # an embedding's look-up, worth a short path
         return wrap(bind(take_op(x.ndim, 0, key.ndim), x, key._node))
     return wrap(place_of(key, x.kind).read(x))
+
+
+_BOUNDS = frozenset({int, NoneType})
+_SLICES: dict[tuple[Any, ...], tuple[Primitive, ArrayType]] = {}
+"""What a slice of the first axis is, and of which kind, by the kind of the array and the slice's bounds."""
+
+
+def _first_slice(known: tuple[Any, ...], key: slice, x: Node) -> Node:
+    """A slice of the first axis, found at once the next time if it is one operation."""
+    made = place_of(key, x.kind).read(x)
+    if made.inputs == (x,) and made.__class__ is Node and made.op.__class__ is Slice and not x.kind.symbolic:
+        if len(_SLICES) >= _MOST_PLACES:
+            _SLICES.clear()
+        _SLICES[known] = made.op, made.kind
+    return made
 
 
 def setitem(a: array, key: Any, value: Any) -> None:

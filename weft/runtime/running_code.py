@@ -612,12 +612,12 @@ def record_of(c: Code, calls: Tuple, parts: Objects, count: Value) -> None:
     latest = List.of(calls.item(table.LATEST)).items()
     known = Tuple.of(latest[0])
     with c.when(known.size().eq(count)):
-        with c.repeat(c.i64(0)) as loop:
-            (place,) = loop.carried
-            loop.stop_when(place >= count)
-            loop.stop_when(known.item(place).ne(parts[place]))
-            loop.carry(place + 1)
-        with c.when(loop.carried[0].eq(count)):
+        with c.repeat(c.i64(0)) as walk:
+            (place,) = walk.carried
+            walk.stop_when(place >= count)
+            walk.stop_when(known.item(place).ne(parts[place]))
+            walk.carry(place + 1)
+        with c.when(walk.carried[0].eq(count)):
             c.ret(latest[1].hold())
     with c.loop(0, count, 1) as loop:
         parts[loop.index].hold()
