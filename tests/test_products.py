@@ -297,6 +297,8 @@ def test_products_of_bfloat16_are_those_of_float32_rounded(
     compare(operand(m, k), operand(n, k).T)
     compare(operand(3, m, k), operand(3, n, k).swapaxes(1, 2))
     compare(operand(k, m + 2).T[1:-1], operand(n, k)[::-1].T)
+    compare(operand(m, k)[::-1, ::-1], operand(k, n))
+    compare(operand(m, 2 * k)[:, ::2], operand(k, n)[:, ::-1])
 
 
 def test_products_of_bfloat16_before_a_map() -> None:

@@ -42,13 +42,15 @@ _SPAN: Final = ((MOST - LEAST) << _SHIFT) - 1
 _LANES: Final = 16  # words of a vector
 _WORD: Final = 4  # bytes of a pair
 
+_PAIRS: Final = ("rows", "columns")
 _WORDS: Final = (*WORDS, "at_flags")
 _FLAGS: Final = 64  # bytes at the end of scratch memory: whether a chunk was multiplied, and all so far
 
 
-def takes(kind: Elements, read_a: Read, read_b: Read) -> bool:
-    """Whether a product of such elements, which are read in such a way, can be made of pairs."""
-    return kind.memory is dt.bfloat16 and {read_a, read_b} <= {"rows", "columns"}
+def takes(kind: Elements, read_a: Read, read_b: Read, *, back: bool = False) -> bool:
+    """Whether a product of such elements, which are read in such a way, can be made of pairs. `back`: rows of a lie in
+    memory from their last element to their first one."""
+    return kind.memory is dt.bfloat16 and (back or read_a in _PAIRS) and read_b in _PAIRS
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +60,20 @@ class PairedScratch(Scratch):
 
 class PairedGemm(MatrixGemm):
     """The kernel. What is done with a chunk are two functions: with pairs, and, if those do not do, without. `once`:
-    there is but one chunk, whose sums are rounded as they leave their registers."""
+    there is but one chunk, whose sums are rounded as they leave their registers. `back`: see `takes`."""
 
     words: ClassVar[tuple[str, ...]] = _WORDS
 
-    def __init__(self, *args: Any, once: bool, **options: Any) -> None:
+    def __init__(self, *args: Any, once: bool, back: bool, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.back = back
         self.once = once and self.apart and self.epilogue is None
         if self.epilogue is not None:
             self.words = (*_WORDS, *self.epilogue.words())  # type: ignore[misc]
 
     @property
     def name(self) -> str:
-        return f"{super().name}_paired" + "_once" * self.once
+        return f"{super().name}_paired" + "_once" * self.once + "_back" * self.back
 
     def scratch(self, block_m: int, block_n: int, k: int) -> PairedScratch:
         """Panels and rows have room for whole squares of pairs that are turned."""
@@ -86,7 +89,7 @@ class PairedGemm(MatrixGemm):
         t, columns = self.tile, "" if self.cut == "any" else f"_{self.cut}"
         reads = f"{self.read_a}_{self.read_b}"
         paired, other = (f"gemm_{way}_{reads}_{t.vectors}x{t.lanes}{columns}" for way in ("paired", "unpaired"))
-        paired = f"{paired}_{t.rows}" + "_once" * self.once
+        paired = f"{paired}_{t.rows}" + "_once" * self.once + "_back" * self.back
         return (
             Source(f"matmul:{paired}", paired, lambda: self._paired_ir(paired)),
             Source(f"matmul:{other}", other, lambda: self._other_ir(other)),
@@ -94,7 +97,7 @@ class PairedGemm(MatrixGemm):
 
     def _paired_ir(self, name: str) -> str:
         kernel = _Paired(self.kind, self.tile, self.read_a, self.read_b, cut=self.cut, **_PLAIN)
-        kernel.total_size = dt.bfloat16.size if self.once else self.size
+        kernel.total_size, kernel.back = dt.bfloat16.size if self.once else self.size, self.back
         return _function(name, kernel)
 
     def _other_ir(self, name: str) -> str:
@@ -156,6 +159,8 @@ def _function(name: str, kernel: Gemm) -> str:
 class _Paired(Gemm):
     """Writes what is done with a chunk of pairs. A packed row of a is CHUNK elements; a row of a panel is two of b."""
 
+    back = False
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.a_row = CHUNK // 2 * _WORD
@@ -175,14 +180,18 @@ class _Paired(Gemm):
         """Where the packed rows are, and how far elements are from what is fine."""
         f, b = self.frame, self.b
         packed, none = b.gep(f.scratch, f["at_a"]), b.const(dt.uint16, 0, 2 * _LANES)
-        if self.read_a == "rows":
+        if self.read_a == "rows" or self.back:
             whole = chunk.depth & -2 * _LANES
             rest = f.leading(chunk.depth - whole, 2 * _LANES)
             with b.loop(0, chunk.rows, 1, none) as r:
                 start, target = b.gep(chunk.left, r.index * f["a_row"]), b.gep(packed, r.index * self.a_row)
 
                 def one(k: Value, worst: Value, part: Part | None) -> Value:
-                    x = self._along(b.gep(start, k * dt.bfloat16.size), part)
+                    x = (
+                        self._backward(start, k, part)
+                        if self.back
+                        else self._along(b.gep(start, k * dt.bfloat16.size), part)
+                    )
                     b.store(x, b.gep(target, k * dt.bfloat16.size))
                     return self._worse(worst, x)
 
@@ -235,6 +244,16 @@ class _Paired(Gemm):
         assert isinstance(both, Value)
         words = b.op(f"bitcast {both.type} {both.text} to <{_LANES} x i32>", dt.uint32, _LANES)
         return (words << 16) | (words >> 16)
+
+    def _backward(self, start: Value, k: Value, part: Part | None) -> Value:
+        """Pairs from number k on of a row that lies from its last element to its first one: `_along` turned round."""
+        b, lanes = self.b, 2 * _LANES
+        mask = None
+        if part is not None:
+            mask = b.iota(dt.int32, lanes) >= b.cast(lanes - part.count, dt.int32)
+        both = b.load(b.gep(start, (k + (lanes - 1)) * -dt.bfloat16.size), dt.uint16, lanes, mask)
+        assert isinstance(both, Value)
+        return b.reverse(b.op(f"bitcast {both.type} {both.text} to <{_LANES} x i32>", dt.uint32, _LANES))
 
     def _across(self, start: Value, step: Value, k: Value, depth: Value, count: Value) -> Value:
         """Pairs of which the second element lies `step` behind the first one: of `count` lanes, and of the terms from
