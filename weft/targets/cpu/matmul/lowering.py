@@ -247,8 +247,8 @@ def _gemm(p: _Product, partial: bool = False, fused: Fused | None = None) -> Lau
     }
     back = not is_symbolic(p.a.column) and p.a.column == -p.kind.memory.size
     if processor.paired and paired.takes(p.kind, *reads, back=back):
-        once = type(p.k) is int and p.k <= gemm.CHUNK
-        kernel: MatrixGemm = PairedGemm(p.kind, tile, *reads, once=once, back=back, **options)
+        k = p.k if type(p.k) is int else None
+        kernel: MatrixGemm = PairedGemm(p.kind, tile, *reads, k=k, back=back, **options)
     else:
         kernel = MatrixGemm(p.kind, tile, *reads, **options)
     kernel.alone = then is None and not kernel.apart and (not p.axes or p.m * p.n * p.k >= _LARGE)

@@ -60,20 +60,22 @@ class PairedScratch(Scratch):
 
 class PairedGemm(MatrixGemm):
     """The kernel. What is done with a chunk are two functions: with pairs, and, if those do not do, without. `once`:
-    there is but one chunk, whose sums are rounded as they leave their registers. `back`: see `takes`."""
+    there is but one chunk, whose sums are rounded as they leave their registers. `back`: see `takes`. `k`: how many
+    terms there are, where that is known."""
 
     words: ClassVar[tuple[str, ...]] = _WORDS
 
-    def __init__(self, *args: Any, once: bool, back: bool, **options: Any) -> None:
+    def __init__(self, *args: Any, k: int | None, back: bool, **options: Any) -> None:
         super().__init__(*args, **options)
         self.back = back
-        self.once = once and self.apart and self.epilogue is None
+        self.once = k is not None and k <= CHUNK and self.apart and self.epilogue is None
+        self.short = k is not None and k <= 2 * _LANES
         if self.epilogue is not None:
             self.words = (*_WORDS, *self.epilogue.words())  # type: ignore[misc]
 
     @property
     def name(self) -> str:
-        return f"{super().name}_paired" + "_once" * self.once + "_back" * self.back
+        return f"{super().name}_paired" + "_once" * self.once + "_short" * self.short + "_back" * self.back
 
     def scratch(self, block_m: int, block_n: int, k: int) -> PairedScratch:
         """Panels and rows have room for whole squares of pairs that are turned."""
@@ -89,7 +91,7 @@ class PairedGemm(MatrixGemm):
         t, columns = self.tile, "" if self.cut == "any" else f"_{self.cut}"
         reads = f"{self.read_a}_{self.read_b}"
         paired, other = (f"gemm_{way}_{reads}_{t.vectors}x{t.lanes}{columns}" for way in ("paired", "unpaired"))
-        paired = f"{paired}_{t.rows}" + "_once" * self.once + "_back" * self.back
+        paired = f"{paired}_{t.rows}" + "_once" * self.once + "_short" * self.short + "_back" * self.back
         return (
             Source(f"matmul:{paired}", paired, lambda: self._paired_ir(paired)),
             Source(f"matmul:{other}", other, lambda: self._other_ir(other)),
@@ -98,6 +100,8 @@ class PairedGemm(MatrixGemm):
     def _paired_ir(self, name: str) -> str:
         kernel = _Paired(self.kind, self.tile, self.read_a, self.read_b, cut=self.cut, **_PLAIN)
         kernel.total_size, kernel.back = dt.bfloat16.size if self.once else self.size, self.back
+        if self.short:
+            kernel.a_row = 2 * _LANES * dt.bfloat16.size
         return _function(name, kernel)
 
     def _other_ir(self, name: str) -> str:
@@ -157,7 +161,8 @@ def _function(name: str, kernel: Gemm) -> str:
 
 
 class _Paired(Gemm):
-    """Writes what is done with a chunk of pairs. A packed row of a is CHUNK elements; a row of a panel is two of b."""
+    """Writes what is done with a chunk of pairs. A packed row of a is CHUNK elements, or 32 where there are no more, so
+    that rows are not far apart; a row of a panel is two of b."""
 
     back = False
 
