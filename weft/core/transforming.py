@@ -152,7 +152,7 @@ class Differentiated:
     """Which arguments of a call are differentiated. `argnums` counts positional arguments, `argnames` names keyword
     arguments."""
 
-    __slots__ = ("name", "names", "nums")
+    __slots__ = ("is_first", "name", "names", "nums")
 
     def __init__(self, name: str, argnums: Any, argnames: Any) -> None:
         self.name = name
@@ -162,6 +162,7 @@ class Differentiated:
         self.nums = _numbers(name, argnums)
         if not self.nums and not self.names:
             raise ValueError(f"[{name}] no argument is differentiated: give argnums or argnames.")
+        self.is_first = self.nums == (0,) and not self.names
 
     def select(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The differentiated arguments: positional ones in order, then keywords in the order of the call."""
@@ -262,6 +263,8 @@ def _differentiate(
     fun: Function, chosen: Differentiated, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
     """(what fun returns, the gradients)."""
+    if chosen.is_first and len(args) == 1 and args[0].__class__ is array and not kwargs:
+        return _differentiate_by_array(fun, chosen.name, args[0])
     values = chosen.select(args, kwargs)
     bare = True  # no containers: nothing to take apart or to put back
     for value in values:
@@ -279,6 +282,16 @@ def _differentiate(
         found = pull_back(nodes, [loss._node], [ones(loss._node.kind)])
     gradients = [or_zeros(g, x._node.kind) for g, x in zip(found, leaves, strict=True)]
     return value, chosen.result(kwargs, gradients if bare else structure.unflatten(gradients))
+
+
+def _differentiate_by_array(fun: Function, name: str, x: array) -> tuple[Any, array]:
+    """The same for the usual call, with one array."""
+    (given,), nodes = fresh_inputs((x,))
+    with trace():
+        value = fun(given)
+        loss = loss_of(name, value)._node
+        (found,) = pull_back(nodes, (loss,), (ones(loss.kind),))
+    return value, or_zeros(found, nodes[0].kind)
 
 
 def loss_of(name: str, value: Any) -> array:

@@ -22,8 +22,10 @@ def pull_back(inputs: Sequence[Node], outputs: Sequence[Node], cotangents: Seque
     """Cotangents of the inputs, given those of the outputs; None is an exact zero, in and out."""
     gathered: Gathered = {}
     for node, cotangent in zip(outputs, cotangents, strict=True):
-        if cotangent is not None:
+        if cotangent is not None and node in gathered:
             give(gathered, node, cotangent)
+        elif cotangent is not None:
+            gathered[node] = cotangent
     path, active, is_plain = path_of(inputs, outputs, "vjp")
     if is_plain:
         _pull(path, gathered, active)
