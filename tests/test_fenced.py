@@ -42,6 +42,10 @@ def taken(axis: int) -> Callable[[Any, Any], Any]:
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "slices that are compared": lambda m, x: x[:, 1:] != x[:, :-1],
     "every second": lambda m, x: m.where(x[:, ::2] == x[:, :1], x[:, ::2], x[:1, ::2]),
+    "every third": lambda m, x: x[:, ::3] == x[:, :1],
+    "every fourth": lambda m, x: x[:, ::4] == x[:, :1],
+    "every eighth": lambda m, x: x[:, 1::8] == x[:, :1],
+    "columns of few": lambda m, x: (x[:, 0] == x[:, -1]) | (x[:, x.shape[1] // 2] == x[:, 0]),
     "backwards": lambda m, x: m.where(x[:, ::-1] == x, x[:, ::-1], x[:, :1]),
     "a row for all": lambda m, x: m.where(x[::-1] == x[0], x[0], x),
     "turned": lambda m, x: m.where(m.swapaxes(x, 0, 1) == x[0, 0], m.swapaxes(x, 0, 1), x[0, :1]),

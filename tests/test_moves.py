@@ -277,12 +277,13 @@ def test_what_lies_transposed_in_longer_computations(shape: tuple[int, int]) -> 
 
 
 @pytest.mark.parametrize("dtype", [dt.bool_, dt.int8, dt.float16, dt.float32, dt.int64, dt.complex64], **NAMES)
-def test_every_second_element(dtype: dt.Dtype) -> None:
+@pytest.mark.parametrize("step", [2, 3, 4, 5, 8])
+def test_every_second_element(dtype: dt.Dtype, step: int) -> None:
     """Read in whole vectors: what lies behind the last one is not needed, and not read."""
-    for n in (2, 31, 32, 33, 34, 63, 64, 65, 1001):
+    for n in (2, 31, 32, 33, 34, 63, 64, 65, 16 * step, 32 * step - 1, 32 * step + 1, 1001):
         x = np.random.default_rng(n).integers(0, 99, (3, n)).astype(dtype.np)
         a = mx.array(x, dtype)
-        for part in (np.s_[:, ::2], np.s_[:, 1::2], np.s_[1, 3:-2:2], np.s_[::2, ::2]):
+        for part in (np.s_[:, ::step], np.s_[:, 1::step], np.s_[1, 3:-2:step], np.s_[::2, ::step]):
             assert np.array_equal(raw(mx.contiguous(a[part])), bits(np.ascontiguousarray(x[part])))
             np.testing.assert_array_equal(np.array(a[part] == a[part][..., ::-1]), x[part] == x[part][..., ::-1])
             found = mx.compile(lambda a, part=part: mx.sum(a[part].astype(mx.float32), axis=-1))(a)

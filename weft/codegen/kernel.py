@@ -20,6 +20,9 @@ BLOCK = 4096
 """Elements of a reduction that are summed before their partial result joins the others (part of its specified
 order)."""
 
+EVERY = "every "
+"""How an inner loop steps over all but one element of so many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -27,7 +30,7 @@ class Access:
 
     source: "memory", "scalar" (a constant in the call's table) or "iota" (the position itself).
     level: "full" (varies along the inner and the reduced loop) or "reduced" (does not vary along the reduced loop).
-    inner: how the innermost loop steps: "unit", "repeat", "reverse", "second", "stride" or "tile" (unit along the tile
+    inner: how the innermost loop steps: "unit", "repeat", "reverse", "every N", "stride" or "tile" (unit along the tile
     axis instead).
     """
 
@@ -38,6 +41,11 @@ class Access:
 
     def __str__(self) -> str:
         return f"{self.dtype.name} {self.source} {self.level} {self.inner}"
+
+    @property
+    def picked(self) -> int | None:
+        """N of "every N"."""
+        return int(self.inner.removeprefix(EVERY)) if self.inner.startswith(EVERY) else None
 
 
 @dataclass(frozen=True, slots=True)

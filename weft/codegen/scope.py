@@ -176,9 +176,10 @@ class Scope:
             start = b.gep(base, (j + (self.lanes - 1)) * -size)
             mask = None if self.mask is None else b.reverse(self.mask)
             return reversed_lanes(b, b.load(start, dtype, self.lanes, mask))
-        if access.inner == "second" and self.mask is None:
-            ends = [b.load(b.gep(base, (j + j + k) * size), dtype, self.lanes) for k in (0, self.lanes - 1)]
-            return every_second(b, *ends)
+        if access.picked is not None and self.mask is None:
+            first = b.gep(base, j * (access.picked * size))
+            starts = starts_of_every(access.picked, self.lanes)
+            return every(b, access.picked, [b.load(b.gep(first, k * size), dtype, self.lanes) for k in starts])
         return self._gather(base, k, access)
 
     def _gather(self, base: Value, k: int, access: Access) -> AnyValue:
@@ -271,13 +272,27 @@ def reversed_lanes(b: Builder, x: AnyValue) -> AnyValue:
     return Complex(b.reverse(x.re), b.reverse(x.im)) if isinstance(x, Complex) else b.reverse(x)
 
 
-def every_second(b: Builder, x: AnyValue, y: AnyValue) -> AnyValue:
-    """Every second element from the first one of x on; y begins with the last element of x, so that it ends with the
-    last one that is wanted."""
-    if isinstance(x, Complex) and isinstance(y, Complex):
-        return Complex(every_second(b, x.re, y.re), every_second(b, x.im, y.im))  # type: ignore[arg-type]
-    lanes = x.lanes
-    return b.shuffle(x, y, [*range(0, lanes, 2), *range(lanes + 1, 2 * lanes, 2)])  # type: ignore[arg-type]
+def starts_of_every(n: int, lanes: int) -> list[int]:
+    """Where the n vectors begin that every n-th element is taken from: the last one ends with the last of them, so that
+    nothing behind it is read."""
+    return [*range(0, (n - 1) * lanes, lanes), (n - 1) * (lanes - 1)]
+
+
+def every(b: Builder, n: int, vectors: Sequence[AnyValue]) -> AnyValue:
+    """Every n-th element from the first one on, of vectors that begin there (`starts_of_every`)."""
+    if isinstance(vectors[0], Complex):
+        parts = [[x.re for x in vectors], [x.im for x in vectors]]  # type: ignore[union-attr]
+        return Complex(*(every(b, n, part) for part in parts))  # type: ignore[arg-type]
+    lanes = vectors[0].lanes
+    starts = starts_of_every(n, lanes)
+    found = vectors[0]
+    order = [n * i if n * i < lanes else -1 for i in range(lanes)]
+    for x, start in zip(vectors[1:], starts[1:], strict=True):
+        here = [lanes + n * i - start if start <= n * i < start + lanes else -1 for i in range(lanes)]
+        order = [new if new >= 0 else old for old, new in zip(order, here, strict=True)]
+        found = b.shuffle(found, x, order)  # type: ignore[arg-type]
+        order = [i if order[i] >= 0 else -1 for i in range(lanes)]
+    return found
 
 
 def extract(b: Builder, x: AnyValue, lane: int) -> AnyValue:

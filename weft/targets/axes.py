@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from weft.codegen.kernel import LANES
+from weft.codegen.kernel import EVERY, LANES
 from weft.codegen.launch import Done, Layout, Pointer
 from weft.graph.dims import ceil_div, dim_max, is_exactly, provably_equal
 from weft.passes.lower import to_int
@@ -19,6 +19,9 @@ from weft.records import dataclass
 
 FEWEST = 4
 """Elements of an axis along which blocks are turned."""
+PICKED = {1: (2, 3, 4, 8), 2: (2, 3, 4), 4: (2, 3, 4)}
+"""By bytes of an element (2 for others): elements to a step of which whole vectors are read and shuffled, because one
+by one they take longer."""
 BLOCK = 1 << 13
 """Elements of a long inner loop that are one unit of work."""
 ENOUGH = 64
@@ -87,9 +90,12 @@ def stepping(stride: int, size: int) -> str:
 
 
 def walking(stride: int, size: int) -> str:
-    """`stepping` of what is read as elements of a kernel, of which it is known if they are every "second" one."""
+    """`stepping` of what is read as elements of a kernel, of which it is known if they are every second one ("every
+    2"), or columns of a few (points, colours, bits of bytes)."""
     how = stepping(stride, size)
-    return "second" if how == "stride" and stride == 2 * size else how
+    if how != "stride":
+        return how
+    return next((f"{EVERY}{n}" for n in PICKED.get(size, (2,)) if stride == n * size), how)
 
 
 def tile_axis(outer: Sequence[Axis], inner: Axis, operand: int, size: int) -> int | None:
