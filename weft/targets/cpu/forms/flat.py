@@ -38,6 +38,9 @@ else:
 
 FEW_COLUMNS, MOST_COLUMNS = 64, 256
 """The most elements of a row where operands are laid out again for each row, and where they are so once."""
+MOST_LAID = 360
+"""Bytes that are laid out for each row, of all operands, beside which masks at its end cost less (with AVX2, which has
+masks for elements of four bytes and more)."""
 MANY_ROWS = LANES
 """Where there are fewer rows than this, further axes are part of a row."""
 FEWEST_ROWS = 4
@@ -409,7 +412,7 @@ def plan_of(axes: Sequence[Axis], loads: Sequence[Walk], stores: Sequence[Walk],
     if not all(is_flat(inner, k, store) for k, store in enumerate(stores, len(loads))):
         return None
     staging = staging_of(inner, loads)
-    if not any(staging) or not pays(staging, columns, cost):
+    if not any(staging) or not pays(staging, columns, cost) or _is_much(staging, columns, loads, stores):
         return None
     width, last = product(columns), columns[-1].size
     lanes, staging = pieces_of(inner, loads, staging)
@@ -469,6 +472,15 @@ def _woven(axes: Sequence[Axis], k: int, load: Walk) -> Weave | None:
         return None
     weave = Weave(width, pitch // load.unit, step // load.unit)
     return weave if weave.is_worth_it(load.unit) else None
+
+
+def _is_much(staging: Sequence[str], columns: Sequence[Axis], loads: Sequence[Walk], stores: Sequence[Walk]) -> bool:
+    """Whether so many operands are laid out anew for each row that vectors which end with the rows cost less."""
+    units = [load.unit for how, load in zip(staging, loads, strict=True) if how.startswith("often")]
+    if not units or machine.machine(config.cpu).vector != 32 or not columns[-1].size > LANES:
+        return False
+    masked = all(walk.unit >= 4 for walk in (*loads, *stores) if walk.source == "memory")
+    return masked and columns[-1].size * sum(units) > MOST_LAID
 
 
 def is_flat(axes: Sequence[Axis], k: int, operand: Walk) -> bool:
