@@ -382,11 +382,24 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
         (PAIR, lambda x: bind(Matmul(), reshape(x, (32, 1)), reshape(x, (1, 32))),
          "matmul reshape(shape=(32, 1)) x reshape(shape=(1, 32)) x"),
     ],
+    "compare_in_windows": [
+        (NUMBER, lambda x: bind(Max((0, 2)), reshape(x, (2, 8, 2))),
+         "maximum reshape(shape=(8,)) slice(starts=(1, 0, 1), sizes=(1, 8, 1), steps=(1, 1, 1)) "
+         "reshape(shape=(2, 8, 2)) x "
+         "maximum reshape(shape=(8,)) slice(starts=(1, 0, 0), sizes=(1, 8, 1), steps=(1, 1, 1)) "
+         "reshape(shape=(2, 8, 2)) x "
+         "maximum reshape(shape=(8,)) slice(starts=(0, 0, 1), sizes=(1, 8, 1), steps=(1, 1, 1)) "
+         "reshape(shape=(2, 8, 2)) x reshape(shape=(8,)) slice(starts=(0, 0, 0), sizes=(1, 8, 1), steps=(1, "
+         "1, 1)) reshape(shape=(2, 8, 2)) x"),
+        (NUMBER, lambda x: bind(Max((0, 2)), reshape(x, (8, 2, 2))),
+         "max(axes=(0,)) max(axes=(2,)) reshape(shape=(8, 2, 2)) x"),
+        (NUMBER, lambda x: bind(Max((1, 2)), reshape(x, (8, 2, 2))), "max(axes=(1, 2)) reshape(shape=(8, 2, 2)) x"),
+    ],
     "split_reduction": [
         (NUMBER, lambda x: bind(Sum((0, 2)), reshape(x, (4, 2, 4))),
          "sum(axes=(0,)) sum(axes=(2,)) reshape(shape=(4, 2, 4)) x"),
-        (NUMBER, lambda x: bind(Max((0, 2, 3)), reshape(x, (4, 2, 2, 2))),
-         "max(axes=(0,)) max(axes=(2, 3)) reshape(shape=(4, 2, 2, 2)) x"),
+        (NUMBER, lambda x: bind(Max((0, 2, 3)), reshape(x, (8, 2, 2, 1))),
+         "max(axes=(0,)) max(axes=(2, 3)) reshape(shape=(8, 2, 2, 1)) x"),
         (dt.float16, lambda x: bind(Sum((0, 2)), reshape(x, (4, 2, 4))),
          "as_type(dtype=float16) sum(axes=(0,)) sum(axes=(2,)) as_type(dtype=float32) reshape(shape=(4, 2, 4)) x"),
         (NUMBER, lambda x: bind(Sum((0, 1)), x), "sum(axes=(0, 1)) x"),

@@ -299,3 +299,27 @@ def test_what_is_exact_in_long_rows(name: str) -> None:
         assert int(ours.sum()) == x.sum()
         assert bool(mx.all(ours)) == x.all()
         assert bool(mx.any(ours[::-1])) == x.any()
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float16, dt.float64, dt.int8, dt.complex64, dt.bool_], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((3, 6, 2, 5, 2, 4), (2, 4)), ((3, 4, 5, 3), (1, 3)), ((2, 3, 37, 2), (0, 3)), ((2, 5, 3, 2, 2, 2), (0, 3, 5))],
+)
+def test_extremes_of_windows(shape: tuple[int, ...], axes: tuple[int, ...], dtype: Dtype) -> None:
+    """Pooling: short axes that are not neighbours."""
+    x = np.random.default_rng(len(shape)).integers(-50, 50, shape).astype(dtype.np)
+    if dtype in (dt.float32, dt.float64):
+        x[..., 0][x[..., 0] > 40] = np.nan
+    ours = mx.array(x)
+    for name in ("max", "min"):
+        expected, run = getattr(x, name)(axes), getattr(mx, name)
+        np.testing.assert_array_equal(np.array(run(ours, axis=axes)), expected)
+        fused = mx.compile(lambda x, run=run: run(mx.abs(x) if x.dtype != mx.bool_ else ~x, axis=axes))(ours)
+        single = run(mx.abs(ours) if dtype is not dt.bool_ else ~ours, axis=axes)
+        np.testing.assert_array_equal(np.array(fused), np.array(single))
+
+
+def test_pooling_is_one_kernel() -> None:
+    x = mx.zeros((4, 8, 2, 8, 2, 32))
+    assert len(explain(lambda x: mx.max(mx.maximum(x, 0), axis=(2, 4)) + 1, x).facts.kernels) == 1

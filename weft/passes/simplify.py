@@ -7,12 +7,13 @@ already. Its docstring says `lhs -> rhs` and why that is exact.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
 
 from weft import dtypes as dt
-from weft.graph.dims import Dim, is_exactly, provably_equal, same_shape, squeezed
+from weft.graph.dims import Dim, is_exactly, is_now, provably_equal, same_shape, squeezed
 from weft.graph.lines import inherit
 from weft.graph.node import Graph, Node, Shape, kind_of
 from weft.primitives.base import (
@@ -47,10 +48,10 @@ from weft.primitives.elementwise import (
 from weft.primitives.indexing import Gather
 from weft.primitives.joins import Concatenate
 from weft.primitives.linalg import Implicit
-from weft.primitives.reductions import ArgExtremum, Fold, Sum
+from weft.primitives.reductions import ArgExtremum, Extremum, Fold, Sum
 from weft.primitives.scans import CumMax, CumMin, CumProd, CumSum, Cumulative
 from weft.primitives.sorting import ArgPartition, ArgSelect, ArgSort, Partition, Sort, Sorting
-from weft.primitives.views import Broadcast, Reshape, Slice, SliceUpdate, Transpose
+from weft.primitives.views import Broadcast, Reshape, Slice, SliceUpdate, Transpose, reshape
 
 Rule = Callable[[Node], Node | None]
 RULES: dict[type[Primitive], list[Rule]] = {}
@@ -282,6 +283,31 @@ def reduce_nothing(node: Node) -> Node | None:
     if isinstance(op, Fold) and any(is_exactly(shape[axis], 0) for axis in op.axes):
         return constant(op.of_nothing(node.dtype), node.kind)
     return None
+
+
+MOST_POOLED = 16
+"""Elements of a window that are compared with each other one by one."""
+
+
+@rule(Extremum)
+def compare_in_windows(node: Node) -> Node | None:
+    """max over short axes that are not neighbours -> maximum of what lies at each place along them   (the same elements
+    in the same order: pooling reads its operand once, where it would be reduced twice)"""
+    op, (x,) = node.op, node.inputs
+    assert isinstance(op, Extremum)
+    if len(op.axes) < 2 or op.axes[-1] - op.axes[0] == len(op.axes) - 1 or x.dtype.is_bool:
+        return None
+    counts = [next((k for k in (2, 3, 4) if is_now(x.shape[axis], k)), 0) for axis in op.axes]
+    if not 0 < math.prod(counts) <= MOST_POOLED:
+        return None
+    found: Node | None = None
+    for place in itertools.product(*map(range, counts)):
+        at = dict(zip(op.axes, place, strict=True))
+        starts = tuple(at.get(axis, 0) for axis in range(x.ndim))
+        sizes = tuple(1 if axis in at else n for axis, n in enumerate(x.shape))
+        part = reshape(bind(Slice(starts, sizes, (1,) * x.ndim), x), node.shape)
+        found = part if found is None else bind(op.op, part, found)
+    return found
 
 
 @rule(Fold)
