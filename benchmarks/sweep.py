@@ -85,13 +85,13 @@ def parse() -> argparse.Namespace:
     return arguments
 
 
-def start(arguments: argparse.Namespace, scratch: Path) -> list[Worker]:
+def start(arguments: argparse.Namespace, scratch: Path, program: str = "sweep_worker.py") -> list[Worker]:
     """A process for each peer that is there; a line for each that is not."""
     workers = []
     for peer in arguments.peers:
         variables = environment(peer, arguments.threads, scratch) | instructions(arguments)
         python = arguments.pythons.get(peer) or arguments.pythons.get({"inductor": "torch"}.get(peer, ""))
-        script = ("sweep_worker.py", arguments.clock)
+        script = (program, arguments.clock)
         worker = Worker(peer, python or sys.executable, arguments.threads, variables, scratch / f"{peer}.log", script)
         if reason := worker.start():
             print(f"{peer} stays out: {reason}", file=sys.stderr)

@@ -24,12 +24,12 @@ OWN_TIME = 0.5
 class Timer:
     """One peer, and the cell that it is ready for."""
 
-    def __init__(self, peer, threads, clock):
-        self.words = sweep_operations.use(peer)
+    def __init__(self, words, threads, clock):
+        self.words = words
         self.words.start(threads)
         warnings.filterwarnings("ignore")  # overflows of small integers are the same for all
         self.clock = time.process_time if clock == "cpu" else time.perf_counter
-        self.run = self.function = self.arguments = self.cell = None
+        self.run = self.function = self.arguments = self.compiled = None
         self.inner = 1
 
     def answer(self, request):
@@ -40,12 +40,16 @@ class Timer:
         except Exception as error:  # an operation that the peer lacks is a gap of the table, not the end of it
             return {"error": f"{type(error).__name__}: {error}".strip()[:300]}
 
+    def load(self, name):
+        """What a cell computes, its arguments, and whether it is compiled."""
+        cell = Cell.named(name)
+        arguments = [self.words.operand(values, dtype) for values, dtype in operands(cell)]
+        return program(cell), arguments, cell.operation not in UNCOMPILED
+
     def prepare(self, name):
-        cell = self.cell = Cell.named(name)
         self.run = self.function = self.arguments = None  # what the last cell held goes first
-        self.arguments = [self.words.operand(values, dtype) for values, dtype in operands(cell)]
-        self.function = program(cell)
-        compiled = self.function if cell.operation in UNCOMPILED else self.words.compiled(self.function)
+        self.function, self.arguments, self.compiled = self.load(name)
+        compiled = self.words.compiled(self.function) if self.compiled else self.function
         self.run = self.words.called(compiled, self.arguments)
         first = self._timed(1)
         self.run()
@@ -67,7 +71,7 @@ class Timer:
 
     def limit(self, seconds):
         """Which limit a call of so many seconds meets: (name, share of it that is reached)."""
-        if self.cell.operation in UNCOMPILED:
+        if not self.compiled:
             return {"limit": "planning", "share": None}
         explain = importlib.import_module("weft").explain
         facts = explain(self.function, *self.arguments).facts
@@ -90,7 +94,7 @@ def main():
     timers = []
 
     def start():
-        timers.append(Timer(peer, int(threads), clock))
+        timers.append(Timer(sweep_operations.use(peer), int(threads), clock))
         return {"version": timers[0].words.VERSION, "names": []}
 
     serve(start, lambda request: timers[0].answer(request))

@@ -38,6 +38,7 @@ The MLX array API on any Linux machine.
   weft bench llm [shape ...]             mlx-lm's loop on Weft, beside MLX and llama.cpp: tokens a second, and more
   weft bench torch [model ...]           time models of torch's on Weft, beside eager torch and inductor
   weft bench sweep                       many operations, shapes, dtypes and layouts beside NumPy, torch and JAX
+  weft bench programs [name ...]         small programs that people run, beside torch and JAX
   weft bench kernels                     time custom kernels beside Numba
   weft bench hybrid                      time a decode step with custom kernels, experts and a growing cache
   weft --version                         print the version
@@ -212,7 +213,13 @@ def bench(arguments: Sequence[str]) -> int:
     here = Path(__file__).resolve().parent
     places = [here / "_benchmarks", here.parent / "benchmarks"]  # in the wheel, in the source tree
     name = "run.py"
-    if arguments[:1] in (["pytensor"], ["kernels"], ["hybrid"], ["sweep"]):  # which have other peers, or none
+    if arguments[:1] in (
+        ["pytensor"],
+        ["kernels"],
+        ["hybrid"],
+        ["programs"],
+        ["sweep"],
+    ):  # which have other peers, or none
         name, arguments = f"{arguments[0]}.py", arguments[1:]
     elif arguments[:1] == ["torch"]:  # models of torch's, on torch and on Weft
         name, arguments = "torch_models.py", arguments[1:]
