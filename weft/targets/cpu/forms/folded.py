@@ -14,6 +14,7 @@ from weft.codegen.phases import Phases
 from weft.codegen.scope import Accesses, Bases, Scope, State, reversed_lanes, splat, stored_dtype
 from weft.codegen.transposes import joined
 from weft.config import config
+from weft.graph.dims import pinned
 from weft.lazy import lazy
 from weft.llvm.builder import AnyValue, Builder, Complex, Value
 from weft.passes.lower import Item
@@ -44,8 +45,8 @@ CHEAP = 3
 class Folded(Form):
     """`n` rows of `count` elements, `width` of them in a unit. A row has so many `lanes`, of which each takes in every
     element of its number; of a `single` vector each takes in one at most, and if that is `whole`, one. Where nothing
-    lies between such rows they are `packed`. What has an element for each row is walked along the rows, all else along
-    a row.
+    lies between rows of so many elements they are `packed`, and several are read at once. What has an element for each
+    row is walked along the rows, all else along a row.
 
     `beyond`: vectors are read past the ends of rows, into those beside them; those of the first and the last sixteen
     rows end with them."""
@@ -55,7 +56,7 @@ class Folded(Form):
     lanes: int = LANES
     single: bool = False
     whole: bool = False
-    packed: bool = False
+    packed: int = 0
     beyond: bool = False
 
     @classmethod
@@ -68,7 +69,7 @@ class Folded(Form):
             return None
         lanes = LANES if row.size > 8 else 8 if row.size > 4 else 4 if row.size > 2 else 2
         single, whole = bool(row.size <= lanes), bool(row.size == lanes)
-        packed = whole and lanes < LANES and _are_packed(nest, inner, row)
+        packed = pinned(row.size, LANES) if _are_packed(nest, inner, row, lanes) else None
         if not single and not _has_registers(nest):
             return None
         beyond = not whole and (single or not _has_masks(nest))
@@ -77,7 +78,7 @@ class Folded(Form):
         if not packed and lanes <= 4 and not row.size >= 4 and _are_bytes(nest):
             return None
         body = _body(nest, inner, row)
-        kernel = cls(len(outer), *body, lanes=lanes, single=single, whole=whole, packed=packed, beyond=beyond)
+        kernel = cls(len(outer), *body, lanes=lanes, single=single, whole=whole, packed=packed or 0, beyond=beyond)
         if not kernel.fits() or (kernel.finds_places() and not _pays(nest, row, whole)):
             return None
         chunks = -(-inner.size // GROUP)
@@ -97,9 +98,11 @@ class Folded(Form):
         return any(self.step(n).op.is_place(self.operand_dtype(n)) for n in self.reductions())
 
     def flags(self) -> list[str]:
+        packed = [f"packed={self.packed}"] if self.packed else []
         return [
             f"lanes={self.lanes}",
-            *(name for name in ("single", "whole", "packed", "beyond") if getattr(self, name)),
+            *packed,
+            *(name for name in ("single", "whole", "beyond") if getattr(self, name)),
         ]
 
     def sizes(self) -> list[str]:
@@ -153,13 +156,18 @@ def _are_bytes(nest: Nest) -> bool:
     return all(load.dtype.size == 1 for load in nest.loads if load.level == "full")
 
 
-def _are_packed(nest: Nest, inner: Axis, row: Axis) -> bool:
-    """Whether rows lie one after the other with nothing between them, or are one element for all of a row."""
-    return all(
-        inner.strides[k] == row.size * load.unit
-        for k, load in enumerate(nest.loads)
-        if load.source == "memory" and load.level == "full" and row.strides[k]
-    )
+def _are_packed(nest: Nest, inner: Axis, row: Axis, lanes: int) -> bool:
+    """Whether rows that are shorter than a vector lie one after the other with nothing between them. Those that are
+    shorter than their lanes have to be put there: one instruction, where there are some for all lanes of a register and
+    a vector is one."""
+    if not lanes < LANES:
+        return False
+    loads = [(k, load) for k, load in enumerate(nest.loads) if load.source == "memory" and load.level == "full"]
+    if not row.size >= lanes and not (
+        machine.machine(config.cpu).vector >= 64 and all(load.dtype.size <= 4 for _, load in loads)
+    ):
+        return False
+    return all(inner.strides[k] == row.size * load.unit for k, load in loads if row.strides[k])
 
 
 def _pays(nest: Nest, row: Axis, whole: bool) -> bool:
@@ -197,9 +205,11 @@ class _Rows:
             return
         hows = {load.inner for load in kernel.loads if load.source == "memory" and load.level == "full"}
         at_an_end = first < 0
-        if "unit" in hows:
-            at_an_end = at_an_end | (first + LANES >= frame["n"])
-        if "reverse" in hows:
+        if kernel.packed:  # a vector that is read for some rows ends in the second one behind them, or before
+            at_an_end = first + (LANES + 1) >= frame["n"]
+        elif "unit" in hows:
+            at_an_end = first + LANES >= frame["n"]
+        if "reverse" in hows and not kernel.packed:
             at_an_end = at_an_end | first.eq(0)
         with b.when(at_an_end):
             self._some(bases, first, masked=True)
@@ -283,15 +293,18 @@ class _Rows:
         return self.reductions.take(scope, index, mask, self.reductions.start())
 
     def _packed(self, at: Bases) -> dict[int, AnyValue]:
-        """A vector of elements of rows one after the other."""
-        b, found = self.b, dict[int, AnyValue]()
+        """A vector of elements of rows one after the other, at the lanes of these rows."""
+        b, found, lanes, width = self.b, dict[int, AnyValue](), self.lanes, self.kernel.packed
         for k, access in enumerate(self.kernel.loads):
-            dtype = stored_dtype(access.dtype)
-            if access.source == "memory" and access.inner == "unit" and access.level == "full":
-                found[k] = b.load(at[k], dtype, LANES)
-            elif access.source == "memory" and access.inner == "reverse" and access.level == "full":
-                x = b.load(b.gep(at[k], (self.lanes - 1) * -dtype.size), dtype, LANES)
-                found[k] = _picked(b, x, x, [lane ^ (self.lanes - 1) for lane in range(LANES)])
+            if access.source != "memory" or access.level != "full" or access.inner == "repeat":
+                continue
+            dtype, turned = stored_dtype(access.dtype), access.inner == "reverse"
+            x = b.load(b.gep(at[k], (width - 1) * -dtype.size) if turned else at[k], dtype, LANES)
+            order = []
+            for lane in range(LANES):
+                row, element = divmod(lane, lanes)
+                order.append(row * width + (width - 1 - element if turned else element) if element < width else -1)
+            found[k] = x if order == list(range(LANES)) else _picked(b, x, x, order)
         return found
 
     def _folded(self, states: Sequence[State]) -> State:
