@@ -844,3 +844,35 @@ def test_what_cannot_be_stopped_is_left_behind(
         time.sleep(0.001)
     assert ends != [threading.get_ident()]
     np.testing.assert_array_equal(np.array(y), expected)
+
+
+def test_a_program_that_was_brief_and_is_not_lets_go_of_the_lock() -> None:
+    """What is brief keeps the interpreter's lock. How long a user's kernel takes may depend on its data: a thread that
+    waits for the lock sends Ctrl-C."""
+    spin = mx.fast.metal_kernel(
+        name="spin_for_so_many_steps",
+        input_names=["n"],
+        output_names=["out"],
+        source="""
+            float s = 0.0f;
+            for (int i = 0; i < n[0]; i++) { for (int j = 0; j < n[0]; j++) { s = s * 0.5f + 1.0f; } }
+            out[thread_position_in_grid.x] = s;
+        """,
+    )
+
+    def run(steps: int) -> mx.array:
+        (made,) = spin(
+            inputs=[mx.array([steps], mx.int32)], grid=(1, 1, 1), threadgroup=(1, 1, 1), output_shapes=[(1,)],
+            output_dtypes=[mx.float32],
+        )  # fmt: skip
+        return made  # type: ignore[no-any-return]
+
+    for _ in range(4):
+        mx.eval(run(2))
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        mx.eval(run(400_000))
+    timer.join()
+    for _ in range(3):
+        assert run(2).item() == 1.875

@@ -116,8 +116,8 @@ MOST_PLAIN: Final = 8
 """Commands of a program that is called plain."""
 BRIEF: Final = 10
 """Binary logarithm of how many times the patience of a run (`threads.py`) is a time that is too short for other threads
-to go on: that time is about that of a thousand instructions of Python's. How long kernels take follows from their sizes
-alone, so what was brief once is from then on."""
+to go on: that time is about that of a thousand instructions of Python's. How long most kernels take follows from their
+sizes alone, so what was brief once is from then on; others look, and let go of the lock."""
 COMMANDS_BETWEEN_LOOKS: Final = 8
 """At the clock, and steps of a loop; calls and kernels that are cut into pieces look themselves."""
 

@@ -115,7 +115,7 @@ class ArrayEntry(Record):
 
 def _each(c: Code, kind: type[Record], table: Value, count: Value, write: Callable[[Any], None]) -> None:
     """The code that `write` writes, for each of so many records that lie one behind the other."""
-    size = 8 * (words.COMMAND_WORDS if kind is Command else len(kind.words))
+    size = 8 * len(kind.words)
     end = c.gep(table, count * size)
     with c.repeat(table) as records:
         (at,) = records.carried
@@ -379,8 +379,7 @@ def go(c: Code, program: Program, run: Run, overwrites: Value) -> None:
     """Run a program over a workspace that has the addresses of its buffers, without the interpreter's lock."""
     context = _context(c)
     with c.when(program.brief.ne(0) & ~overwrites):
-        run.look = context.look
-        c.ret(run_briefly(c, program, run))
+        c.ret(run_briefly(c, context, program, run))
     team = context.threads
     with c.when(team > program.slots):
         c.ret(c.i64(words.MORE_THREADS))
@@ -394,25 +393,58 @@ def go(c: Code, program: Program, run: Run, overwrites: Value) -> None:
     c.ret(status)
 
 
-@native(Long, program=Program, run=Run)
-def run_briefly(c: Code, program: Program, run: Run) -> None:
-    """Run a program whose commands are kernels of one piece, none of which may stop in the middle: 0."""
+@native(Long, context=Context, program=Program, run=Run)
+def run_briefly(c: Code, context: Context, program: Program, run: Run) -> None:
+    """Run a program whose commands are kernels of one piece, with the interpreter's lock, unless it turns out to take
+    its time: what a loop of a user's kernel does depends on its data."""
+    run.commit = _UNLIMITED
+    run.stop, run.torn, run.missed, run.deadline = 0, 0, 0, 0
+    run.look, run.context, run.thread = c.address_of(look_late), context, c.null
     before = c.rounding()
     c.default_rounding()
-    block, scratch = Integers.of(c.gep(run, program.block_at)), c.gep(run, program.scratch_at)
-    fill(c, program, run, block)
-    run.stop, run.deaf = 0, 1
+    fill(c, program, run, Integers.of(c.gep(run, program.block_at)))
+    status = follow_briefly(c, program, run)
+    c.restore_rounding(before)
+    thread = run.thread
+    with c.when(thread.exists()):
+        program.brief = 0
+        c.invoke(context.PyEval_RestoreThread.text, Void, (Address,), (thread,))
+    c.ret(status)
 
-    def one(command: Command) -> None:
-        args = block.past(command.first)
+
+@native(Long, program=Program, run=Run)
+def follow_briefly(c: Code, program: Program, run: Run) -> None:
+    """Follow the commands of such a program."""
+    block, scratch = Integers.of(c.gep(run, program.block_at)), c.gep(run, program.scratch_at)
+    commands = c.gep(program, 8 * words.HEADER_WORDS)
+    with c.loop(0, program.commands, 1) as loop:
+        command = Command.of(c.gep(commands, loop.index * (8 * words.COMMAND_WORDS)))
+        args, back = block.past(command.first), command.back
         extent = args[0]
         with c.when(extent > 0):
+            run.deaf = c.cast(back < 0, int64)
             call_kernel(c, command.fn, args, 0, extent, scratch, run)
-
-    commands = c.gep(program, 8 * words.HEADER_WORDS)
-    _each(c, Command, commands, program.commands, one)
-    c.restore_rounding(before)
+            with c.when(run.stop.ne(0)):
+                run.stop, run.torn = 0, loop.index + 1
+                c.ret(pause(c, run, loop.index - back, 0, 1))
+    run.number, run.position = program.commands, 0
     c.ret(c.i64(0))
+
+
+@native(Truth, run=Run)
+def look_late(c: Code, run: Run) -> None:
+    """`look` in a run that has the interpreter's lock: if that takes long it lets go of it, and is as others are."""
+    context, no = run.context, c.const(Truth.held_as, False)
+    with c.when(run.thread.exists()):
+        c.ret(c.invoke(context.look.text, Truth, (Run,), (run,)))
+    time = c.ticks()
+    with c.when(run.deadline.eq(0)):
+        run.deadline = time + (context.patience >> words.BRIEF)
+        c.ret(no)
+    with c.when(time >= run.deadline):
+        run.thread = c.invoke(context.PyEval_SaveThread.text, Address, (), ())
+        run.deadline = time + context.patience
+    c.ret(no)
 
 
 def _without_lock(c: Code, context: Context, program: Program, run: Run, goes_on: bool, team: Value) -> Value:
