@@ -21,6 +21,7 @@ from weft.records import dataclass
 from weft.targets.axes import Axis, axes_of, merged, product, scaled, words_of
 from weft.targets.cpu.kernel import Frame, NativeKernel
 from weft.targets.cpu.moves import weigh
+from weft.targets.cpu.short_sorts import store_rows, stores_well
 
 STEPS: Final = 1 << 14
 """Steps between two looks whether to stop."""
@@ -58,11 +59,13 @@ class ScanKernel(NativeKernel):
     columns: int = 0
     dense: bool = False
     """Whether rows of so many columns lie one after the other."""
+    written: int = 0
+    """Elements of a row of the result, where 16 rows are written as whole vectors."""
 
     def __str__(self) -> str:
         flags = [name for name in ("reverse", "exclusive", "inner", "dense") if getattr(self, name)]
         what = f"{self.op.title} {self.dtype.name} -> {self.result.name}"
-        sizes = f"outer={self.outer} vectors={self.vectors} columns={self.columns}"
+        sizes = f"outer={self.outer} vectors={self.vectors} columns={self.columns} written={self.written}"
         return " ".join(["scan", self.form, what, sizes, *flags, *self.modes])
 
     @property
@@ -253,9 +256,12 @@ class ScanKernel(NativeKernel):
         b = frame.b
         inputs = [self._columns(frame, k, bases[k]) for k in self.inputs]
         carry, results = self._start(b, LANES), []
-        for column in range(self.columns):
+        for column in range(self.written or self.columns):
             carry, result = self._step(b, carry, [operand[column] for operand in inputs])
             results.append(result)
+        if self.written:
+            store_rows(b, results[::-1] if self.reverse else results, bases[-1])  # type: ignore[arg-type]
+            return
         places, upwards = self._ends(frame, len(self.inputs), bases[-1])
         rows = rows_of(b, results if upwards else results[::-1])
         if self.dense and isinstance(carry, Value):
@@ -393,17 +399,31 @@ def scan(
     form = "single" if lane_axis is None and rows < 4 else "tile"
     if lane_axis is not None and modes[-1] == "direct" and not {"turn", "back"} & set(modes):
         form = "across"
-    columns, is_dense = 0, False
+    columns, is_dense, written = 0, False, 0
     if short:
         form, columns = "short", max(2, 1 << (int(along.size) - 1).bit_length())
         is_dense = all(
             mode == "direct" or bool(stride == columns * kinds[k == len(operands)].size)
             for k, (mode, stride) in enumerate(zip(modes, inner.strides, strict=True))
         )
+        few = type(along.size) is int and along.size < 8 and not out.dtype.is_complex
+        if few and not is_dense and stores_well(along.size, out.dtype.size):
+            written = along.size
     vectors = 1 if cost > COSTLY or form != "across" else 4 if out.dtype.size > 4 else 8
     is_inner = lane_axis is not None
     kernel = ScanKernel(
-        op, *kinds, form, modes, len(outer), reverse, exclusive, is_inner, vectors, columns, dense=is_dense
+        op,
+        *kinds,
+        form,
+        modes,
+        len(outer),
+        reverse,
+        exclusive,
+        is_inner,
+        vectors,
+        columns,
+        dense=is_dense,
+        written=written,
     )
     lanes = {"across": LANES * vectors, "tile": kernel.lanes, "short": GROUP, "single": 1}[form]
     chunks = -(-rows // lanes)

@@ -1,6 +1,7 @@
 """Sorts of many rows of two to eight elements. Lanes go across rows: a vector holds one element of each of 16 rows, and
 columns are exchanged with their neighbours until they are in order, which takes no shuffle. Equal elements never change
-places, so the sort is stable whatever the words are that are compared. Only `sorting.py` and `places.py` come here.
+places, so the sort is stable whatever the words are that are compared. Only `sorting.py` and `places.py` come here, and
+`scan.py`, whose rows are written in the same way.
 """
 
 from __future__ import annotations
@@ -54,16 +55,6 @@ class ShortSorts(NativeKernel):
     def fields(self) -> list[str]:
         return fields_of(0, 2, blocked=True)
 
-    @property
-    def is_even(self) -> bool:
-        """Whether rows fill vectors."""
-        return self.columns & (self.columns - 1) == 0
-
-    def shuffles(self, size: int) -> bool:
-        """Whether rows of elements of so many bytes are put together from whole vectors: where any two are shuffled by
-        one instruction, or pieces of a row are no vectors."""
-        return machine(config.cpu).vector == 64 or size < 4
-
     def emit(self, frame: Frame) -> None:
         b = frame.b
         with b.loop(frame.begin, frame.end, 1) as units:
@@ -74,16 +65,16 @@ class ShortSorts(NativeKernel):
                 x, out = (b.gep(frame[f"p{k}"], first * frame[f"i{k}"]) for k in range(2))
                 records = [self._record(b, k, column) for k, column in enumerate(self._columns(frame, x))]
                 self._sort(b, records)
-                self._write(b, [self._element(b, record) for record in records], out)
+                store_rows(b, [self._element(b, record) for record in records], out)
 
     # ---- columns ----
 
     def _columns(self, frame: Frame, x: Value) -> list[Value]:
         """One vector for each element of a row, of 16 rows."""
         b, kind, count = frame.b, bits_of(self.dtype), self.columns
-        if self.dense and (self.is_even or self.shuffles(kind.size)):
+        if self.dense and (_is_even(count) or _shuffles(kind.size)):
             read = [b.load(b.gep(x, k * LANES * kind.size), kind, LANES) for k in range(count)]
-            if not self.is_even:
+            if not _is_even(count):
                 loads = [k * LANES for k in range(count)]
                 places = [[row * count + k for row in range(LANES)] for k in range(count)]
                 return [picked(b, read, loads, at) for at in places]  # type: ignore[misc]
@@ -91,40 +82,12 @@ class ShortSorts(NativeKernel):
             rows = [b.shuffle(read[k], None, range(at, at + count)) for k, at in starts]  # type: ignore[arg-type]
             return columns_of(b, rows)  # type: ignore[return-value]
         found: list[Value] = []
-        for begin in self._pieces():
-            lanes = self._lanes()
+        lanes, pieces = _pieces(count)
+        for begin in pieces:
             at = b.gep(x, begin * kind.size)
             rows = [b.load(b.gep(at, frame["i0"] * row), kind, lanes) for row in range(LANES)]  # type: ignore[misc]
             found += columns_of(b, rows)[len(found) - begin :]  # type: ignore[arg-type]
         return found
-
-    def _lanes(self) -> int:
-        """The largest power of two in a row."""
-        return 1 << self.columns.bit_length() - 1
-
-    def _pieces(self) -> tuple[int, ...]:
-        """Where pieces of so many elements begin that a row is read and written in."""
-        return (0,) if self.is_even else (0, self.columns - self._lanes())
-
-    def _write(self, b: Builder, columns: Sequence[Value], out: Value) -> None:
-        size, count = columns[0].dtype.size, self.columns
-        if self.is_even:
-            rows: Sequence[Value] = rows_of(b, columns)  # type: ignore[assignment]
-            together = LANES // count
-            for first in range(0, LANES, together):
-                b.store(joined(b, rows[first : first + together]), b.gep(out, first * count * size))
-        elif self.shuffles(size):
-            starts = [k * LANES for k in range(count)]
-            for first in starts:
-                elements = range(first, first + LANES)
-                b.store(picked(b, columns, starts, [e % count * LANES + e // count for e in elements]),
-                        b.gep(out, first * size))  # fmt: skip
-        else:
-            padded = [*columns, *[columns[-1]] * (2 * self._lanes() - count)]
-            for number, row in enumerate(rows_of(b, padded)):
-                for begin in self._pieces():
-                    piece = b.shuffle(row, None, range(begin, begin + self._lanes()))  # type: ignore[arg-type]
-                    b.store(piece, b.gep(out, (number * count + begin) * size))
 
     # ---- records ----
 
@@ -154,6 +117,58 @@ class ShortSorts(NativeKernel):
                 swap = y[0] < x[0]
                 records[k] = [b.choose(swap, v, u) for u, v in zip(x, y, strict=True)]
                 records[k + 1] = [b.choose(swap, u, v) for u, v in zip(x, y, strict=True)]
+
+
+# ---- rows of a few elements ----
+
+
+def store_rows(b: Builder, columns: Sequence[Value], out: Value) -> None:
+    """Write 16 rows that lie one after the other, of a few elements each: a vector for each column."""
+    size, count = columns[0].dtype.size, len(columns)
+    if _is_even(count):
+        rows: Sequence[Value] = rows_of(b, columns)  # type: ignore[assignment]
+        together = LANES // count
+        for first in range(0, LANES, together):
+            b.store(joined(b, rows[first : first + together]), b.gep(out, first * count * size))
+        return
+    if _shuffles(size):
+        starts = [k * LANES for k in range(count)]
+        for first in starts:
+            places = [e % count * LANES + e // count for e in range(first, first + LANES)]
+            b.store(picked(b, columns, starts, places), b.gep(out, first * size))
+        return
+    lanes, pieces = _pieces(count)
+    padded = [*columns, *[columns[-1]] * (2 * lanes - count)]
+    for number, row in enumerate(rows_of(b, padded)):
+        for begin in pieces:
+            piece = b.shuffle(row, None, range(begin, begin + lanes))  # type: ignore[arg-type]
+            b.store(piece, b.gep(out, (number * count + begin) * size))
+
+
+def stores_well(columns: int, size: int) -> bool:
+    """Whether that is faster than a vector for each row, behind whose end the next one is written: not of rows that are
+    nearly as long as a register of 64 bytes."""
+    return columns * size < 56 or machine(config.cpu).vector < 64
+
+
+def _is_even(columns: int) -> bool:
+    """Whether rows fill vectors."""
+    return columns & (columns - 1) == 0
+
+
+def _shuffles(size: int) -> bool:
+    """Whether rows of elements of so many bytes are put together from whole vectors: where any two are shuffled by one
+    instruction, or pieces of a row are no vectors."""
+    return machine(config.cpu).vector == 64 or size < 4
+
+
+def _pieces(columns: int) -> tuple[int, tuple[int, ...]]:
+    """The largest power of two in a row, and where pieces of so many elements begin that it is read and written in."""
+    lanes = 1 << columns.bit_length() - 1
+    return lanes, (0,) if lanes == columns else (0, columns - lanes)
+
+
+# ---- lowering ----
 
 
 def launch(dtype: Dtype, places: bool, n: int, outer: Sequence[Axis], from_: Pointer, to: Pointer) -> Launch | None:
