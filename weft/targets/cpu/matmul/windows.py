@@ -59,8 +59,7 @@ _LONGEST: Final = 512  # rows of a run that are multiplied with a packed block o
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """An axis of the rows or of the columns: its size, its step in bytes, and the coordinate that it moves, by how
-    much."""
+    """An axis of the rows or of the columns: size, step in bytes, and the coordinate that it moves, by how much."""
 
     size: int
     step: int
@@ -614,8 +613,7 @@ def convolve(op: Convolve, x: Layout, w: Layout, out: Layout) -> Lowering:
 
 
 def convolve_back(op: ConvolveBack, x: Layout, w: Layout, out: Layout) -> Lowering:
-    """The launches of all residues, each of which writes its own places of the output. Pointers: 0 is x, 1 is w, 2 is
-    out, 3 a copy of weights, 4 of x."""
+    """The launches of all residues, each with its own places. Pointers: 0 x, 1 w, 2 out, 3 a copy of w, 4 of x."""
     if math.prod(out.shape) == 0:
         return Lowering(())
     few = op.groups > 1 and few_in_groups(int(w.shape[-1]), int(out.shape[-1]) // op.groups)
@@ -912,8 +910,7 @@ def _piece(run: int, rows: int) -> int:
 
 
 def _shared(piece: int, pieces: int, least: int) -> int:
-    """What blocks are multiples of, so that threads share out pieces evenly: halves or quarters of these, if there are
-    but few."""
+    """What blocks are multiples of, so that threads share out pieces evenly: halves or quarters of a few."""
     threads = get_threads()
     while -(-pieces // threads) * threads > _EVEN * pieces and piece % 2 == 0 and piece // 2 >= least:
         piece, pieces = piece // 2, 2 * pieces
