@@ -670,17 +670,9 @@ def convolve_weights(op: ConvolveWeights, x: Layout, y: Layout, out: Layout) -> 
 
 
 def _lowering(
-    windows: Windows,
-    groups: int,
-    x: Placed,
-    right: Placed,
-    out: Placed,
-    over: Sequence[int],
-    rows: list[_Place],
-    columns: list[_Place],
-    depth: slice,
-    n: int,
-) -> Lowering:
+    windows: Windows, groups: int, x: Placed, right: Placed, out: Placed, over: Sequence[int], rows: list[_Place],
+    columns: list[_Place], depth: slice, n: int,
+) -> Lowering:  # fmt: skip
     """The launches for a right operand whose axes `depth` are summed over, and whose axis `n` remains. Of those axes
     there may be several if the columns lie together, or else it is copied first."""
     launches: list[Launch] = []
