@@ -323,3 +323,12 @@ def test_extremes_of_windows(shape: tuple[int, ...], axes: tuple[int, ...], dtyp
 def test_pooling_is_one_kernel() -> None:
     x = mx.zeros((4, 8, 2, 8, 2, 32))
     assert len(explain(lambda x: mx.maximum(mx.max(x, axis=(2, 4)), 0) + 1, x).facts.kernels) == 1
+
+
+@pytest.mark.parametrize("name", ["sum", "max", "argmax", "var"])
+def test_few_and_many_rows_of_one_program(name: str) -> None:
+    """A function of any number of rows has a kernel for few of them and one for many."""
+    function = mx.compile(lambda x: getattr(mx, name)(x, axis=0), shapeless=True)
+    for rows in (5, 16, 17, 9, 64, 65, 4100, 1):
+        x = mx.array(np.random.default_rng(rows).standard_normal((rows, 70)).astype(np.float32))
+        assert mx.array_equal(function(x), getattr(mx, name)(x, axis=0))

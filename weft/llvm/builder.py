@@ -814,6 +814,13 @@ class Builder:
         self.block = label
 
     @contextmanager
+    def loops_as_written(self, written: bool) -> Iterator[None]:
+        """The loops in here are `as_written`, or are not."""
+        before, self.as_written = self.as_written, written
+        yield
+        self.as_written = before
+
+    @contextmanager
     def loop(
         self, start: Value | int, stop: Value | int, step: Value | int, *carried: Value, may_stop: bool = False
     ) -> Iterator[Loop]:

@@ -439,7 +439,7 @@ def _compile(target: CodeTarget, jobs: list[Source]) -> list[bytes]:
     texts = [source.ir() for source in jobs]
     targets = [target.level_for(source) for source in jobs]  # here, where the lock is held that a new target needs
     made: list[bytes | BaseException] = [b""] * len(jobs)
-    todo = list(reversed(range(len(jobs))))
+    todo = sorted(range(len(jobs)), key=lambda i: (not jobs[i].cold, len(texts[i])))  # the longest one is taken first
 
     def work() -> None:
         while todo:

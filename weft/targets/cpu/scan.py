@@ -87,6 +87,9 @@ class ScanKernel(NativeKernel):
         strides = [f"j{k}" for k in range(len(self.modes))]
         return fields_of(self.outer, len(self.modes), "length", *more, *strides)
 
+    def as_written(self) -> bool:
+        return self.form != "across"  # which goes from row to row by strides
+
     def emit(self, frame: Frame) -> None:
         {"across": self._across, "tile": self._tiles, "short": self._short, "single": self._single}[self.form](frame)
 

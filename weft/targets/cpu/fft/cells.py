@@ -76,6 +76,7 @@ class Shared(ABC):
 
     def _ir(self) -> str:
         b = Builder(self.name, self.params, features())
+        b.as_written = True
         self.emit(b)
         b.ret()
         return b.module()
@@ -294,7 +295,8 @@ class SummedStage(Shared):
         half, first, zero = (radix - 1) >> 1, cells.load(x), b.const(cells.part, 0, cells.lanes)
         with b.loop(0, half, group) as loop:
             start = b.intrinsic("smin", loop.index, half - group)
-            with b.loop(0, half, 1, *(first.re, first.im, zero, zero) * group) as terms:
+            at_once = (first.re, first.im, zero, zero) * group
+            with b.loops_as_written(False), b.loop(0, half, 1, *at_once) as terms:
                 k = terms.index + 1
                 s, d = cells.load(b.gep(x, k * leg_in)), cells.load(b.gep(x, (radix - k) * leg_in))
                 sums: list[Value] = []

@@ -47,6 +47,9 @@ class Fold(NativeKernel):
     def fields(self) -> list[str]:
         return ["units", "h", "width", "chunks", "*table", "*p0", "next0", "*p1", "next1"]
 
+    def as_written(self) -> bool:
+        return True
+
     def emit(self, frame: Frame) -> None:
         b = frame.b
         with b.loop(frame.begin, frame.end, 1) as units:

@@ -101,6 +101,9 @@ class Transform(NativeKernel):
     def calls(self) -> tuple[Source, ...]:
         return tuple(function.source() for function in self.shared().values())
 
+    def as_written(self) -> bool:
+        return True
+
     def emit(self, frame: Frame) -> None:
         _Writer(self, frame).write()
 

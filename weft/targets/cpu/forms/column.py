@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from weft.codegen.kernel import BLOCK, LANES, Kernel
 from weft.codegen.phases import Phases
 from weft.codegen.scope import Accesses, Bases, Scope, State, flatten, unflatten
 from weft.llvm.builder import Value
 from weft.passes.lower import Item
-from weft.records import dataclass
+from weft.records import dataclass, replace
 from weft.runtime.threads import get_threads
 from weft.targets.axes import Axis, product
 from weft.targets.cpu.forms.base import Form, grain_of
@@ -26,10 +27,12 @@ STRIP_BYTES = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Column(Form):
-    """A strip of `width` columns at a time, its 16 partial results per column in scratch (which stays in L1)."""
+    """A strip of `width` columns at a time, its 16 partial results per column in scratch (which stays in L1). Of a
+    `few` rows 16 columns are finished before the next."""
 
     title = "column"
     further = "r"
+    few: bool = False
 
     @classmethod
     def schedule(cls, nest: Nest) -> Item | None:
@@ -38,6 +41,7 @@ class Column(Form):
         outer, rows = list(nest.outer), nest.reduced[0]
         inner = outer.pop(unit_axis(nest))
         kernel, n, places = cls.of(nest, outer, inner), inner.size, product(outer)
+        kernel = replace(kernel, few=kernel.takes_few(rows.size))
         width = _width(n, places, max(d.size for d in kernel.state_dtypes()))
         chunks = -(-n // width)
         numbers = {
@@ -61,25 +65,26 @@ class Column(Form):
     def overwritten(self) -> list[int]:
         return Phases(self).written_last()
 
-    @property
-    def few_rows(self) -> int:
-        return FEW_ROWS if len(self.state_dtypes()) == 1 else LANES
+    def flags(self) -> list[str]:
+        return ["few"] if self.few else []
+
+    def takes_few(self, rows: int) -> bool:
+        """Whether so many rows are few."""
+        if self.are_exact(self.reductions()):
+            return rows <= (FEW_ROWS if len(self.state_dtypes()) == 1 else LANES)
+        return self.is_neutral and rows <= FEW_ROWS and rows > 0
 
     def emit(self, frame: Frame) -> None:
-        b, rows = frame.b, frame["rows"]
+        b = frame.b
         columns = _Columns(self, frame)
         with b.loop(frame.begin, frame.end, 1) as units:
             place, start, stop = frame.part(units.index, True)
             bases = columns.accesses.bases(frame.indices(place))
             if self.are_exact(self.reductions()):
-                few, many, is_few = columns.few_exact, columns.many_exact, rows <= self.few_rows
+                write = columns.few_exact if self.few else columns.many_exact
             else:
-                few, many = columns.few, columns.many
-                is_few = (rows > 0) & (rows <= FEW_ROWS) & self.is_neutral
-            with b.when(is_few):
-                few(bases, start, stop)
-            with b.when(~is_few):
-                many(bases, start, stop)
+                write = columns.few if self.few else columns.many
+            write(bases, start, stop)
 
 
 def _width(n: int, places: int, nbytes: int) -> int:
@@ -163,7 +168,8 @@ class _Columns:
             self._finish(strip.tree(1, j - start), bases, j, mask)
             return state
 
-        vector_loop(b, start, stop, finish)
+        with self._along_columns():
+            vector_loop(b, start, stop, finish, once=True)
 
     def few_exact(self, bases: Bases, start: Value, stop: Value) -> None:
         """Some rows of what gives the same bits in every order: a result for each column, in registers."""
@@ -195,7 +201,12 @@ class _Columns:
             self._finish(strip.read(0, 0, j - start), bases, j, mask)
             return state
 
-        vector_loop(b, start, stop, finish)
+        with self._along_columns():
+            vector_loop(b, start, stop, finish, once=True)
+
+    def _along_columns(self) -> AbstractContextManager[None]:
+        """Loops that go from vector to vector are as they are written; those from row to row go by strides."""
+        return self.b.loops_as_written(self.kernel.in_whole_vectors())
 
     def _rows(self, strip: _Strip, bases: Bases, rows: Sequence[Value], lane: Value, start: Value, stop: Value) -> None:
         """Some rows of the strip join the lanes of their turn, one after the other."""
@@ -208,9 +219,8 @@ class _Columns:
             strip.write(0, lane, j - start, held)  # columns past the end are scratch only
             return state
 
-        self.b.as_written = self.kernel.in_whole_vectors()  # the loops around this one go from row to row by strides
-        vector_loop(self.b, start, stop, body)
-        self.b.as_written = False
+        with self._along_columns():
+            vector_loop(self.b, start, stop, body)
 
     def _take(self, scope: Scope, row: Value, held: State) -> State:
         """Partial results with the elements of one row, whose full-level values are stored on the way."""
@@ -254,7 +264,7 @@ class _Strip:
     def fill(self, level: int, columns: Value, lanes: int = LANES) -> None:
         """All lanes of one level start as the identity, or the first ones."""
         b, state = self.b, self.reductions.start()
-        with b.loop(0, lanes, 1) as lane, b.loop(0, columns, LANES) as column:
+        with b.loops_as_written(True), b.loop(0, lanes, 1) as lane, b.loop(0, columns, LANES) as column:
             self.write(level, lane.index, column.index, state)
 
     def tree(self, level: int, column: Value) -> State:
@@ -267,7 +277,7 @@ class _Strip:
 
     def fold(self, lane: Value, columns: Value) -> None:
         """A block's result joins the second level."""
-        with self.b.loop(0, columns, LANES) as column:
+        with self.b.loops_as_written(True), self.b.loop(0, columns, LANES) as column:
             low = self.tree(0, column.index)
             high = self.read(1, lane, column.index)
             self.write(1, lane, column.index, self.reductions.merge(high, low))

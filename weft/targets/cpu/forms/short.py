@@ -138,6 +138,10 @@ class Short(Form):
         found += [from_square(dtype, self.lanes, some) for dtype in written for some in (False, True)]
         return tuple(dict.fromkeys(found))
 
+    def as_written(self) -> bool:
+        """Those that turn rows once and add them up go by strides."""
+        return Phases(self).count > 1
+
     def emit(self, frame: Frame) -> None:
         b = frame.b
         rows = _Rows(self, frame)
@@ -316,7 +320,7 @@ class _Rows:
                 slots.write(b.i64(number), reductions.start())
         stores = phases.stores(phase)
         turned = [i for i in stores if self.turns(mask) and kernel.first + i in kernel.tiles]
-        with b.loop(0, rows, 1, *flatten(start)) as row:
+        with b.loops_as_written(False), b.loop(0, rows, 1, *flatten(start)) as row:
             at = self.accesses.moved(bases, row.index)
             scope = _ElementScope(self.accesses, at, j, LANES, mask, given, rows=self, phase=phase, row=row.index)
             reductions.read(scope)
