@@ -22,6 +22,7 @@ from tests import contract
 from tests.contract import LAYOUTS, place, values_of
 from tests.gradients import check_batch, check_derivatives
 from weft import dtypes as dt
+from weft import explain
 from weft.dtypes import Dtype
 from weft.primitives import elementwise, logarithms, rounding, trigonometry
 from weft.primitives.elementwise import draw as draw_values
@@ -531,3 +532,17 @@ def test_powers_do_not_depend_on_their_neighbours(dtype: Any) -> None:
         for got in (alone, among):
             left, right = (values_of(a).view(f"u{dtype.size}")[picked] for a in (got, wanted))
             np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("dtype", [d for d in dt.ALL if not d.is_bool and not d.is_complex], ids=str)
+def test_the_second_power_is_a_square(dtype: Dtype) -> None:
+    """Its bits and its derivatives are those of a power whose exponent is data."""
+    x = mx.array(draw_values(np.random.default_rng(0), dtype, (40,), -20.0, 20.0), dtype)
+    two = mx.full(x.shape, 2, dtype)
+    assert mx.array_equal(x**2, x**two, equal_nan=True)
+    assert (x**2).dtype is dtype
+    assert mx.array_equal(mx.compile(lambda x: x**2)(x), x**two, equal_nan=True)
+    if dtype.is_float:
+        gradients = [mx.grad(lambda x, n=n: mx.sum(mx.sin(x**n)))(x) for n in (2, two)]
+        assert mx.array_equal(*gradients, equal_nan=True)
+    assert "[square]" in str(explain(lambda x: x**2, x, measure=False))

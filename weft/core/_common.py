@@ -326,23 +326,23 @@ class Binary:
         operand, result = made.inputs[0].kind, made.kind
         if a.__class__ is array and b.__class__ is array:
             if a._node.kind is operand and b._node.kind is operand:
-                _bounded(self.results)[operand] = result
+                bounded(self.results)[operand] = result
                 return
             given = [Node(Placeholder(self.name), (), x._node.kind) for x in (a, b)]
             steps = Forward(given, self._made(wrap(given[0]), wrap(given[1])))
-            _bounded(self.pairs)[a._node.kind, b._node.kind] = steps.run
+            bounded(self.pairs)[a._node.kind, b._node.kind] = steps.run
         elif a.__class__ is array and a._node.kind is operand and b.__class__ in _SCALARS:
             self._remember_number(b.__class__, operand, result)
         elif b.__class__ is array and b._node.kind is operand and a.__class__ in _SCALARS:
             self._remember_number(a.__class__, operand, result)
 
     def _remember_number(self, number: type, operand: ArrayType, result: ArrayType) -> None:
-        _bounded(self.kinds)[operand, number] = (operand, result)
+        bounded(self.kinds)[operand, number] = (operand, result)
         if number is float or number is int:
-            _bounded(self._known[1 if number is float else 2])[operand] = result
+            bounded(self._known[1 if number is float else 2])[operand] = result
 
 
-def _bounded(table: dict[Any, Any]) -> dict[Any, Any]:
+def bounded(table: dict[Any, Any]) -> dict[Any, Any]:
     if len(table) >= 1 << 12:
         table.clear()
     return table
@@ -373,7 +373,7 @@ class Unary:
         refuse_dtype(self.name, self.op, x.dtype)
         node = bind(self.op, x)
         if x is given and not node.kind.symbolic:
-            _bounded(self.results)[x.kind] = node.kind
+            bounded(self.results)[x.kind] = node.kind
         return wrap(node)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from typing import Any, Protocol, cast, overload
+from typing import Any, Final, Protocol, cast, overload
 
 from weft import dtypes as dt
 from weft.core._common import (
@@ -14,6 +14,7 @@ from weft.core._common import (
     apply,
     array,
     bind,
+    bounded,
     broadcast_node,
     broadcast_shapes,
     constant,
@@ -33,7 +34,7 @@ from weft.core.selecting import nonzero
 from weft.core.shaping import slice_axis
 from weft.dtypes import Dtype
 from weft.graph.dims import is_now
-from weft.graph.node import Node
+from weft.graph.node import ArrayType, Node
 from weft.primitives import bits, logarithms, rounding, special, trigonometry
 from weft.primitives import elementwise as p
 
@@ -101,6 +102,29 @@ class _FloorDivision(Binary):
         return super().slow(a, b)
 
 
+class _Power(Binary):
+    """Powers. `x ** 2`, as squares are mostly written, is `square(x)`: the same bits and derivatives, and a kernel
+    without what finds the powers of other exponents."""
+
+    __slots__ = ()
+
+    def general(self, a: Any, b: Any) -> array:
+        if b.__class__ is int and b == 2 and a.__class__ is array:
+            dtype = a.dtype
+            if dtype.is_float or dtype.is_integer:
+                return _square(a)
+        return super().general(a, b)
+
+    def _remember_number(self, number: type, operand: ArrayType, result: ArrayType) -> None:
+        if number is int:  # machine code does not ask which number it is
+            bounded(self.kinds)[operand, number] = (operand, result)
+        else:
+            super()._remember_number(number, operand, result)
+
+
+_square: Final = Unary(p.Square(), "square", False).call
+
+
 def _bytes_of_bools(dtype: Dtype) -> Dtype:
     return dt.uint8 if dtype.is_bool else dtype
 
@@ -109,7 +133,7 @@ add = _binary(p.Add(), "add", "a + b, broadcast together.")
 subtract = _binary(p.Subtract(), "subtract", "a - b, broadcast together.")
 multiply = _binary(p.Multiply(), "multiply", "a * b, broadcast together.")
 divide = _binary(p.Divide(), "divide", "a / b, broadcast together; integers are divided as floats.", inexact=True)
-power = _binary(p.Power(), "power", "a ** b, broadcast together.")
+power = _function(_Power(p.Power(), "power"), "a ** b, broadcast together.")
 maximum = _binary(p.Maximum(), "maximum", "The larger of a and b; NaN if either is.")
 minimum = _binary(p.Minimum(), "minimum", "The smaller of a and b; NaN if either is.")
 remainder = _binary(rounding.Remainder(), "remainder", "a % b with the sign of b, exact; for integers a % 0 is a.")
