@@ -133,7 +133,7 @@ def vmap(function):
 
 
 def _missing(*arguments):
-    raise NotImplementedError("NumPy has no derivatives, and no state of optimizers")
+    raise NotImplementedError("NumPy has no derivatives, keys of random numbers or state of optimizers")
 
 
-value_and_grad = grad = jacobian = hvp = keys = adamw = _missing
+value_and_grad = grad = jacobian = hvp = keys = normal = uniform = adamw = _missing
