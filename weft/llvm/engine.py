@@ -163,6 +163,11 @@ def _assembly(source: Source) -> str:
 T = TypeVar("T")
 
 
+_UNSEEN: Final = 3
+"""Seconds in a row without a frame of a thread, after which it is gone. One may be that the process was stopped before
+the thread began."""
+
+
 def _undisturbed(work: Callable[[], T], hurry: Callable[[], object] = bool) -> T:
     """work(), where no handler of a signal can raise in the middle of it: Ctrl-C is raised when it is done, and until
     then it is told to `hurry`. LLVM's objects must be given up in order (a module before its context), or the process
@@ -195,12 +200,13 @@ def _undisturbed(work: Callable[[], T], hurry: Callable[[], object] = bool) -> T
         return work()
     except BaseException as error:
         raised = error
-    gone = False
-    while not results and not gone:
+    unseen = 0
+    while not results and unseen < _UNSEEN:
         try:
             if raised is not None:
                 hurry()
             gone = not done.acquire(timeout=1.0) and bool(thread) and thread[0] not in sys._current_frames()
+            unseen = unseen + 1 if gone else 0
         except BaseException as error:
             raised = error
     if raised is not None:
