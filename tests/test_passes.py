@@ -32,7 +32,7 @@ from weft.primitives.indexing import Gather
 from weft.primitives.joins import Concatenate
 from weft.primitives.linalg.implicit import Implicit
 from weft.primitives.reductions import ArgMax, Max, Prod, Sum
-from weft.primitives.scans import CumSum
+from weft.primitives.scans import CumMax, CumSum
 from weft.primitives.sorting import ArgPartition, ArgSelect, ArgSort, Sort
 from weft.primitives.views import Broadcast, Reshape, Slice, SliceUpdate, reshape, restore_axes, transpose
 from weft.targets import CPU
@@ -342,6 +342,26 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
         (NUMBER, lambda x: bind(ArgSelect(0, 2, True), repeated(x)),
          "broadcast(shape=(2, 4, 8), axes=(0,)) as_type(dtype=uint32) "
          "slice(starts=(3,), sizes=(2,), steps=(1,)) iota(shape=(5,))"),
+    ],
+    "scan_before_repeating": [
+        (NUMBER, lambda x: bind(CumSum(2), repeated(x)),
+         "broadcast(shape=(5, 4, 8), axes=(1, 2)) cum_sum(axis=1, reverse=False, exclusive=False) x"),
+        # Sums of floats are rounded at each step.
+        (NUMBER, lambda x: bind(CumSum(0), repeated(x)),
+         "cum_sum(axis=0, reverse=False, exclusive=False) broadcast(shape=(5, 4, 8), axes=(1, 2)) x"),
+    ],
+    "scan_equal_elements": [
+        (WHOLE, lambda x: bind(CumSum(0), repeated(x)),
+         "multiply broadcast(shape=(5, 4, 8), axes=(1, 2)) x "
+         "broadcast(shape=(5, 4, 8), axes=(0,)) as_type(dtype=int32) add iota(shape=(5,)) constant(special=1)"),
+        (WHOLE, lambda x: bind(CumSum(0, reverse=True, exclusive=True), repeated(x)),
+         "multiply broadcast(shape=(5, 4, 8), axes=(1, 2)) x "
+         "broadcast(shape=(5, 4, 8), axes=(0,)) as_type(dtype=int32) slice(starts=(4,), sizes=(5,), steps=(-1,)) iota(shape=(5,))"),
+        (NUMBER, lambda x: bind(CumMax(0), repeated(x)),
+         "broadcast(shape=(5, 4, 8), axes=(1, 2)) x"),
+        # What comes before all elements is not one of them.
+        (NUMBER, lambda x: bind(CumMax(0, exclusive=True), repeated(x)),
+         "cum_max(axis=0, reverse=False, exclusive=True) broadcast(shape=(5, 4, 8), axes=(1, 2)) x"),
     ],
     "slice_what_repeats": [
         (NUMBER, lambda x: bind(Slice((1, 0, 2), (3, 4, 6), (1, 1, 1)), repeated(x)),
