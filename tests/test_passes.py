@@ -356,7 +356,8 @@ GOLDEN: dict[str, list[tuple[dt.Dtype, Callable[[Node], Node], str]]] = {
          "broadcast(shape=(5, 4, 8), axes=(0,)) as_type(dtype=int32) add iota(shape=(5,)) constant(special=1)"),
         (WHOLE, lambda x: bind(CumSum(0, reverse=True, exclusive=True), repeated(x)),
          "multiply broadcast(shape=(5, 4, 8), axes=(1, 2)) x "
-         "broadcast(shape=(5, 4, 8), axes=(0,)) as_type(dtype=int32) slice(starts=(4,), sizes=(5,), steps=(-1,)) iota(shape=(5,))"),
+         "broadcast(shape=(5, 4, 8), axes=(0,)) as_type(dtype=int32) "
+         "slice(starts=(4,), sizes=(5,), steps=(-1,)) iota(shape=(5,))"),
         (NUMBER, lambda x: bind(CumMax(0), repeated(x)),
          "broadcast(shape=(5, 4, 8), axes=(1, 2)) x"),
         # What comes before all elements is not one of them.
