@@ -140,7 +140,8 @@ SERVED: dict[str, tuple[Callable[..., Any], Arguments, Sequence[int]]] = {
     "map": (lambda x: mx.exp(x) * 2 + x, lambda n: [normal(n, 7)], range(3, 40)),
     "long map": (lambda x: mx.sin(x), lambda n: [normal(n)], [20000, 20001, 70000, 65536]),
     "rows": (lambda x: mx.softmax(x, axis=-1), lambda n: [normal(5, n)], range(3, 80, 5)),
-    "columns": (lambda x: x.sum(axis=0), lambda n: [normal(n, 100)], range(2, 80, 7)),
+    "columns": (lambda x: x.sum(axis=0), lambda n: [normal(n, 100)], range(65, 143, 7)),
+    "columns of few rows": (lambda x: x.sum(axis=0), lambda n: [normal(n, 100)], range(2, 64, 7)),
     "few columns": (lambda x: x.sum(axis=0), lambda n: [normal(n, 33)], range(64, 142, 7)),
     "few columns, few rows": (lambda x: x.sum(axis=0), lambda n: [normal(n, 33)], range(2, 64, 7)),
     "two stages": (lambda x: x.sum(), lambda n: [normal(n)], [40000, 40001, 90000, 32768]),
@@ -195,6 +196,7 @@ THRESHOLDS: dict[str, tuple[Callable[..., Any], Arguments, tuple[int, int]]] = {
     "a copy is turned in two steps": (
         lambda x: mx.contiguous(mx.transpose(x, (2, 1, 0))), lambda n: [normal(5, n, 16)], (51, 52),
     ),
+    "a column has more than few rows": (lambda x: x.sum(axis=0), lambda n: [normal(n, 100)], (64, 65)),
     "a strip of columns is full": (lambda x: x.sum(axis=0), lambda n: [normal(3, n)], (256, 257)),
 }  # fmt: skip
 
