@@ -575,11 +575,8 @@ def sort_before_repeating(node: Node) -> Node | None:
     results)"""
     op, (x,) = node.op, node.inputs
     assert isinstance(op, Sorting)
-    varying = _varying(x)
-    if varying is None:
-        return None
-    kept = tuple(sorted({*varying, op.axis}))
-    if len(kept) == x.ndim:
+    kept = _kept_with(x, op.axis)
+    if kept is None:
         return None
     return _rewrite(bind(Broadcast(node.shape, kept), bind(op.along_axis(kept.index(op.axis)), _narrowed(x, kept))))
 
@@ -590,11 +587,8 @@ def scan_before_repeating(node: Node) -> Node | None:
     results)"""
     op, (x,) = node.op, node.inputs
     assert isinstance(op, Cumulative)
-    varying = _varying(x)
-    if varying is None:
-        return None
-    kept = tuple(sorted({*varying, op.axis}))
-    if len(kept) == x.ndim:
+    kept = _kept_with(x, op.axis)
+    if kept is None:
         return None
     return bind(Broadcast(node.shape, kept), _rewrite(bind(op.along(kept.index(op.axis)), _narrowed(x, kept))))
 
@@ -654,6 +648,14 @@ def _are_many(shape: Shape) -> bool:
     """Whether a shape that is known has so many elements."""
     size = math.prod(shape)
     return type(size) is int and size >= MANY_EQUAL
+
+
+def _kept_with(x: Node, axis: int) -> tuple[int, ...] | None:
+    """The axes along which rows along an axis differ, and that one; None if these are all, or x does not repeat
+    itself."""
+    varying = _varying(x)
+    kept = None if varying is None else tuple(sorted({*varying, axis}))
+    return None if kept is None or len(kept) == x.ndim else kept
 
 
 def _varying(node: Node) -> tuple[int, ...] | None:
