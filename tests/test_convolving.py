@@ -479,6 +479,23 @@ def test_weights_whose_places_many_threads_share(
     assert mx.array_equal(found.transpose(1, 2, 3, 0).reshape(-1, outputs), expected).item()
 
 
+@pytest.mark.parametrize(("channels", "taps", "step"), [(24, 3, 1), (17, 5, 2)])
+def test_depthwise_weights_of_signals_that_many_threads_share(
+    team: Callable[[int], None], channels: int, taps: int, step: int
+) -> None:
+    """Lines of 256 places and more, and lanes that are not full. Sums of small integers are exact."""
+    team(16)
+    rng = np.random.default_rng(0)
+    x = rng.integers(-1, 2, (40, 1100, channels)).astype(np.float32)
+    places = (1100 - taps) // step + 1
+    y = rng.integers(-1, 2, (40, places, channels)).astype(np.float32)
+    weights = mx.zeros((channels, taps, 1))
+    (found,) = mx.vjp(lambda w: mx.conv1d(mx.array(x), w, step, groups=channels), [weights], [mx.array(y)])[1]
+    for tap in range(taps):
+        seen = x[:, tap : tap + (places - 1) * step + 1 : step]
+        np.testing.assert_array_equal(np.array(found[:, tap, 0]), np.sum(seen * y, axis=(0, 1), dtype=np.float64))
+
+
 def test_depthwise_weight_gradients_of_images_that_come_from_memory() -> None:
     """Lines are asked for ahead of time then. Sums of small integers are exact."""
     rng = np.random.default_rng(0)
